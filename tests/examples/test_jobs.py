@@ -22,7 +22,7 @@ _CALL: Final = "passerelle call deployer"
 _TASKS: Final = "PASSERELLE_TOKEN=$(key shop) passerelle tasks list"
 _DAY: Final = "/backups/2026-01-31"
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)  # some twenty commands, each of which starts a process
 
 
 def press(page: OpenPage, button: str) -> None:

@@ -10,8 +10,8 @@ import pytest
 from tests.examples.stage import EXAMPLES, PAGE, open_example
 
 ALONE = ("agent-behind-nat", "asking-agent", "caller", "payments-policy")
-OTHERS = {"browser-page", "two-instances", "webhook-receiver"}
-"""Examples that have a test of their own beside."""
+OTHERS = {"adk-agent", "browser-page", "langgraph-agent", "two-instances", "webhook-receiver"}
+"""Examples that have a test of their own, beside or in ``tests/interop``."""
 
 
 @pytest.mark.parametrize("name", ALONE)

@@ -17,6 +17,8 @@ JAVASCRIPT: Final = HERE / "javascript"
 PYTHON_0_3: Final = HERE / "python_0_3"
 ADK: Final = HERE / "adk"
 """An agent of google-adk."""
+LANGGRAPH: Final = HERE / "langgraph"
+"""A graph of LangGraph behind the a2a-sdk."""
 S3: Final = HERE / "s3"
 """A server for buckets."""
 _OLDEST_NODE: Final = 20
@@ -52,7 +54,7 @@ def prepare() -> None:
     if not _is_ready(JAVASCRIPT):
         _run(JAVASCRIPT, "npm", "ci", "--ignore-scripts")
         _mark(JAVASCRIPT)
-    for home in (PYTHON_0_3, ADK, S3):
+    for home in (PYTHON_0_3, ADK, LANGGRAPH, S3):
         if not _is_ready(home):
             _run(home, sys.executable, "-m", "venv", "--clear", ".venv")
             pip = str(home / ".venv/bin/pip")
