@@ -90,8 +90,8 @@ class Jobs:
         if stored is not None:
             return await self._repeat(stored)
         if command.distinct:
-            agents, inputs = (tuple(dict.fromkeys(one)) for one in (command.agents, command.inputs))
-            command = replace(command, agents=agents, inputs=inputs)
+            agents, texts = dict.fromkeys(command.agents), dict.fromkeys(command.inputs)
+            command = replace(command, agents=tuple(agents), inputs=tuple(texts))
         ref = EntityRef(EntityKind.SESSION, writes.ids.mint("se", shard))
         opened = SessionCreated(
             owner=principal.key,

@@ -40,10 +40,9 @@ from passerelle.core.read_models.tasks import draw_graph, show_tasks
 from passerelle.core.read_models.thread import show_thread
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.session.thread import ThreadRecord
-from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.record import TaskRecord, waits_for_turn
 from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.times import format_ms
-from passerelle.delegation.runs.queued_attempts import waits_for_turn
 from passerelle.protocol.cursor import Cursor
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.records.ownership import may_see

@@ -6,6 +6,7 @@ no packet keeps its place in the chain and is shown to nobody.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -83,10 +84,9 @@ class PacketReads:
         said = event.fact.payload if event else None
         if event is None or not isinstance(said, TurnSubmitted):
             return _leave_out(entry)
-        try:
+        message: JsonObject = {"parts": [{"text": said.preview}]}
+        with suppress(MissingContent):
             message = await self.contents.read_message(event, stream.shard)
-        except MissingContent:
-            message: JsonObject = {"parts": [{"text": said.preview}]}
         text, cut = cut_text(_join_parts(message))
         turn = event.fact.scope.turn_id or event.event_id
         payload = UserInput(

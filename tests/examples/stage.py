@@ -170,7 +170,7 @@ def _join(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     for name, value in other.items():
         known = one.get(name)
         if isinstance(known, list) and isinstance(value, list):
-            joined[name] = [*cast("list[Any]", known), *cast("list[Any]", value)]
+            joined[name] = [*cast("Any", known), *cast("Any", value)]
         elif isinstance(known, dict) and isinstance(value, dict):
             joined[name] = _join(cast("dict[str, Any]", known), cast("dict[str, Any]", value))
         else:

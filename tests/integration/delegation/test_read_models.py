@@ -108,5 +108,5 @@ async def test_thread_names_its_question_its_failure_and_the_turns_that_wait(hou
             ("echo", "waiting")
         }
         assert "marks" not in queue or not queue["marks"]
-    shown = cast("Any", await house.service.read(ADA, GetTurnQueue(asking.thread_id)))
-    assert shown["turns"] == queue["turns"]
+        shown = cast("Any", await house.service.read(ADA, GetTurnQueue(asking.thread_id)))
+        assert shown["turns"] == queue["turns"]
