@@ -231,6 +231,7 @@ async def test_the_task_of_a_job_item_has_an_edge_to_its_job(desk: Desk) -> None
     await desk.house.until(sent, Status.COMPLETED)
     graph = await desk.do("get_task_graph", taskId=sent.task_id)
     assert {one["edge"]["kind"] for one in graph["edges"]} == {
+        "assigned_thread",
         "spawned_subagent",
         "produced_artifact",
     }

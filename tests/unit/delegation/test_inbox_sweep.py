@@ -24,10 +24,11 @@ SHARDS = frozenset({Shard(3), Shard(9)})
 
 @dataclass
 class Inboxes:
-    """Owners in every shard that is asked for; each call of ``trim`` is kept."""
+    """Owners, who all follow their lists, in every shard that is asked for; each call of ``trim`` is kept."""
 
     fails: list[Exception] = field(default_factory=list[Exception])
     trimmed: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
+    notes: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
 
     async def list_owners(self, shards: Collection[Shard]) -> list[str]:
         if self.fails:
@@ -36,6 +37,13 @@ class Inboxes:
 
     async def trim(self, owner: str, before_ms: int, now_ms: int) -> int:
         self.trimmed.append((owner, before_ms, now_ms))
+        return 1
+
+    async def list_followers(self, shards: Collection[Shard]) -> list[str]:
+        return await self.list_owners(shards)
+
+    async def trim_notes(self, owner: str, before_ms: int, now_ms: int) -> int:
+        self.notes.append((owner, before_ms, now_ms))
         return 1
 
 
@@ -52,10 +60,11 @@ def make_sweep(inboxes: Inboxes, keep_ms: int | None = None) -> InboxSweep:
 
 async def test_each_inbox_is_judged_by_the_clock_of_its_shard() -> None:
     inboxes = Inboxes()
-    assert await make_sweep(inboxes).sweep(1_000) == len(SHARDS)
-    assert [(before, now) for _, before, now in inboxes.trimmed] == [
-        (NOW_MS + number - 1_000, NOW_MS + number) for number in (3, 9)
-    ]
+    assert await make_sweep(inboxes).sweep(1_000) == 2 * len(SHARDS)
+    for trimmed in (inboxes.trimmed, inboxes.notes):
+        assert [(before, now) for _, before, now in trimmed] == [
+            (NOW_MS + number - 1_000, NOW_MS + number) for number in (3, 9)
+        ]
 
 
 @pytest.mark.parametrize("fault", [StoreUnavailable("refused", "no"), KeyError("of our own")])
