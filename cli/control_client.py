@@ -169,6 +169,9 @@ def _find_token(settings: Settings, token_env: str | None) -> Secret | None:
 def _read_owner(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        said = f"is not there yet: start `passerelle serve` first, or give a token by --token-env or {TOKEN_VARIABLE}"
+        raise ConfigInvalid(str(path), said) from None
     except (OSError, UnicodeDecodeError) as error:
         hint = f"see --token-env and {TOKEN_VARIABLE}"
         raise ConfigInvalid(str(path), f"cannot be read: {error}; {hint}") from None

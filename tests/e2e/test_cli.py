@@ -279,6 +279,12 @@ def test_serve_refuses_settings_that_cannot_hold_before_it_starts_anything(
     assert not (tmp_path / "state").exists()
 
 
+def test_a_call_before_anything_was_started_says_what_to_start(tmp_path: Path) -> None:
+    done = run(tmp_path, "call", "echo", "hello", "--data-dir", tmp_path / "data")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is not there yet: start `passerelle serve` first" in done.stderr
+
+
 def test_serve_names_the_unknown_key_of_the_file_in_its_folder(tmp_path: Path) -> None:
     (tmp_path / "passerelle.yaml").write_text("port: 0\nredis_ulr: redis://h\n", encoding="utf-8")
     done = run(tmp_path, "serve")
