@@ -80,5 +80,12 @@ def make_schedules(
         Schedules(writes, store.log, store.projections, calendar, deps.find_peer),
         ScheduleRunner(writes, store.log, calendar, deps.find_principal, submit, cancelling.cancel),
         Jobs(writes, store.projections, store.blobs, deps.find_peer, reads.read),
-        JobRunner(writes, store.blobs, deps.find_principal, submit, cancelling.cancel),
+        JobRunner(
+            writes,
+            store.blobs,
+            deps.find_principal,
+            submit,
+            cancelling.cancel,
+            services.dispatch.runs.drives,
+        ),
     )

@@ -100,6 +100,8 @@ class JobRunner:
     find_principal: Callable[[str, str], Principal | None]
     submit: Callable[[Principal, SubmitTurn, str], Awaitable[TurnAccepted]]
     cancel: Callable[[Principal, CancelTask], Awaitable[object]]
+    drives: Callable[[str], bool]
+    """Whether the run of a task goes on in this instance: then it is not asked whether it has ended."""
     _known: dict[str, list[JsonObject]] = field(default_factory=dict[str, "list[JsonObject]"])
 
     async def on_due(
@@ -199,7 +201,8 @@ class JobRunner:
         await self.writes.decide(ref.id, [ref], body)
 
     async def _find_ended(self, state: JobState) -> list[tuple[RunningItem, TaskRecord | None]]:
-        refs = {one: EntityRef(EntityKind.TASK, one.task_id) for one in state.running}
+        asked = [one for one in state.running if not self.drives(one.task_id)]
+        refs = {one: EntityRef(EntityKind.TASK, one.task_id) for one in asked}
         held = await self.writes.load(refs.values()) if refs else {}
         found = list[tuple[RunningItem, TaskRecord | None]]()
         for one, ref in refs.items():
