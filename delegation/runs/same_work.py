@@ -29,22 +29,22 @@ _CHUNK: Final = 100
 _TASKS: Final = "task_"
 
 
-def digest_words(message: JsonObject) -> bytes:
-    """Tells what a message asks for: its words, whatever their case and spaces, and its other parts as they are."""
+def digest_words(agent: str, message: JsonObject) -> bytes:
+    """Tells what an agent is asked for: words, whatever their case and spaces, and the other parts as they are."""
     others = [part for part in objects_at(message, "parts") if "text" not in part]
-    asked = [" ".join(read_text(message).lower().split()), others]
+    asked = [agent, " ".join(read_text(message).lower().split()), others]
     return hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest().encode()
 
 
 async def find_same(
-    writes: Writes, thread: ThreadRecord, message: JsonObject
+    writes: Writes, thread: ThreadRecord, agent: str, message: JsonObject
 ) -> tuple[EntityRef, Held] | None:
-    """The task of the thread that was asked for the same and has not ended; None: there is none.
+    """The task of the thread whose agent was asked for the same and has not ended; None: there is none.
 
     Raises:
         StoreUnavailable: nobody can tell.
     """
-    wanted = digest_words(message)
+    wanted = digest_words(agent, message)
     names = await writes.log.read_open(thread.session_id)
     refs = [EntityRef(EntityKind.TASK, one) for one in names if one.startswith(_TASKS)]
     for first in range(0, len(refs), _CHUNK):

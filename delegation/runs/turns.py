@@ -134,7 +134,7 @@ class Turns:
         thread = known.record if known is not None else None
         if not isinstance(thread, ThreadRecord):
             return None
-        found = await find_same(self.writes, thread, request.command.message)
+        found = await find_same(self.writes, thread, request.command.agent, request.command.message)
         if found is None:
             return None
         task, same = found
@@ -317,7 +317,7 @@ class TurnAttempt:
         """What tells a later message that it asks for the same, where the caller wants that."""
         command = self.request.command
         if command.when_same is not None:
-            decision.set_field(task, ASKED, digest_words(command.message))
+            decision.set_field(task, ASKED, digest_words(command.agent, command.message))
 
     def _owe_interruption(self, decision: Decision, task: EntityRef) -> None:
         """Where the message is to stop what goes on in its context, that is owed with it: by its due row (I9)."""

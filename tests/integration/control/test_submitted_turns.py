@@ -210,6 +210,17 @@ async def test_a_task_that_waits_for_its_turn_is_found_as_well_and_one_of_other_
     desk.house.peer.release_all()
 
 
+@pytest.mark.requirement("MK-5")
+async def test_the_same_words_to_another_agent_are_other_work(desk: Desk) -> None:
+    desk.house.peer.hold()
+    first = await submit(desk, "echo hello", "k-1", whenSame="return")
+    same: JsonObject = {"contextId": first["contextId"], "whenSame": "return"}
+    other = await desk.do("submit_turn", "k-2", agent="other", text="echo hello", **same)
+    assert (other["repeated"], other["taskId"] == first["taskId"]) == (False, False)
+    assert (await submit(desk, "echo hello", "k-3", **same))["taskId"] == first["taskId"]
+    desk.house.peer.release_all()
+
+
 async def test_two_of_the_same_words_at_once_open_one_task(desk: Desk) -> None:
     desk.house.peer.hold()
     context = (await submit(desk, "echo 1", "k-0"))["contextId"]
