@@ -40,12 +40,13 @@ from passerelle.core.read_models.tasks import draw_graph, show_tasks
 from passerelle.core.read_models.thread import show_thread
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.session.thread import ThreadRecord
-from passerelle.core.task.record import TaskRecord, waits_for_turn
+from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.times import format_ms
 from passerelle.protocol.cursor import Cursor
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.records.ownership import may_see
+from passerelle.runtime.records.waiting_turns import load_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -174,18 +175,12 @@ class Models:
             raise NotFound("thread", thread_id)
         _, head, archive = await self.find_session(principal, thread.session_id)
         tasks, left_out = await self.load_tasks(principal, thread.session_id)
-        waiting = await self._list_waiting(thread_id)
+        names = await self.queues.list_waiting(f"thread:{thread_id}")
+        waiting = await load_waiting(self.writes, names)
         now_ms = self.clock.now_ms()
         return to_wire(
             show_thread(thread, tasks, head.sequence, now_ms, left_out, archive, waiting)
         )
-
-    async def _list_waiting(self, thread_id: str) -> list[TaskRecord]:
-        """The tasks whose turns wait in a context, in their order."""
-        names = await self.queues.list_waiting(f"thread:{thread_id}")
-        refs = [EntityRef(EntityKind.TASK, name) for name in names]
-        held = await self.writes.load(refs) if refs else {}
-        return [one for ref in refs if waits_for_turn(one := held[ref].record)]
 
     async def read_task(self, principal: Principal, query: GetTaskModel) -> JsonObject:
         """One model of a task."""

@@ -42,6 +42,7 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import from_bytes, to_wire
 from passerelle.delegation.runs.holds import INTERRUPTS, QUEUED, InterruptWish
 from passerelle.runtime.records.ownership import Owned
+from passerelle.runtime.records.waiting_turns import load_waiting
 from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
@@ -262,9 +263,7 @@ class TurnQueues:
     async def _list_all(self, thread: ThreadRecord) -> list[TaskRecord]:
         """The tasks that wait in a context, in their order."""
         names = await self.queues.store.list_waiting(f"thread:{thread.thread_id}")
-        refs = [EntityRef(EntityKind.TASK, name) for name in names]
-        held = await self.writes.load(refs) if refs else {}
-        return [one for ref in refs if waits_for_turn(one := held[ref].record)]
+        return await load_waiting(self.writes, names)
 
     async def _render(self, principal: Principal, thread: ThreadRecord) -> TurnQueue:
         turns = list_queued(await self._list_all(thread), principal.key)

@@ -26,6 +26,7 @@ from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QUEUED, make_command
 from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
 from passerelle.runtime.records.assigned_threads import load_assigned
 from passerelle.runtime.records.task_fields import OWNER
+from passerelle.runtime.records.waiting_turns import load_waiting
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
@@ -71,10 +72,8 @@ class QueuedAttempts:
 
     async def list_turns(self, tasks: Sequence[str]) -> tuple[str, ...]:
         """The turns of tasks that wait in a context, in their order; those that wait no more are left out."""
-        refs = [EntityRef(EntityKind.TASK, name) for name in tasks]
-        held = await self.dispatch.writes.load(refs) if refs else {}
-        records = (held[ref].record for ref in refs)
-        return tuple(one.turn_id or "" for one in records if waits_for_turn(one))
+        waiting = await load_waiting(self.dispatch.writes, tasks)
+        return tuple(one.turn_id or "" for one in waiting)
 
     async def leave_line(self, record: TaskRecord, order: tuple[str, ...]) -> None:
         """Has a context know which turns still wait where one of them has ended before its turn came.
