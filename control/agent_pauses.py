@@ -15,6 +15,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import Forbidden, NotFound, StoreUnavailable
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
+from passerelle.core.ids import shard_of
 from passerelle.core.payloads.limit import LimitChanged, LimitSubject
 from passerelle.core.principal import OWNER
 from passerelle.core.session.agent_requests import (
@@ -24,19 +25,21 @@ from passerelle.core.session.agent_requests import (
     ResumeAgent,
 )
 from passerelle.core.session.machine import SessionRecord
+from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QUEUED
 from passerelle.runtime.common.refresh import NewsFollowing
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.places import name_home, open_home
 from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from structlog.typing import FilteringBoundLogger
 
     from passerelle.control.handlers import Handlers
     from passerelle.core.decision import Decision, Held
+    from passerelle.core.ids import Shard
     from passerelle.core.payloads.limit import AgentState
     from passerelle.core.ports.queues import QueueStore
     from passerelle.core.principal import Principal
@@ -49,6 +52,8 @@ _HOME: Final = name_home(OWNER)
 _SESSION: Final = EntityRef(EntityKind.SESSION, _HOME)
 ROUND_S: Final = 1.0
 """For how long an instance may give an agent work that another one has paused."""
+_PLACE_MS: Final = 10
+"""Between two looks at those who wait for an agent that is resumed: most have begun before."""
 _Change: TypeAlias = PauseAgent | DrainAgent | ResumeAgent
 
 
@@ -59,6 +64,8 @@ class AgentPausing:
     writes: Writes
     pauses: AgentPauses
     queues: QueueStore
+    hasten: Callable[[Shard, Mapping[str, int]], Awaitable[object]]
+    """Has due rows come in so many ms that would come later."""
     list_names: Callable[[], tuple[str, ...]]
     """The configured agents."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -91,6 +98,7 @@ class AgentPausing:
         Raises:
             NotFound: no such agent of the caller.
             Forbidden: a caller of another tenant: an agent is paused for everybody.
+            StoreUnavailable: nothing is changed, or nobody knows.
             IdempotencyConflict: the key came with another request.
         """
         name = find_base(command.name)
@@ -107,9 +115,22 @@ class AgentPausing:
             stands is None or stands.reason == reason
         )
         if not (is_repeated or is_same):
+            if wanted == "active":
+                await self._owe_looks(name)
             await self._write(name, wanted, reason, principal, once)
         [waiting] = await self.queues.count([name])
         return self._render(name, waiting, is_repeated=is_repeated)
+
+    async def _owe_looks(self, name: str) -> None:
+        """Has whoever waits be looked at soon, though it was left alone: from now on whoever takes one may die.
+
+        It is before the agent is resumed, so that nobody is taken whose row comes late.
+        """
+        rows = dict["Shard", dict[str, int]]()
+        for place, task in enumerate(await self.queues.list_waiting(name)):
+            of_shard = rows.setdefault(shard_of(task), {})
+            of_shard[f"{QUEUED}:{task}"] = FIRST_LOOK_MS + place * _PLACE_MS
+        await asyncio.gather(*(self.hasten(shard, after_ms) for shard, after_ms in rows.items()))
 
     async def _write(
         self, name: str, wanted: AgentState, reason: str | None, principal: Principal, once: Once

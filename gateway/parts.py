@@ -173,7 +173,9 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         PacketReads(store.log, services.contents),
         ListStates(writes, store.projections, tasks.records),
     )
-    pausing = AgentPausing(writes, deps.pauses, store.queues, deps.catalogue.list_names)
+    pausing = AgentPausing(
+        writes, deps.pauses, store.queues, store.due.hasten, deps.catalogue.list_names
+    )
     permissions = _make_permission_handlers(services, models, tasks.records, questions, tools)
     links = _make_link_handlers(services, webhooks, telling, models, (grants, snapshots))
     answers = Answers(writes, services.contents, dispatch, queues)

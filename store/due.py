@@ -13,11 +13,11 @@ from passerelle.core.ports.due import ClaimedRows, DueRow
 from passerelle.core.ports.shard_poll import ShardHeads
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.replies import as_text, as_texts
+from passerelle.store.replies import as_int, as_text, as_texts
 from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from passerelle.store.nodes import Nodes
 
@@ -26,6 +26,7 @@ LEASE_BACK_MS: Final = 500
 _UNCLAIMED: Final = "unclaimed"
 _CLAIM_DUE: Final = Script("claim_due", as_texts, lane="leases")
 _EXTEND_CLAIM: Final = Script("extend_claim", as_text)
+_HASTEN: Final = Script("hasten_due", as_int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,11 @@ class RedisDueRows:
             {"member": row.member, "token": row.token, "hold": hold_ms},
         )
         return LongClaim(None if answer == _UNCLAIMED else replace(row, token=answer), confirmed)
+
+    async def hasten(self, shard: Shard, after_ms: Mapping[str, int]) -> int:
+        """Has rows come in so many ms that are there and would come later; how many, by the last try."""
+        control = {"members": list(after_ms), "after": list(after_ms.values())}
+        return await self._nodes.run(_HASTEN, shard, [keys.due(shard)], control)
 
 
 class RedisShardPoll:

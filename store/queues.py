@@ -57,7 +57,7 @@ class RedisQueues:
         return await self._nodes.run(_DROP, shard, keys.queue(shard, agent), {"task": task_id})
 
     async def list_waiting(self, agent: str) -> list[str]:
-        """The whole line of one caller: a context has but one."""
+        """The whole line, caller by caller: a context has but one."""
         shard = _place(agent)
         command = pack("ZRANGE", keys.queue(shard, agent)[0], "0", "-1")
         members = await self._nodes.query(shard, command, as_texts)

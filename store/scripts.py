@@ -46,6 +46,7 @@ OPERATIONS: Final = (
     "hold_owner",
     "keep_owner_key",
     "extend_claim",
+    "hasten_due",
     "end_forgetting",
     "forget_home",
     "forget_in_inbox",

@@ -23,13 +23,15 @@ from passerelle.core.errors import (
     StoreUnavailable,
     WriteConflict,
 )
+from passerelle.core.ids import shard_of
 from passerelle.core.peer import Peer, SendPlace
+from passerelle.core.ports.due import DueRow
 from passerelle.core.ports.queues import WaitingTask
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord, waits_for_turn
 from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.times import parse_ms
-from passerelle.delegation.runs.holds import QueueHold, find_look_ms
+from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QUEUED, QueueHold, find_look_ms
 from passerelle.delegation.runs.run import RunMovedError
 
 if TYPE_CHECKING:
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Held
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.task import QueueCause
-    from passerelle.core.ports.due import DueRow
     from passerelle.core.ports.queues import QueueStore
     from passerelle.core.task.record import QueuedAttempt
     from passerelle.core.wire.json import JsonObject
@@ -178,14 +179,23 @@ class AgentQueues:
                 agent=agent,
             )
 
-    async def enter(self, record: TaskRecord) -> int:
-        """Puts a task in line that is stored as queued; where the store is away its due row does it.
-
-        What is returned is how many wait there, 0 where nobody knows.
-        """
+    async def enter(self, record: TaskRecord) -> None:
+        """Puts a task in line that is stored as queued; where the store is away its due row does it."""
         queued = record.queued
-        if queued is None:
-            return 0
+        if queued is not None and await self._add(record, queued) and self._is_paused(queued):
+            self.attempts.dispatch.detach(self._put_off(record, queued))
+
+    async def _put_off(self, record: TaskRecord, queued: QueuedAttempt) -> None:
+        """The row that was stored with the task comes later: what it would see to is done."""
+        at_ms = parse_ms(queued.since) + FIRST_LOOK_MS
+        row = DueRow(f"{QUEUED}:{record.task_id}", str(at_ms))
+        with suppress(StoreUnavailable):  # then it comes as it was stored
+            # A row of another time is there for another reason, and stays.
+            hold_ms = find_look_ms(0, is_paused=True)
+            await self.extend(shard_of(record.task_id), row, hold_ms)
+
+    async def _add(self, record: TaskRecord, queued: QueuedAttempt) -> int:
+        """How many wait in the line with it then, 0 where the store is away."""
         base = _name_line(queued)
         task = _find_place(record, queued)
         try:
@@ -254,7 +264,7 @@ class AgentQueues:
                     )
             await drop(shard, row)
             return held
-        waiting = await self.enter(record) if record.status is Status.QUEUED else 0
+        waiting = await self._add(record, queued) if record.status is Status.QUEUED else 0
         waited_ms, is_paused = now_ms - parse_ms(queued.since), self._is_paused(queued)
         await self.extend(shard, row, find_look_ms(waited_ms, waiting, is_paused=is_paused))
         return held

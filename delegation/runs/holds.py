@@ -21,9 +21,11 @@ MOST_WAITING: Final = 100
 INTERRUPTS: Final = "interrupts"
 """The field of a task that waits and is to stop what goes on in its context; it is dropped once that is done."""
 FIRST_LOOK_MS: Final = 5_000
-"""When that row comes first; the queue itself is faster."""
+"""When that row comes first, unless it is put off; the queue itself is faster."""
 LONGEST_LOOK_MS: Final = 120_000
 """The longest time between two looks at a task that waits, where nothing else has found it."""
+_FIRST_REST_MS: Final = LONGEST_LOOK_MS
+"""How long one is left alone that has come into the line of an agent that is paused."""
 LONGEST_REST_MS: Final = 600_000
 """The same where its agent is paused, or very many wait."""
 _LINE_MS: Final = 30
@@ -97,7 +99,7 @@ def find_look_ms(waited_ms: int, waiting: int = 0, *, is_paused: bool) -> int:
     """
     wanted, longest = waited_ms, min(max(LONGEST_LOOK_MS, waiting * _LINE_MS), LONGEST_REST_MS)
     if is_paused:
-        wanted, longest = waited_ms * _REST_SHARE, LONGEST_REST_MS
+        wanted, longest = max(waited_ms * _REST_SHARE, _FIRST_REST_MS), LONGEST_REST_MS
     return min(max(wanted, FIRST_LOOK_MS), longest)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from typing import cast
 
 import pytest
 
@@ -44,6 +45,22 @@ async def test_rows_are_claimed_in_order_of_their_time_and_hidden(store: Store) 
     assert {row.token for row in claimed.rows} == {str(claimed.now_ms + 60_000)}
     assert claimed.next_ms == claimed.now_ms + 60_000
     assert (await store.due.claim(shard, 10, 60_000)).rows == ()
+
+
+async def test_rows_come_earlier_and_never_later_and_none_is_made(store: Store) -> None:
+    shard = await put(store, ("near:x", 5), ("far:x", FAR_MS), ("farther:x", FAR_MS))
+    wanted = {"near:x": 60_000, "far:x": 5_000, "farther:x": 90_000, "gone:x": 0}
+    assert await store.due.hasten(shard, wanted) == 2
+    assert await store.due.hasten(shard, wanted) in {0, 1, 2}, "again, a moment later"
+    claimed = await store.due.claim(shard, 10, 60_000)
+    assert [row.member for row in claimed.rows] == ["near:x"]
+    assert claimed.next_ms is not None
+    assert 0 < claimed.next_ms - claimed.now_ms <= 5_000
+    (flat,) = await store.nodes.read(shard, pack("ZRANGE", keys.due(shard), 0, -1, "WITHSCORES"))
+    parts = [part.decode() for part in cast("list[bytes]", flat)]
+    scores = dict(zip(parts[::2], map(int, parts[1::2]), strict=True))
+    assert scores.keys() == {"near:x", "far:x", "farther:x"}
+    assert 80_000 < scores["farther:x"] - claimed.now_ms <= 90_000
 
 
 async def test_limit_leaves_the_rest_due_now(store: Store) -> None:

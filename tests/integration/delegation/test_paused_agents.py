@@ -10,7 +10,7 @@ import pytest
 
 from passerelle.core.batch import Batch
 from passerelle.core.commands import CancelTask, GetTaskModel, TurnAccepted, WaitMode
-from passerelle.core.errors import Forbidden, NotFound, PeerUnavailable
+from passerelle.core.errors import Forbidden, NotFound, PeerUnavailable, StoreUnavailable
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.payloads.limit import LimitChanged
 from passerelle.core.payloads.routing import FallbackApplied, RoutingDecided, SingleCandidate
@@ -134,16 +134,104 @@ async def test_who_is_cancelled_in_line_leaves_it_though_nobody_is_served(house:
     await house.until(second, Status.COMPLETED)
 
 
+async def read_rest_s(house: House, task_id: str) -> float:
+    """In how many seconds a task in line is looked at; the store counts by its own time, whatever it is for us."""
+    due_ms = float((await house.due(task_id))[f"queued:{task_id}"])
+    return (due_ms - house.clock.now_ms() + house.clock.ahead_ms) / 1000
+
+
+async def test_who_has_come_into_the_line_of_a_paused_agent_is_left_alone(house: House) -> None:
+    await pause(house)
+    waits = await house.send("hello")
+
+    async def is_put_off() -> bool:
+        return await read_rest_s(house, waits.task_id) > 100
+
+    await wait_until(is_put_off, 10, "its row comes later")
+    created = await house.service.execute(ADA, CreateTask("echo", "dig"), None)
+    task_id = str(cast("TaskChanged", created).task["taskId"])
+    await house.service.execute(ADA, StartTask(task_id, "http"), None)
+    await house.service.execute(ADA, UpdateTask(task_id, priority=9), None)
+    record = await house.parts.dispatch.read_task(task_id)
+    assert record is not None
+    await house.parts.queues.enter(record)
+    await asyncio.gather(*house.parts.dispatch._side)  # pyright: ignore[reportPrivateUsage]
+    assert await read_rest_s(house, task_id) < 1, "whatever comes of it, its new place is seen to"
+    await house.come_due("queued", task_id, after_ms=0)
+    await resume(house)
+    await wait_until(lambda: len(house.peer.texts) == 2, 10, "both were sent")
+    assert house.peer.texts == ["dig", "hello"]
+
+
+async def test_who_is_lost_on_the_way_from_its_line_is_looked_at_soon_after_a_pause(
+    house: House,
+) -> None:
+    await pause(house)
+    sent = [await house.send(f"number {number}") for number in range(4)]
+    for accepted in sent:
+
+        async def is_put_off(task_id: str = accepted.task_id) -> bool:
+            return await read_rest_s(house, task_id) > 100
+
+        await wait_until(is_put_off, 10, "its row comes later")
+    queues, take = house.parts.queues, house.store.queues.take
+
+    class Dying:
+        """Whoever takes the first one is gone before it begins."""
+
+        lost: str | None = None
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(house.store.queues, name)
+
+        async def take(self, agent: str, unused: str = "") -> str | None:
+            if self.lost is None:
+                self.lost = await take(agent, unused)
+            return await take(agent, unused)
+
+    dying = Dying()
+    queues.store = cast("QueueStore", dying)
+    await resume(house)
+    lost, *others = sent
+    for accepted in others:
+        await house.until(accepted, Status.COMPLETED)
+    assert dying.lost == lost.task_id
+    assert await read_rest_s(house, lost.task_id) < 6
+    await house.come_due("queued", lost.task_id, after_ms=6_000)
+    await house.until(lost, Status.COMPLETED)
+
+
+async def test_row_of_who_could_not_be_put_in_line_comes_soon(house: House) -> None:
+    await pause(house)
+    queues = house.parts.queues
+    store = queues.store
+
+    class Away:
+        """Takes nobody."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(store, name)
+
+        async def add(self, _agent: str, _task: object) -> object:
+            raise StoreUnavailable("the test took it away", "no")
+
+    queues.store = cast("QueueStore", Away())
+    waits = await house.send("hello")
+    queues.store = store
+    assert await read_rest_s(house, waits.task_id) < 6
+    await house.come_due("queued", waits.task_id, after_ms=5_000)
+    await resume(house)
+    await house.until(waits, Status.COMPLETED)
+
+
 async def test_who_waits_for_a_paused_agent_is_looked_at_ever_more_seldom(house: House) -> None:
     await pause(house)
     waits = await house.send("hello")
     rests_s = list[float]()
     for after_s in (5, 20, 100, 500):
         await house.come_due("queued", waits.task_id, after_ms=after_s * 1000)
-        due_ms = float((await house.due(waits.task_id))[f"queued:{waits.task_id}"])
-        # The store counts from its own time, whatever time it is for the gateway.
-        rests_s.append((due_ms - house.clock.now_ms() + house.clock.ahead_ms) / 1000)
-    assert rests_s == [pytest.approx(rest_s, abs=4) for rest_s in (20, 100, 500, 600)]
+        rests_s.append(await read_rest_s(house, waits.task_id))
+    assert rests_s == [pytest.approx(rest_s, abs=4) for rest_s in (120, 120, 500, 600)]
     await resume(house)
     await house.until(waits, Status.COMPLETED)
     assert f"queued:{waits.task_id}" not in await house.due(waits.task_id)

@@ -68,6 +68,7 @@ ALLOW_OOM = frozenset(
             "merge_segments",
             "claim_due",
             "extend_claim",
+            "hasten_due",
             "lease",
             "take_over",
             "release",
