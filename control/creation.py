@@ -320,7 +320,7 @@ def name_row(task_id: str) -> str:
 
 def refuse_in_line(record: TaskRecord) -> None:
     """Raises UnsupportedOperation where a task begins without being started: its attempt waits for its turn."""
-    if record.status is Status.QUEUED and record.queued is not None:
+    if record.status in {Status.QUEUED, Status.WAITING_RESOURCE} and record.queued is not None:
         raise UnsupportedOperation(
             "the task waits in line already, and begins when its turn comes", status=record.status
         )

@@ -42,6 +42,7 @@ from passerelle.delegation.runs.plan import begin_attempt
 from passerelle.delegation.runs.turn_request import OpenedTurn
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.common.carried import TRACE, choose_trace
+from passerelle.runtime.limits.costs import FREE, Shortage
 from passerelle.runtime.records.assigned_threads import load_assigned
 from passerelle.runtime.records.blob_overflow import BlobOverflow
 from passerelle.runtime.records.family import check_above
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 
     from passerelle.control.creation import Preparing
     from passerelle.core.decision import Decision
-    from passerelle.core.payloads.limit import LimitPayload
     from passerelle.core.payloads.tool import ToolCatalogResolved
     from passerelle.core.peer import Peer, SendPlace
     from passerelle.core.ports.chance import Ids
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.plan import Delegation, Planner
     from passerelle.delegation.runs.turns import Turns
+    from passerelle.runtime.limits.costs import Charge
     from passerelle.runtime.records.idempotency import Once
     from passerelle.runtime.records.ownership import Owned, Ownership
     from passerelle.runtime.records.references import References, Referred
@@ -86,7 +87,6 @@ class TaskStart:
     submitting: SubmitMessage
     run_id: str
     remote_context: str
-    facts: tuple[LimitPayload, ...]
     once: Once
     caller: str
     """The id of the principal that starts it."""
@@ -170,16 +170,16 @@ class Starting:
             ground=object(),
         )
         self.queues.refuse_drained(turn.agent)
-        charge = await self.planning.charge(principal, turn)
+        plan, charge = await self._charge(principal, turn.agent, plan)
         place: SendPlace | None = None
         try:
-            admitted = await self.queues.admit(turn.agent, peer)
+            admitted = None if plan.hold else await self.queues.admit(turn.agent, peer)
             if isinstance(admitted, str):
                 plan = change(plan, hold=await self.queues.explain(turn.agent, admitted))
             else:
                 place = admitted
-            _check_constraints(owned.record, turn.agent, plan, charge.facts)
-            start = await self._prepare(principal, owned, version, turn, plan, charge.facts, once)
+            _check_constraints(owned.record, turn.agent, plan)
+            start = await self._prepare(principal, owned, version, turn, plan, once)
             written = await self._append(start)
         except BaseException:
             charge.refund()
@@ -196,6 +196,24 @@ class Starting:
         if isinstance(queued, TaskRecord):
             await self.queues.enter(queued)
         return render_change(written.held[owned.ref])
+
+    async def _charge(
+        self, principal: Principal, agent: str, plan: Delegation
+    ) -> tuple[Delegation, Charge]:
+        """The plan with what is said of the quotas of its caller, and what these were charged.
+
+        Raises:
+            Limited: they do not cover it, and it does not wait for them.
+        """
+        if not self.planning.charges:
+            return plan, FREE
+        charged = await self.queues.charge(principal, agent)
+        if not isinstance(charged, Shortage):
+            return change(plan, facts=(*plan.facts, *charged.facts)), charged
+        hold = await self.queues.explain_shortage(principal, agent, charged)
+        if hold is None:
+            raise self.planning.refuse_uncovered(principal, charged)
+        return change(plan, hold=hold, facts=(*plan.facts, charged.fact)), FREE
 
     def _compose(self, record: TaskRecord, command: StartTask, agent: str) -> SubmitTurn:
         message = command.message or {
@@ -220,7 +238,6 @@ class Starting:
         version: int | None,
         turn: SubmitTurn,
         plan: Delegation,
-        facts: tuple[LimitPayload, ...],
         once: Once,
     ) -> TaskStart:
         record, ids, shard = owned.record, self.turns.writes.ids, owned.ref.shard
@@ -240,7 +257,6 @@ class Starting:
             submitting=submitting,
             run_id=ids.mint("run", shard),
             remote_context=ids.mint(REMOTE_CONTEXT, shard),
-            facts=facts,
             once=once,
             caller=principal.id,
             other=next(iter(assigned), None),
@@ -309,11 +325,9 @@ def _give_back(place: SendPlace | None) -> None:
         place.give_back()
 
 
-def _check_constraints(
-    record: TaskRecord, agent: str, plan: Delegation, facts: tuple[LimitPayload, ...]
-) -> None:
+def _check_constraints(record: TaskRecord, agent: str, plan: Delegation) -> None:
     """Raises Forbidden where a constraint of the task does not let it be sent there."""
-    estimates = [one.amount_micros for one in facts if isinstance(one, CostEstimated)]
+    estimates = [one.amount_micros for one in plan.facts if isinstance(one, CostEstimated)]
     obstacle = find_obstacle(record, agent, plan.card.endpoint or None, sum(estimates))
     if obstacle is not None:
         raise Forbidden(obstacle, why="constraint")
@@ -334,7 +348,7 @@ def _decide(decision: Decision, start: TaskStart, ids: Ids) -> None:
     if isinstance(submitted, ThreadRecord):
         tools = ResolveTools(start.scope, start.caller, start.plan.catalog)
         decision.add(threads.decide(submitted, tools))
-    decision.add(Fact(start.scope, payload) for payload in start.facts)
+    decision.add(Fact(start.scope, payload) for payload in start.plan.facts)
     _note_references(decision, start)
     ready = decision.state(start.task)
     if isinstance(ready, TaskRecord):

@@ -116,7 +116,7 @@ def owe_attempt(decision: Decision, task: EntityRef, before: TaskRecord) -> tupl
         return ()
     if after.status is Status.RETRYING:
         return (DueChange(name_row(task.id), decision.now_ms),)
-    if after.status is Status.QUEUED and after.queued is not None:
+    if after.status in {Status.QUEUED, Status.WAITING_RESOURCE} and after.queued is not None:
         # Its turn may have come and gone while it was held.
         return (_look_at_line(decision, task),)
     return ()

@@ -46,6 +46,7 @@ from passerelle.delegation.runs.follow_ups import FollowUps
 from passerelle.delegation.runs.inputs import Inputs
 from passerelle.delegation.runs.plan import Conditions, Planner
 from passerelle.delegation.runs.queued_attempts import QueuedAttempts
+from passerelle.delegation.runs.quota_waits import QuotaWaits
 from passerelle.delegation.runs.retries import Retries
 from passerelle.delegation.runs.turn_templates import TemplatedTurns
 from passerelle.delegation.runs.turns import Turns
@@ -268,7 +269,14 @@ def _make_messages(
 def _make_queues(services: CoreServices) -> AgentQueues:
     deps, store = services.deps, services.store
     attempts = QueuedAttempts(services.dispatch, services.references)
-    return AgentQueues(store.queues, deps.pauses, attempts, deps.find_peer, store.due.extend_claim)
+    return AgentQueues(
+        store.queues,
+        deps.pauses,
+        attempts,
+        deps.find_peer,
+        store.due.extend_claim,
+        QuotaWaits(deps.spending),
+    )
 
 
 def _make_tools(services: CoreServices) -> ToolInventories:
