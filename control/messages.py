@@ -18,7 +18,7 @@ from passerelle.core.errors import (
     PeerUnavailable,
 )
 from passerelle.core.message_bounds import MessageBounds
-from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.session.thread import ThreadRecord, find_holder
 from passerelle.core.task.record import TaskRecord, waits_for_quota
 from passerelle.core.task.status import Status
 from passerelle.core.wire.record import change, value
@@ -405,4 +405,4 @@ def _give_back(place: SendPlace | None) -> None:
 def _find_holder(known: Held | None) -> str | None:
     """The agent that a context was given to last."""
     thread = known.record if known is not None else None
-    return next(reversed(thread.remotes), None) if isinstance(thread, ThreadRecord) else None
+    return find_holder(thread) if isinstance(thread, ThreadRecord) else None

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.control.creation import name_row, refuse_in_line
-from passerelle.control.task_changes import read_task, render_change
+from passerelle.control.start_routing import is_routed
+from passerelle.control.task_changes import check_version, read_task, render_change
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, RunMove
 from passerelle.core.commands import SubmitTurn
 from passerelle.core.errors import (
@@ -34,11 +35,12 @@ from passerelle.core.task import commands as tell
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
-from passerelle.core.wire.record import change
+from passerelle.core.wire.record import change, value
 from passerelle.core.wire.trace import read_trace
 from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QUEUED, make_command
 from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
-from passerelle.delegation.runs.plan import begin_attempt
+from passerelle.delegation.runs.plan import add_conditions, begin_attempt
+from passerelle.delegation.runs.quota_waits import UncoveredError
 from passerelle.delegation.runs.turn_request import OpenedTurn
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.common.carried import TRACE, choose_trace
@@ -56,11 +58,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.control.creation import Preparing
+    from passerelle.control.start_routing import StartRouting
     from passerelle.core.decision import Decision
     from passerelle.core.payloads.tool import ToolCatalogResolved
     from passerelle.core.peer import Peer, SendPlace
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
+    from passerelle.core.routing.table import Route
     from passerelle.core.session.thread import SubmitMessage
     from passerelle.core.task.requests import StartTask, TaskChanged
     from passerelle.core.wire.json import JsonObject
@@ -90,8 +94,22 @@ class TaskStart:
     once: Once
     caller: str
     """The id of the principal that starts it."""
+    wanted: tuple[JsonObject, ...] = ()
+    """What the tasks of the agent have to bring, where it was chosen just now."""
     other: EntityRef | None = None
     """The thread that runs it, where it is another one than its own."""
+
+
+@value
+class StartTarget:
+    """Where a task is to start, and the tasks that its message refers to, as that agent is told."""
+
+    peer: LimitedPeer
+    referred: Referred
+    route: Route | None = None
+    """How the agent was chosen, if it was."""
+    may_wait: bool = True
+    """Whether it waits for a quota that it takes there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +123,7 @@ class Starting:
     preparing: Preparing
     dispatch: Dispatch
     queues: AgentQueues
+    routing: StartRouting
     find_peer: Callable[[str], LimitedPeer]
     message_bounds: MessageBounds
     resolve_tools: Callable[[Principal], ToolCatalogResolved | None]
@@ -137,31 +156,94 @@ class Starting:
         turn = self._compose(owned.record, command, agent)
         caller = read_trace(command.traceparent, command.tracestate)
         TRACE.set(choose_trace(caller, self.turns.writes.ids.draw))
-        peer = self.find_peer(agent)
+        peer = None if is_routed(owned.record, agent) else self.find_peer(agent)
         if self.dispatch.runs.is_draining:
             raise Draining("this instance is shutting down", retry_after_s=1)
-        referred = await self.references.find(principal, agent, turn.message)
-        if peer.peek() is not None:
-            return await self._start(principal, owned, turn, peer, referred, command.version, once)
-        # Reading the card of an agent may take as long as the agent does.
-        await self.preparing.begin(owned, command.version)
+        if peer is None:
+            return await self._start_routed(principal, owned, turn, command.version, once)
         try:
-            return await self._start(principal, owned, turn, peer, referred, None, once)
-        except PasserelleError as error:
+            return await self._start_at(principal, owned, turn, peer, command.version, once)
+        except UncoveredError as error:
+            raise self.planning.refuse_uncovered(principal, error.shortage) from None
+
+    async def _start_at(
+        self,
+        principal: Principal,
+        owned: Owned,
+        turn: SubmitTurn,
+        peer: LimitedPeer,
+        version: int | None,
+        once: Once,
+    ) -> TaskChanged:
+        """Starts a task at the agent that was named; while its card is read it is being prepared."""
+        referred = await self.references.find(principal, turn.agent, turn.message)
+        if peer.peek() is not None:
+            return await self._start(
+                principal, owned, turn, StartTarget(peer, referred), version, once
+            )
+        # Reading the card of an agent may take as long as the agent does.
+        await self.preparing.begin(owned, version)
+        try:
+            return await self._start(
+                principal, owned, turn, StartTarget(peer, referred), None, once
+            )
+        except (PasserelleError, UncoveredError) as error:
             await self.preparing.put_back(owned.ref, owned.record.session_id, str(error))
             raise
+
+    async def _start_routed(
+        self,
+        principal: Principal,
+        owned: Owned,
+        turn: SubmitTurn,
+        version: int | None,
+        once: Once,
+    ) -> TaskChanged:
+        """Starts a task at the agent that the gateway chooses for it, by its profile (TR-12).
+
+        Raises:
+            InvalidInput: its profile cannot be read.
+            UnsupportedOperation: no agent fits; what speaks against each is noted on it.
+        """
+        check_version(version, owned.held.stamp.version)
+        uncovered: dict[str, Route] = {}
+        while True:
+            route = await self.routing.choose(principal, owned.record, turn.message, uncovered)
+            may_wait = route.agent is None
+            if route.agent is None:
+                first = next(iter(uncovered.values()), None)
+                if first is None:
+                    raise await self.routing.refuse(owned, route)
+                route = first
+            agent = route.agent or ""
+            peer = self.find_peer(agent)
+            referred = await self.references.find(principal, agent, turn.message)
+            try:
+                target = StartTarget(peer, referred, route, may_wait=may_wait)
+                return await self._start(principal, owned, turn, target, version, once)
+            except UncoveredError as error:
+                # Another agent may cost less; where there is none, it is refused as at the one that comes first.
+                if may_wait:
+                    raise self.planning.refuse_uncovered(principal, error.shortage) from None
+                uncovered[agent] = route
 
     async def _start(
         self,
         principal: Principal,
         owned: Owned,
         turn: SubmitTurn,
-        peer: LimitedPeer,
-        referred: Referred,
+        target: StartTarget,
         version: int | None,
         once: Once,
     ) -> TaskChanged:
-        plan = await self.planning.plan(turn, peer)
+        """Starts a task at the agent that was named, or chosen.
+
+        Raises:
+            UncoveredError: no quota of the caller covers it, and it does not wait for one.
+        """
+        peer, referred = target.peer, target.referred
+        plan = await self.planning.plan(turn, peer, target.route)
+        agent = plan.find_agent(turn)
         plan = change(
             plan,
             policy=bound_policy(owned.record, plan.policy),
@@ -169,16 +251,16 @@ class Starting:
             referred=referred,
             ground=object(),
         )
-        self.queues.refuse_drained(turn.agent)
-        plan, charge = await self._charge(principal, turn.agent, plan)
+        self.queues.refuse_drained(agent)
+        plan, charge = await self._charge(principal, agent, plan, may_wait=target.may_wait)
         place: SendPlace | None = None
         try:
-            admitted = None if plan.hold else await self.queues.admit(turn.agent, peer)
+            admitted = None if plan.hold else await self.queues.admit(agent, peer)
             if isinstance(admitted, str):
-                plan = change(plan, hold=await self.queues.explain(turn.agent, admitted))
+                plan = change(plan, hold=await self.queues.explain(agent, admitted))
             else:
                 place = admitted
-            _check_constraints(owned.record, turn.agent, plan)
+            _check_constraints(owned.record, agent, plan)
             start = await self._prepare(principal, owned, version, turn, plan, once)
             written = await self._append(start)
         except BaseException:
@@ -198,21 +280,23 @@ class Starting:
         return render_change(written.held[owned.ref])
 
     async def _charge(
-        self, principal: Principal, agent: str, plan: Delegation
+        self, principal: Principal, agent: str, plan: Delegation, *, may_wait: bool
     ) -> tuple[Delegation, Charge]:
         """The plan with what is said of the quotas of its caller, and what these were charged.
 
         Raises:
-            Limited: they do not cover it, and it does not wait for them.
+            UncoveredError: they do not cover it, and it does not wait for them.
         """
         if not self.planning.charges:
             return plan, FREE
         charged = await self.queues.charge(principal, agent)
         if not isinstance(charged, Shortage):
             return change(plan, facts=(*plan.facts, *charged.facts)), charged
-        hold = await self.queues.explain_shortage(principal, agent, charged)
+        hold = None
+        if may_wait:
+            hold = await self.queues.explain_shortage(principal, agent, charged)
         if hold is None:
-            raise self.planning.refuse_uncovered(principal, charged)
+            raise UncoveredError(charged)
         return change(plan, hold=hold, facts=(*plan.facts, charged.fact)), FREE
 
     def _compose(self, record: TaskRecord, command: StartTask, agent: str) -> SubmitTurn:
@@ -259,8 +343,12 @@ class Starting:
             remote_context=ids.mint(REMOTE_CONTEXT, shard),
             once=once,
             caller=principal.id,
+            wanted=() if plan.route is None else self._list_wanted(plan, turn),
             other=next(iter(assigned), None),
         )
+
+    def _list_wanted(self, plan: Delegation, turn: SubmitTurn) -> tuple[JsonObject, ...]:
+        return self.planning.find_terms(plan.find_agent(turn)).acceptance
 
     async def _append(self, start: TaskStart) -> Written:
         await self.turns.regain(start.task.shard)
@@ -344,6 +432,9 @@ def _decide(decision: Decision, start: TaskStart, ids: Ids) -> None:
         raise NotFound("context", record.scope.context_id)
     decision.add(threads.decide(thread, start.submitting))
     submitted = decision.state(start.thread)
+    if (route := start.plan.route) is not None:
+        decision.add(Fact(start.scope, payload) for payload in route.list_facts())
+        _add_conditions(decision, start)
     decision.add([Fact(start.scope, start.plan.judge(start.caller, ids, start.task.shard))])
     if isinstance(submitted, ThreadRecord):
         tools = ResolveTools(start.scope, start.caller, start.plan.catalog)
@@ -354,7 +445,7 @@ def _decide(decision: Decision, start: TaskStart, ids: Ids) -> None:
     if isinstance(ready, TaskRecord):
         runs = decision.state(start.other) if start.other else thread
         remotes = runs.remotes if isinstance(runs, ThreadRecord) else {}
-        remote = remotes.get(start.turn.agent) or start.remote_context
+        remote = remotes.get(start.plan.find_agent(start.turn)) or start.remote_context
         started = begin_attempt(ready, start.turn, start.plan, remote)
         hold = start.plan.hold
         begins = (
@@ -365,12 +456,24 @@ def _decide(decision: Decision, start: TaskStart, ids: Ids) -> None:
         decision.add(tasks.decide(ready, begins))
 
 
+def _add_conditions(decision: Decision, start: TaskStart) -> None:
+    """What is wanted of the tasks of the agent that was chosen, beside what its caller wants of it (TR-13)."""
+    record, wanted = decision.state(start.task), start.wanted
+    if not isinstance(record, TaskRecord) or not wanted:
+        return
+    conditions = add_conditions(wanted, record.acceptance)
+    if conditions != record.acceptance:
+        changed: JsonObject = {"old": [*record.acceptance], "new": [*conditions]}
+        decision.add(tasks.decide(record, tell.DescribeTask({"acceptance": changed})))
+
+
 def _note_references(decision: Decision, start: TaskStart) -> None:
     """Says which tasks the message refers to, and what goes along with it in their place."""
     referred = start.plan.referred
     if not referred.names_any:
         return
-    decision.add(Fact(start.scope, one) for one in referred.list_facts(start.turn.agent))
+    agent = start.plan.find_agent(start.turn)
+    decision.add(Fact(start.scope, one) for one in referred.list_facts(agent))
     for edge in referred.list_edges():
         record = decision.state(start.task)
         if isinstance(record, TaskRecord):

@@ -152,6 +152,17 @@ def read_acceptance(wanted: tuple[JsonObject, ...], message: JsonObject) -> tupl
     return wanted if own is None else _join(wanted, own, _AT_MESSAGE)
 
 
+def add_conditions(
+    wanted: tuple[JsonObject, ...], own: tuple[JsonObject, ...]
+) -> tuple[JsonObject, ...]:
+    """The conditions of a task once it is known whose it is.
+
+    Raises:
+        InvalidInput: they are too many together.
+    """
+    return _join(wanted, [*own], "acceptance")
+
+
 def _join(wanted: tuple[JsonObject, ...], own: Json, at: str) -> tuple[JsonObject, ...]:
     further = [one for one in read_conditions(own, at) if one not in wanted]
     return read_conditions([*wanted, *further], at)
