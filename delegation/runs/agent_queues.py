@@ -55,8 +55,9 @@ LONGEST_LOOK_MS: Final = 120_000
 _LOOK_S: Final = 0.05
 """Between two tries to get a place, where nobody says that there is one."""
 _AWAY_S: Final = 1.0
-_TURN_S: Final = 0.5
-"""Between two looks whether a context rests, where nobody says so."""
+_TURN_S: Final = (0.5, 15.0)
+"""Between two looks whether a context rests, where nobody says so: shortest, longest."""
+_SAME_LOOKS: Final = 20
 _THREAD: Final = "thread:"
 _SHORTEST_S: Final = 1.0
 _LONGEST_S: Final = 30.0
@@ -81,6 +82,12 @@ def _find_look_ms(queued: QueuedAttempt, now_ms: int) -> int:
         # Not before that, by whatever clock it is judged.
         return min(left_ms + _BEGUN_MS, LONGEST_LOOK_MS) if left_ms > 0 else FIRST_LOOK_MS
     return min(max(now_ms - parse_ms(queued.since), FIRST_LOOK_MS), LONGEST_LOOK_MS)
+
+
+def find_turn_pause_s(looks: int) -> float:
+    """Until the next look at a context that was at work each of so many times: a turn in it may wait for days."""
+    shortest_s, longest_s = _TURN_S
+    return min(shortest_s * (1 << min(looks // _SAME_LOOKS, 8)), longest_s)
 
 
 def _find_place(record: TaskRecord, queued: QueuedAttempt) -> WaitingTask:
@@ -138,6 +145,8 @@ class AgentQueues:
     """By agent what wakes its loop."""
     _unused: dict[str, str] = field(default_factory=dict[str, str])
     """By agent, whose turn came to nothing: its task has ended, or had begun, or could not begin."""
+    _looks: dict[str, int] = field(default_factory=dict[str, int])
+    """By line of a context, how often it was found at work since it last rested."""
     _watched: dict[str, asyncio.Event] = field(default_factory=dict[str, "asyncio.Event"])
     """By task what wakes those who wait for its answer here."""
 
@@ -413,8 +422,10 @@ class AgentQueues:
         """Starts the next turn of a context once it rests; False: none waits."""
         thread_id = line.removeprefix(_THREAD)
         if await self._is_busy(thread_id):
-            await self._rest(line, _TURN_S)
+            looks = self._looks[line] = self._looks.get(line, 0) + 1
+            await self._rest(line, find_turn_pause_s(looks))
             return True
+        self._looks.pop(line, None)
         news = self._pulling[line]
         news.clear()
         names = await self.store.list_waiting(line)

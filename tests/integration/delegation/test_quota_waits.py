@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import cast
 
 import pytest
@@ -220,6 +221,23 @@ async def test_who_comes_after_the_quota_began_anew_goes_behind_those_that_wait(
     assert (await house.record(late)).status is Status.WAITING_RESOURCE
     assert "it goes after others of its caller" in str((await house.read(late))["status"])
     assert house.peer.texts == ["covered", "early"]
+
+
+async def test_stream_of_a_message_begins_with_what_it_waits_for_and_goes_on_to_its_end(
+    house: House,
+) -> None:
+    await have_quota(house, calls(1))
+    await house.talk("covered")
+    accepted = await house.send("chunks 2", wait="stream")
+    watching = asyncio.create_task(house.watch(accepted))
+    begin_anew(house)
+    await come_due(house, accepted)
+    first, *rest = await watching
+    task = cast("JsonObject", first["task"])
+    assert state_of(task) == "WORKING"
+    assert "is used up" in str(task["status"])
+    assert len(rest) >= 3, "then come the pieces, and the end"
+    assert state_of(await house.read(accepted)) == "COMPLETED"
 
 
 async def test_others_are_not_kept_waiting(house: House) -> None:
