@@ -185,6 +185,7 @@ def _drop_older(rows: list[ProjectionRow]) -> list[ProjectionRow]:
         if isinstance(row, IndexRow):
             name = (row.owner, row.agent, row.facade)
             known = newest.get(name)
-            if known is None or known.at_ms <= row.at_ms:
+            # What leaves a list has no time of its own to win by.
+            if known is None or row.part == "gone" or known.at_ms <= row.at_ms:
                 newest[name] = row
     return [*newest.values(), *(row for row in rows if not isinstance(row, IndexRow))]
