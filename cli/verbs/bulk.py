@@ -37,6 +37,10 @@ def bulk(  # noqa: PLR0917  the flags of a verb
     agent: Annotated[str | None, typer.Option(help="Only for this agent.")] = None,
     session: Annotated[str | None, typer.Option(help="Only of this session.")] = None,
     text: Annotated[str | None, typer.Option(help="Only with this text in the title.")] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(help="This task, with no other filter; may be given again."),
+    ] = None,
     since: Annotated[
         str | None, typer.Option(metavar="TIME", help="Only since: 2026-01-31T12:00:00Z.")
     ] = None,
@@ -52,6 +56,7 @@ def bulk(  # noqa: PLR0917  the flags of a verb
         "agent": agent,
         "sessionId": session,
         "text": text,
+        "taskIds": [*task] if task else None,
         "since": since,
         "until": until,
     }

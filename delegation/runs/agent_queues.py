@@ -26,26 +26,25 @@ from passerelle.core.errors import (
 from passerelle.core.peer import Peer, SendPlace
 from passerelle.core.ports.queues import WaitingTask
 from passerelle.core.session.thread import ThreadRecord
-from passerelle.core.task.record import waits_for_turn
+from passerelle.core.task.record import TaskRecord, waits_for_turn
 from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.times import parse_ms
-from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QueueHold
+from passerelle.delegation.runs.holds import QueueHold, find_look_ms
 from passerelle.delegation.runs.run import RunMovedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from passerelle.core.decision import Held
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.task import QueueCause
     from passerelle.core.ports.due import DueRow
     from passerelle.core.ports.queues import QueueStore
-    from passerelle.core.task.record import QueuedAttempt, TaskRecord
+    from passerelle.core.task.record import QueuedAttempt
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.queued_attempts import QueuedAttempts
     from passerelle.runtime.limits.pauses import AgentPauses
 
-LONGEST_LOOK_MS: Final = 120_000
-"""The longest time between two looks at a task that waits, where nothing else has found it."""
 _LOOK_S: Final = 0.05
 """Between two tries to get a place, where nobody says that there is one."""
 _AWAY_S: Final = 1.0
@@ -179,19 +178,23 @@ class AgentQueues:
                 agent=agent,
             )
 
-    async def enter(self, record: TaskRecord) -> None:
-        """Puts a task in line that is stored as queued; where the store is away its due row does it."""
+    async def enter(self, record: TaskRecord) -> int:
+        """Puts a task in line that is stored as queued; where the store is away its due row does it.
+
+        What is returned is how many wait there, 0 where nobody knows.
+        """
         queued = record.queued
         if queued is None:
-            return
+            return 0
         base = _name_line(queued)
         task = _find_place(record, queued)
         try:
-            await self.store.add(base, task)
+            added = await self.store.add(base, task)
         except StoreUnavailable as error:
             self._log_late(record.task_id, error)
-            return
+            return 0
         self.pull(base)
+        return added.position
 
     async def look(self, agents: Iterable[str]) -> None:
         """Has the tasks go on that wait for these agents, whoever put them in line."""
@@ -232,9 +235,14 @@ class AgentQueues:
         row: DueRow,
         now_ms: int,
         drop: Callable[[Shard, DueRow], Awaitable[bool]],
-    ) -> None:
-        """``queued:<task>``: a task that waits; whoever put it in line may be gone, and the line with it."""
-        record = await self.attempts.dispatch.read_task(row.entity)
+    ) -> Held:
+        """``queued:<task>``: a task that waits; whoever put it in line may be gone, and the line with it.
+
+        What is returned is the task as it was read.
+        """
+        ref = EntityRef(EntityKind.TASK, row.entity)
+        held = (await self.attempts.dispatch.writes.load([ref]))[ref]
+        record = held.record if isinstance(held.record, TaskRecord) else None
         queued = record.queued if record is not None else None
         if record is None or queued is None or record.status in ENDED:
             if record is not None:
@@ -245,11 +253,14 @@ class AgentQueues:
                         record, await self.list_waiting(record.thread_id)
                     )
             await drop(shard, row)
-            return
-        if record.status is Status.QUEUED:
-            await self.enter(record)
-        waited_ms = now_ms - parse_ms(queued.since)
-        await self.extend(shard, row, min(max(waited_ms, FIRST_LOOK_MS), LONGEST_LOOK_MS))
+            return held
+        waiting = await self.enter(record) if record.status is Status.QUEUED else 0
+        waited_ms, is_paused = now_ms - parse_ms(queued.since), self._is_paused(queued)
+        await self.extend(shard, row, find_look_ms(waited_ms, waiting, is_paused=is_paused))
+        return held
+
+    def _is_paused(self, queued: QueuedAttempt) -> bool:
+        return queued.cause != "turn" and self.find_pause(queued.attempt.worker.peer) is not None
 
     async def _pull(self, agent: str) -> None:
         try:
