@@ -30,6 +30,7 @@ from passerelle.control.router import Router
 from passerelle.control.service import Service
 from passerelle.control.sessions import Sessions
 from passerelle.control.start import Starting
+from passerelle.control.start_routing import StartRouting
 from passerelle.control.subagents import SubagentReads
 from passerelle.control.task_changes import TaskChanges, TaskUpdates
 from passerelle.control.task_graph import GraphBounds
@@ -46,6 +47,7 @@ from passerelle.delegation.runs.follow_ups import FollowUps
 from passerelle.delegation.runs.inputs import Inputs
 from passerelle.delegation.runs.plan import Conditions, Planner
 from passerelle.delegation.runs.queued_attempts import QueuedAttempts
+from passerelle.delegation.runs.quota_waits import QuotaWaits
 from passerelle.delegation.runs.retries import Retries
 from passerelle.delegation.runs.turn_templates import TemplatedTurns
 from passerelle.delegation.runs.turns import Turns
@@ -177,8 +179,9 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     permissions = _make_permission_handlers(services, models, tasks.records, questions, tools)
     links = _make_link_handlers(services, webhooks, telling, models, (grants, snapshots))
     answers = Answers(writes, services.contents, dispatch, queues)
+    router = tasks.starting.routing.router
     messages = _make_messages(
-        services, telling.push_configs, working, answers, tools, queues, turn_queues
+        services, telling.push_configs, working, answers, tools, router, turn_queues
     )
     schedules = make_schedules(services, messages, working.cancelling, tasks.reads)
     handlers = Handlers()
@@ -231,7 +234,7 @@ def _make_messages(
     working: _Working,
     answers: Answers,
     tools: ToolInventories,
-    queues: AgentQueues,
+    router: Router,
     turn_queues: TurnQueues,
 ) -> Messages:
     deps, writes, dispatch = services.deps, services.writes, services.dispatch
@@ -246,16 +249,8 @@ def _make_messages(
         planning=working.planning,
         dispatch=dispatch,
         answers=answers,
-        queues=queues,
-        router=Router(
-            deps.catalogue,
-            deps.find_terms,
-            deps.spending,
-            tools.resolve,
-            deps.clock,
-            dispatch.detach,
-            deps.pauses,
-        ),
+        queues=turn_queues.queues,
+        router=router,
         find_peer=deps.find_peer,
         ids=deps.ids,
         bounds=deps.message_bounds,
@@ -265,10 +260,30 @@ def _make_messages(
     )
 
 
+def _make_router(services: CoreServices, tools: ToolInventories) -> Router:
+    deps = services.deps
+    return Router(
+        deps.catalogue,
+        deps.find_terms,
+        deps.spending,
+        tools.resolve,
+        deps.clock,
+        services.dispatch.detach,
+        deps.pauses,
+    )
+
+
 def _make_queues(services: CoreServices) -> AgentQueues:
     deps, store = services.deps, services.store
     attempts = QueuedAttempts(services.dispatch, services.references)
-    return AgentQueues(store.queues, deps.pauses, attempts, deps.find_peer, store.due.extend_claim)
+    return AgentQueues(
+        store.queues,
+        deps.pauses,
+        attempts,
+        deps.find_peer,
+        store.due.extend_claim,
+        QuotaWaits(deps.spending),
+    )
 
 
 def _make_tools(services: CoreServices) -> ToolInventories:
@@ -389,6 +404,7 @@ def _make_task_handlers(
             Preparing(writes),
             dispatch,
             queues,
+            StartRouting(_make_router(services, tools), writes),
             deps.find_peer,
             deps.message_bounds,
             tools.resolve,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
@@ -118,8 +119,11 @@ def create(
     session: SessionFlag = None,
     context: ContextFlag = None,
     draft: Annotated[bool, typer.Option("--draft", help="Not meant to be started yet.")] = False,
+    profile: Annotated[
+        str | None, typer.Option(help="What passerelle chooses by: a tier, or JSON.")
+    ] = None,
 ) -> None:
-    """Create a task for an agent, without starting it."""
+    """Create a task for an agent, without starting it; passerelle chooses one."""
     answer = link.post(
         "/v1/tasks",
         {
@@ -131,9 +135,20 @@ def create(
             "sessionId": session,
             "contextId": context,
             "draft": draft,
+            "profile": read_profile(profile),
         },
     )
     tell_change(link, answer)
+
+
+def read_profile(text: str | None) -> JsonObject | None:
+    """What a task asks of an agent: a JSON object, or a tier alone."""
+    if text is None or not text.startswith("{"):
+        return None if text is None else {"tier": text}
+    try:
+        return cast("JsonObject", json.loads(text))
+    except ValueError as error:
+        raise typer.BadParameter(f"is no JSON: {error}", param_hint="--profile") from None
 
 
 @add_verb(tasks, "tasks start task_2f…", changes=True)

@@ -15,7 +15,7 @@ from passerelle.a2a_mapping.errors import ExtensionRequired
 from passerelle.a2a_mapping.extensions import ACCEPTANCE, PREFIX, UNDERSTOOD, list_required
 from passerelle.a2a_mapping.members import object_at
 from passerelle.core.agent_name import ROUTER
-from passerelle.core.errors import PeerUnavailable
+from passerelle.core.errors import PeerUnavailable, UnsupportedOperation
 from passerelle.core.facts import RetryPolicy, Worker
 from passerelle.core.payloads.task import TaskAttemptStarted
 from passerelle.core.peer import PeerCard
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import Incarnation
     from passerelle.core.commands import SubmitTurn, WaitMode
+    from passerelle.core.errors import Limited
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.approval import PermissionEvaluated
     from passerelle.core.payloads.context import ContextResolved
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.holds import QueueHold
     from passerelle.delegation.runs.peer_profile import PeerTerms
     from passerelle.permission_bridge.rules import Policy
-    from passerelle.runtime.limits.costs import Charge, Spending
+    from passerelle.runtime.limits.costs import Charge, Shortage, Spending
     from passerelle.runtime.records.references import Referred
     from passerelle.runtime.records.writes import Writes
 
@@ -149,6 +150,17 @@ def read_acceptance(wanted: tuple[JsonObject, ...], message: JsonObject) -> tupl
     """
     own = object_at(message, "metadata").get(ACCEPTANCE) if "metadata" in message else None
     return wanted if own is None else _join(wanted, own, _AT_MESSAGE)
+
+
+def add_conditions(
+    wanted: tuple[JsonObject, ...], own: tuple[JsonObject, ...]
+) -> tuple[JsonObject, ...]:
+    """The conditions of a task once it is known whose it is.
+
+    Raises:
+        InvalidInput: they are too many together.
+    """
+    return _join(wanted, [*own], "acceptance")
 
 
 def _join(wanted: tuple[JsonObject, ...], own: Json, at: str) -> tuple[JsonObject, ...]:
@@ -270,6 +282,12 @@ class Planner:
         if self.spending is None:
             return FREE
         return await self.spending.charge(principal, command.agent, opens=command.task is None)
+
+    def refuse_uncovered(self, principal: Principal, shortage: Shortage) -> Limited:
+        """What the caller of a message is told that no quota covers, and that does not wait."""
+        if self.spending is None:
+            raise UnsupportedOperation("nobody has a quota")
+        return self.spending.refuse(principal, shortage)
 
     async def charge_run(self, principal: Principal, agent: str) -> Charge:
         """The same for a further attempt at a task that its owner wants."""

@@ -62,6 +62,7 @@ def remark(
         reason=text,
         action_ids=task.open_actions,
         native_status=run.native_status if run else None,
+        resource="credential" if task.status is Status.WAITING_RESOURCE else None,
     )
     facts = tasks.decide(task, WaitFor(waiting))
     frame = status_frame(facade, context, shown)

@@ -139,6 +139,10 @@ class QuotaSettings(Section):
     warn_percent: int = Field(
         default=80, ge=1, le=100, description="How much used is worth a `quota.low`."
     )
+    over: Literal["refuse", "wait"] = Field(
+        default="refuse",
+        description="What becomes of a message that it does not cover: 429, or a task that waits until it begins anew.",
+    )
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
@@ -148,9 +152,11 @@ class QuotaSettings(Section):
 
     def quota(self) -> Quota:
         """The quota as it is counted."""
+        waits = self.over == "wait"
         if self.cost is None:
-            return Quota(self.calls or 0, self.per, self.warn_percent)
-        return Quota(int(self.cost * MICROS), self.per, self.warn_percent, self.currency)
+            return Quota(self.calls or 0, self.per, self.warn_percent, waits=waits)
+        limit = int(self.cost * MICROS)
+        return Quota(limit, self.per, self.warn_percent, self.currency, waits)
 
 
 class PriceSettings(Section):
