@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -36,7 +35,6 @@ jobs: Final = typer.Typer(
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
 _PATH: Final = "/v1/jobs"
-_LOOK_S: Final = 0.5
 _OVER: Final = frozenset({"completed", "failed", "cancelled"})
 _STATES: Final = ("waiting", "running", "completed", "failed", "cancelled")
 
@@ -132,19 +130,28 @@ def results(
 
 
 @add_verb(jobs, "jobs watch se_2f…")
-def watch(link: GatewayLink, job: JobArgument) -> None:
+def watch(
+    link: GatewayLink,
+    job: JobArgument,
+    patience: Annotated[
+        float, typer.Option(min=0, help="Seconds that the gateway may be away.")
+    ] = 60.0,
+) -> None:
     """Watch a job until it is over: a bar in a terminal, else a line a change.
 
-    It ends with status 0 when the job has completed, with 1 when it ended otherwise.
+    It ends with status 0 when the job has completed, with 1 when it ended otherwise, and lasts through restarts of the
+    gateway.
     """
+    from passerelle.cli.watch.job_stream import follow_job
+
+    status = ""
     with _open_board(link) as tell:
-        answer = link.read(name_path(_PATH, job))
-        tell(answer)
-        while text_at(answer, "status") not in _OVER:
-            time.sleep(_LOOK_S)
-            answer = link.read(name_path(_PATH, job))
+        for answer in follow_job(link.read, name_path(_PATH, job), patience):
             tell(answer)
-    raise typer.Exit(0 if text_at(answer, "status") == "completed" else 1)
+            status = text_at(answer, "status")
+            if status in _OVER:
+                break
+    raise typer.Exit(0 if status == "completed" else 1)
 
 
 def _open_board(link: GatewayLink) -> AbstractContextManager[Callable[[JsonObject], None]]:

@@ -58,8 +58,8 @@ _STATE: Final[JsonObject] = {
     "properties": {"stream": _TEXT, "cursor": _CURSOR, "snapshot": {"type": "object"}},
 }
 _STREAM: Final = (
-    "The stream: `session:<id>`, `task:<id>`, `inbox`, `tasks`, `jobs`, `inputs:<session id>` or "
-    "`results:<session id>`."
+    "The stream: `session:<id>`, `task:<id>`, `inbox`, `tasks`, `tasks:tenant`, `jobs`, "
+    "`inputs:<session id>`, `results:<session id>` or `messages:<thread id>`."
 )
 
 
