@@ -229,7 +229,7 @@ class Planner:
         acceptance, trace = read_acceptance(terms.acceptance, command.message), TRACE.get()
         if not acceptance and trace is None and not wishes:
             return known
-        return replace(known, acceptance=acceptance, trace=trace, extensions=_choose_kept(wishes))
+        return change(known, acceptance=acceptance, trace=trace, extensions=_choose_kept(wishes))
 
     def refuse(self, route: Route) -> Delegation:
         """The plan of a message that no agent gets."""
