@@ -26,19 +26,19 @@ def watch(
     ] = None,
     *,
     session: Annotated[
-        list[str] | None, typer.Option(help="All tasks of this session; may be given again.")
+        list[str] | None, typer.Option(help="All tasks of this session; may be repeated.")
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Go on when every task has ended, for those that follow.")
+        bool, typer.Option("--keep", help="Continue after every task has ended, for further ones.")
     ] = False,
     all_owners: Annotated[
         bool, typer.Option("--all-owners", help="Whatever is open of anybody; takes tasks:oversee.")
     ] = False,
     patience: Annotated[
-        float, typer.Option(min=0, help="Seconds that the gateway may be away.")
+        float, typer.Option(min=0, help="Seconds for which the gateway may be unavailable.")
     ] = 60.0,
 ) -> None:
-    """Watch tasks go on: status, progress and events per second.
+    """Watch tasks: status, progress and events per second.
 
     A table in a terminal; elsewhere, or with --json, one line for each change. It ends with status 0 when every task
     that was named has completed, with 1 when one ended otherwise, and lasts through restarts of the gateway.
