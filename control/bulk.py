@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.core.commands import CancelTask
-from passerelle.core.errors import PasserelleError, StoreUnavailable, WriteConflict
+from passerelle.core.errors import InvalidInput, PasserelleError, StoreUnavailable, WriteConflict
 from passerelle.core.ids import parse_facade
-from passerelle.core.task.bulk import MOST_TASKS, TasksChanged
+from passerelle.core.task.bulk import MOST_TASKS, TaskFilter, TasksChanged
 from passerelle.core.task.requests import (
     PAGE_LIMIT,
     ListRecords,
@@ -50,7 +50,7 @@ class BulkChanges:
 
         Raises:
             WriteConflict: another number of tasks matches than is expected; nothing is done.
-            InvalidInput: a member of the filter that is none.
+            InvalidInput: a member of the filter that is none, or ``taskIds`` beside others.
             NotFound: a session that is not the caller's.
         """
         found = await self._find(principal, command)
@@ -73,6 +73,10 @@ class BulkChanges:
 
     async def _find(self, principal: Principal, command: ChangeTasks) -> list[str]:
         wanted, found, token = command.filter, dict[str, None](), ""
+        if wanted.task_ids is not None:
+            if wanted != TaskFilter(task_ids=wanted.task_ids):
+                raise InvalidInput("filter.taskIds", "goes with no other member of a filter")
+            return list(dict.fromkeys(wanted.task_ids))
         while len(found) <= MOST_TASKS:
             page = await self.records.list_tasks(
                 principal,
@@ -98,6 +102,9 @@ class BulkChanges:
     async def _tell(
         self, principal: Principal, command: ChangeTasks, task: str, idem: str | None
     ) -> UnchangedTask | None:
+        if parse_facade(task) is None:
+            error = InvalidInput("taskIds", f"{task!r} is no id of a task")
+            return UnchangedTask(task, error.stable_code, error.message)
         try:
             await self.execute(principal, _name_command(command.verb, task, command.reason), idem)
         except StoreUnavailable:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -80,7 +81,7 @@ class Jobs:
 
         Raises:
             NotFound: an agent that the caller may not call.
-            InvalidInput: several agents and several inputs, or inputs that are too long.
+            InvalidInput: several agents and several inputs, inputs that are too long, or another number of titles.
             IdempotencyConflict: the key came with another request.
         """
         self._check(principal, command)
@@ -90,8 +91,7 @@ class Jobs:
         if stored is not None:
             return await self._repeat(stored)
         if command.distinct:
-            agents, texts = dict.fromkeys(command.agents), dict.fromkeys(command.inputs)
-            command = replace(command, agents=tuple(agents), inputs=tuple(texts))
+            command = _leave_out_equal(command)
         ref = EntityRef(EntityKind.SESSION, writes.ids.mint("se", shard))
         opened = SessionCreated(
             owner=principal.key,
@@ -102,7 +102,12 @@ class Jobs:
         )
         spill = BlobOverflow()
         inputs = spill.keep(
-            orjson.dumps([describe_input(text, ROLE_USER) for text in command.inputs])
+            orjson.dumps(
+                [
+                    describe_input(text, ROLE_USER, title)
+                    for text, title in zip_longest(command.inputs, command.titles)
+                ]
+            )
         )
         for blob in spill.blobs:
             await self.blobs.put(shard, blob)
@@ -142,6 +147,8 @@ class Jobs:
             self.find_peer(agent)
         if len(command.agents) > 1 and len(command.inputs) > 1:
             raise InvalidInput("inputs", "takes one input for several agents")
+        if len(command.titles) not in {0, len(command.inputs)}:
+            raise InvalidInput("titles", "takes one for each input")
         if sum(len(text.encode()) for text in command.inputs) > MOST_INPUT_BYTES:
             raise InvalidInput("inputs", f"takes at most {MOST_INPUT_BYTES} bytes together")
 
@@ -277,6 +284,7 @@ class Jobs:
             state=machine.ITEM_STATES[letter],
             attempts=state.tries_of(item),
             agent=state.agent_of(item),
+            title=task.title if task else None,
             task_id=task.task_id if task else None,
             task_status=str(task.status) if task else None,
             percent=task.progress.percent if task else None,
@@ -307,6 +315,17 @@ class Jobs:
             if isinstance(record, SessionRecord) and record.owner == principal.key and record.job:
                 return held
         raise NotFound("job", job_id)
+
+
+def _leave_out_equal(command: SubmitJob) -> SubmitJob:
+    """Of items with the same agent, text and title the first one alone."""
+    items = dict.fromkeys(zip_longest(command.inputs, command.titles))
+    return replace(
+        command,
+        agents=tuple(dict.fromkeys(command.agents)),
+        inputs=tuple(text for text, _ in items),
+        titles=tuple(title for _, title in items if title is not None),
+    )
 
 
 def _require(decision: Decision, ref: EntityRef) -> JobState:

@@ -17,6 +17,7 @@ from passerelle.core.read_models.task import show_record
 from passerelle.core.session.archived import tell_archived
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
+from passerelle.delegation.runs.same_work import read_fingerprint
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.records.family import list_below
 from passerelle.runtime.records.long_content import LongContent, LongTaskError, Shape
@@ -78,6 +79,7 @@ class TaskReads:
     async def read_record(self, principal: Principal, query: GetRecord) -> JsonObject:
         """The record of a task, with its version; where it has left memory, with the ref and the fact of that (TEV-17).
 
+        ``fingerprint`` is the same for tasks with the same words for the same agent, whatever their case and spaces.
         Of one that the gateway has routed also why it went to its agent, in ``routing``: a sentence for each fact.
         Where it, or a task below it, has cost something, ``spending`` says what.
 
@@ -88,7 +90,11 @@ class TaskReads:
         require_operation(principal, owned.record.kind, Method.GET_TASK)
         named = await self.contents.name_artifacts(owned.record)
         whole = await read_source(self.models.writes, self.models.log, named)
-        shown: JsonObject = {**to_wire(show_record(whole)), "version": owned.held.stamp.version}
+        shown: JsonObject = {
+            **to_wire(show_record(whole)),
+            "version": owned.held.stamp.version,
+            "fingerprint": read_fingerprint(owned.record, owned.held.fields),
+        }
         if owned.record.kind == ROUTER:
             shown["routing"] = [*await self.models.explain_routing(owned.record)]
         spent = await self._add_up(owned.record)

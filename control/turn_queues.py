@@ -170,16 +170,14 @@ class TurnQueues:
         Raises:
             StoreUnavailable, WriteConflict: the row comes back.
         """
-        await self.queues.on_due(shard, row, now_ms, drop)
-        ref = EntityRef(EntityKind.TASK, row.entity)
-        held = (await self.writes.load([ref]))[ref]
+        held = await self.queues.on_due(shard, row, now_ms, drop)
         if INTERRUPTS not in held.fields or not waits_for_turn(held.record):
             return
         scope = held.record.scope
         principal = self.find_principal(scope.principal, scope.tenant)
         if principal is not None:
             with suppress(NotFound):  # it was given away, or waits no more
-                await self._interrupt(principal, ref)
+                await self._interrupt(principal, EntityRef(EntityKind.TASK, row.entity))
 
     async def _interrupt(self, principal: Principal, ref: EntityRef) -> None:
         """Carries out what the task of a message owes its context, and notes that it has."""

@@ -97,6 +97,8 @@ class SubmitTurn:
     """Whether a thread is made for it where none is there."""
     after: tuple[str, ...] = ()
     """Tasks of its context that have to complete before it is sent."""
+    title: str | None = None
+    """What the task is called that it opens; None: as its first words."""
 
 
 @dataclass(frozen=True, slots=True)

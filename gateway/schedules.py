@@ -30,6 +30,8 @@ from passerelle.delegation.jobs.schedules import ScheduleRunner
 from passerelle.runtime.common.calendar import ZonedCalendar
 
 if TYPE_CHECKING:
+    from asyncio import Future
+
     from passerelle.control.cancellation import Cancelling
     from passerelle.control.handlers import Handlers
     from passerelle.control.messages import Messages
@@ -73,8 +75,8 @@ def make_schedules(
     deps, store, writes = services.deps, services.store, services.writes
     calendar = ZonedCalendar()
 
-    async def submit(principal: Principal, command: SubmitTurn, idem: str) -> TurnAccepted:
-        return await services.dispatch.commands.open_run(messages.submit(principal, command, idem))
+    def submit(principal: Principal, command: SubmitTurn, idem: str) -> Future[TurnAccepted]:
+        return services.dispatch.commands.open_run(messages.submit(principal, command, idem))
 
     return ScheduleHandlers(
         Schedules(writes, store.log, store.projections, calendar, deps.find_peer),
@@ -86,6 +88,6 @@ def make_schedules(
             deps.find_principal,
             submit,
             cancelling.cancel,
-            services.dispatch.runs.drives,
+            services.dispatch.runs.find,
         ),
     )

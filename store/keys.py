@@ -271,14 +271,15 @@ MARK: Final = "mark:"
 
 
 def meta(shard: Shard) -> str:
-    """HASH epoch, ``mark:<consumer>``, dropped, ``taken:<shard>``, segments, merge.
+    """HASH epoch, ``mark:<consumer>``, dropped, ``taken:<shard>``, segments, merge, watched.
 
     Of shard 0 also runtime, schema, place.
 
     ``dropped`` is the feed id below which the feed has no rows any more; ``taken:<shard>`` the mark that another shard
     had for the rows of this one when the relay saw it last, and the epoch of that shard, ``<mark> <epoch>``.
     ``segments`` is the highest number of a segment of the archive, ``merge`` one that is being made of several;
-    ``place`` the SHA-256 of a file that stands in it.
+    ``place`` the SHA-256 of a file that stands in it. ``watched`` are the tenants whose lists somebody follows,
+    ``<key>=<epoch of the stream of their changes> …``.
     """
     return _key(shard, "meta")
 
@@ -286,7 +287,8 @@ def meta(shard: Shard) -> str:
 def marks(shard: Shard) -> str:
     """HASH source shard -> ``<epoch>.<feed id>``: what a projection's target shard has applied.
 
-    ``<source shard>~`` is the highest feed id of the epochs before: rows up to it may come again.
+    ``<source shard>~`` is the highest feed id of the epochs before: rows up to it may come again. ``<source shard>+``
+    is the same of notes of tenants.
     """
     return _key(shard, "hw")
 

@@ -79,6 +79,7 @@ OPERATIONS: Final = (
     "target",
     "trim",
     "trim_inbox",
+    "watch_lists",
 )
 
 

@@ -20,7 +20,7 @@ agents: Final = typer.Typer(rich_markup_mode=None)
 
 AgentArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the agent.")]
 ReasonOption = Annotated[
-    str | None, typer.Option(help="Why; callers whose messages wait are told.")
+    str | None, typer.Option(help="Reason, shown to callers whose messages wait.")
 ]
 _PATH: Final = "/v1/agents"
 
@@ -41,19 +41,19 @@ def list_all(
 
 @add_verb(agents, "agents pause echo --reason 'it is being moved'", changes=True)
 def pause(link: GatewayLink, name: AgentArgument, reason: ReasonOption = None) -> None:
-    """Hold what comes for an agent until it is resumed; what it works on goes on."""
+    """Queue new messages to an agent until it is resumed; running work continues."""
     _tell_change(link, link.post(name_path(_PATH, name, "pause"), {"reason": reason}))
 
 
 @add_verb(agents, "agents drain echo", changes=True)
 def drain(link: GatewayLink, name: AgentArgument, reason: ReasonOption = None) -> None:
-    """Refuse what comes for an agent until it is resumed; what it works on ends."""
+    """Refuse new messages to an agent until it is resumed; running work ends."""
     _tell_change(link, link.post(name_path(_PATH, name, "drain"), {"reason": reason}))
 
 
 @add_verb(agents, "agents resume echo", changes=True)
 def resume(link: GatewayLink, name: AgentArgument) -> None:
-    """Give an agent work again; what waits goes on in order."""
+    """Send work to an agent again, queued messages first."""
     _tell_change(link, link.post(name_path(_PATH, name, "resume")))
 
 
@@ -73,7 +73,7 @@ def _tell_change(link: GatewayLink, answer: JsonObject) -> None:
 
 @add_verb(agents, "agents show echo")
 def show(link: GatewayLink, name: AgentArgument) -> None:
-    """Show how an agent stands: card, breakers, limits, calls of the last hour.
+    """Show the state of an agent: card, breakers, limits, calls of the last hour.
 
     As the instance that answers knows it; takes tasks:oversee or runtime:operate.
     """

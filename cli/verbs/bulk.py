@@ -29,19 +29,23 @@ def bulk(  # noqa: PLR0917  the flags of a verb
         typer.Argument(metavar="VERB", help="cancel, pause, resume or retry."),
     ],
     expect: Annotated[
-        int, typer.Option(min=0, help="How many tasks it is about; of any other number none is.")
+        int, typer.Option(min=0, help="Expected number of tasks; with any other nothing is done.")
     ],
     status: Annotated[
-        list[str] | None, typer.Option(help="Only in this status; may be given again.")
+        list[str] | None, typer.Option(help="Only in this status; may be repeated.")
     ] = None,
     agent: Annotated[str | None, typer.Option(help="Only for this agent.")] = None,
     session: Annotated[str | None, typer.Option(help="Only of this session.")] = None,
     text: Annotated[str | None, typer.Option(help="Only with this text in the title.")] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(help="This task, with no other filter; may be given again."),
+    ] = None,
     since: Annotated[
         str | None, typer.Option(metavar="TIME", help="Only since: 2026-01-31T12:00:00Z.")
     ] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="Only before.")] = None,
-    reason: Annotated[str | None, typer.Option(help="Why.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Reason.")] = None,
 ) -> None:
     """Cancel, pause, resume or retry every task that the flags match.
 
@@ -52,6 +56,7 @@ def bulk(  # noqa: PLR0917  the flags of a verb
         "agent": agent,
         "sessionId": session,
         "text": text,
+        "taskIds": [*task] if task else None,
         "since": since,
         "until": until,
     }

@@ -27,8 +27,6 @@ from passerelle.core.payloads.job import (
 from passerelle.core.wire.record import change, record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from passerelle.core.events import Event
 
 INPUT: Final = "input"
@@ -181,6 +179,16 @@ def list_next(state: JobState, room: int) -> list[tuple[int, int]]:
     return found
 
 
+def begins_next(state: JobState, item: int, attempt: int) -> bool:
+    """Whether ``list_next`` would name this attempt of an item, were there room for all that wait."""
+    return (
+        state.status in LIVE
+        and 0 < item <= len(state.states)
+        and state.states[item - 1] == WAITING
+        and state.tries_of(item) + 1 == attempt
+    )
+
+
 def has_attempt_left(state: JobState, attempt: int) -> bool:
     """Whether an item that failed at this attempt is tried again by itself."""
     return attempt < state.attempts
@@ -239,20 +247,29 @@ def evolve(state: JobState | None, event: Event) -> JobState | None:  # noqa: C9
         return None
     match said:
         case JobStarted(retried=retried):
-            return change(_set(state, retried, WAITING), status=_RUNNING)
+            again = frozenset(retried)
+            letters = (WAITING if at in again else one for at, one in enumerate(state.states, 1))
+            return change(state, states="".join(letters), status=_RUNNING)
         case JobItemStarted(item=item, attempt=attempt):
             running = RunningItem(item, attempt, event.fact.scope.task_id or "")
-            moved = _count(_set(_leave(state, item), (item,), RUNNING), item, attempt)
-            return change(moved, running=(*moved.running, running))
+            return change(
+                state,
+                states=_put(state.states, item, RUNNING),
+                tries=_put(state.tries, item, _digit(attempt)),
+                running=(*_list_others(state, item), running),
+            )
         case JobItemCompleted(item=item):
-            return _set(_leave(state, item), (item,), COMPLETED)
+            return _end(state, item, COMPLETED)
         case JobItemFailed(item=item, retries=retries):
-            return _set(_leave(state, item), (item,), WAITING if retries else FAILED)
+            return _end(state, item, WAITING if retries else FAILED)
         case JobProgress(refused=refused):
             for one in refused:
-                again = has_attempt_left(state, one.attempt)
-                moved = _set(state, (one.item,), WAITING if again else FAILED)
-                state = _count(moved, one.item, one.attempt)
+                retries = has_attempt_left(state, one.attempt)
+                state = change(
+                    state,
+                    states=_put(state.states, one.item, WAITING if retries else FAILED),
+                    tries=_put(state.tries, one.item, _digit(one.attempt)),
+                )
             # Of a job that was cancelled this says that the tasks which ran were told.
             return change(state, running=()) if state.status is _CANCELLED else state
         case JobCompleted():
@@ -271,20 +288,21 @@ def _stop(state: JobState) -> JobState:
     return change(state, states=stopped)
 
 
-def _leave(state: JobState, item: int) -> JobState:
-    return change(state, running=tuple(one for one in state.running if one.item != item))
+def _end(state: JobState, item: int, letter: str) -> JobState:
+    states = _put(state.states, item, letter)
+    return change(state, states=states, running=_list_others(state, item))
 
 
-def _set(state: JobState, items: Iterable[int], letter: str) -> JobState:
-    letters = list(state.states)
-    for item in items:
-        if 0 < item <= len(letters):
-            letters[item - 1] = letter
-    return change(state, states="".join(letters))
+def _list_others(state: JobState, item: int) -> tuple[RunningItem, ...]:
+    return tuple([one for one in state.running if one.item != item])
 
 
-def _count(state: JobState, item: int, attempt: int) -> JobState:
-    if not 0 < item <= len(state.tries):
-        return state
-    digit = str(min(attempt, MOST_ATTEMPTS))
-    return change(state, tries=state.tries[: item - 1] + digit + state.tries[item:])
+def _put(letters: str, item: int, letter: str) -> str:
+    """The same letters with another one for an item, if there is such an item."""
+    if not 0 < item <= len(letters):
+        return letters
+    return f"{letters[: item - 1]}{letter}{letters[item:]}"
+
+
+def _digit(attempt: int) -> str:
+    return str(min(attempt, MOST_ATTEMPTS))

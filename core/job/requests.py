@@ -35,8 +35,10 @@ class SubmitJob:
     concurrency: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] = 8
     attempts: Annotated[int, Field(ge=1, le=MOST_ATTEMPTS)] = 1
     most_failed: Annotated[int, Field(ge=0, le=MOST_ITEMS)] = 0
+    titles: Annotated[tuple[Title, ...], Field(max_length=MOST_ITEMS)] = ()
+    """What the task of each item is called, in their order; where there are none, as its first words."""
     distinct: bool = False
-    """Whether agents, or inputs, that are equal make one item, and so one task (MK-4)."""
+    """Whether agents, or inputs, that are equal make one item, and so one task: not where titles differ (MK-4)."""
     progress: bool = False
     """Whether items show how far they are while they run; such an item costs about three times as much."""
     labels: Labels = field(default_factory=dict[str, str])
@@ -124,6 +126,7 @@ class JobItemLine:
     state: str
     attempts: int
     agent: str
+    title: str | None = None
     task_id: str | None = None
     task_status: str | None = None
     percent: int | None = None

@@ -154,6 +154,9 @@ def evolve(state: SessionRecord | None, event: Event) -> SessionRecord | None:
         )
     if state is None:
         return None
+    if type(payload) in jobs.FOLDED:
+        job = jobs.evolve(state.job, event)
+        return change(state, updated_at=event.timestamp, last=event.sequence, job=job)
     moved = change(state, updated_at=event.timestamp, last=event.sequence)
     if isinstance(payload, SessionUpdated):
         return change(
@@ -173,8 +176,6 @@ def evolve(state: SessionRecord | None, event: Event) -> SessionRecord | None:
             threads=(*state.threads, thread)[-_LISTED_THREADS:],
             thread_count=state.thread_count + 1,
         )
-    if type(payload) in jobs.FOLDED:
-        return change(moved, job=jobs.evolve(state.job, event))
     if isinstance(payload, EvidenceChanged):
         return moved if event.fact.scope.task_id in state.given else _keep_bundle(moved, event)
     if isinstance(payload, LimitChanged) and payload.agent_state is not None:

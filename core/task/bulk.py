@@ -26,6 +26,14 @@ class TaskFilter:
     since: Annotated[str, Field(max_length=40)] | None = None
     until: Annotated[str, Field(max_length=40)] | None = None
     text: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    task_ids: (
+        Annotated[
+            tuple[Annotated[str, Field(max_length=200)], ...],
+            Field(min_length=1, max_length=MOST_TASKS),
+        ]
+        | None
+    ) = None
+    """These tasks, whatever they are: with no other member. What is no task of the caller is in the answer (MK-12)."""
 
 
 @record

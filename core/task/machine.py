@@ -119,7 +119,7 @@ TABLE: Final[dict[type[TaskCommand], dict[Status | None, Targets]]] = {
     ObserveArtifact: _rows(_ACTIVE | _PARKED | _HELD | {_S.CANCELLING}, SAME),
     WaitFor: _rows(_BEFORE | _ACTIVE | _PARKED, _PARKED),
     EndWait: _rows(_PARKED, _to(_S.RUNNING)),
-    BlockTask: _rows(_BEFORE | _ACTIVE | _PARKED | {_S.RETRYING}, _to(_S.BLOCKED)),
+    BlockTask: _rows(_BEFORE | _ACTIVE | _PARKED | {_S.RETRYING, _S.BLOCKED}, _to(_S.BLOCKED)),
     SuspendTask: _rows(_BEFORE | _ACTIVE | _PARKED | {_S.RETRYING, _S.BLOCKED}, _to(_S.PAUSED)),
     ContinueTask: {
         **_rows({_S.PAUSED}, _BEFORE | _PARKED | {_S.RUNNING, _S.RETRYING, _S.BLOCKED}),

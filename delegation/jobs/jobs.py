@@ -13,7 +13,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import orjson
 
@@ -33,32 +33,26 @@ from passerelle.core.facts import ErrorCategory, ErrorDetail, Scope
 from passerelle.core.job import machine
 from passerelle.core.job.item_name import JOB, name_item
 from passerelle.core.job.machine import LIVE, JobState, JobStatus, RunningItem
-from passerelle.core.payloads.job import (
-    ItemRefusal,
-    JobItemCompleted,
-    JobItemFailed,
-    JobItemStarted,
-    JobProgress,
-    JobStarted,
-)
+from passerelle.core.payloads.job import JobProgress
 from passerelle.core.session.machine import SessionRecord
-from passerelle.core.task.record import TaskRecord
-from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.codec import from_bytes
+from passerelle.delegation.jobs.items import ItemEnd, ItemOutcome, find_end, read_end, tell
 from passerelle.runtime.records.idempotency import TurnReceipt
 from passerelle.runtime.records.places import choose_shard, hash_key
-from passerelle.runtime.records.writes import AppendOptions
+from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from passerelle.core.commands import TurnAccepted
-    from passerelle.core.decision import Decision
+    from passerelle.core.decision import Decision, Held
     from passerelle.core.ids import Shard
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.ports.due import DueRow
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
+    from passerelle.delegation.runs.active_run import ActiveRun
+    from passerelle.delegation.runs.run import Run
     from passerelle.runtime.records.writes import Writes
 
 _AGAIN_MS: Final = 5_000
@@ -73,8 +67,11 @@ _KEPT_MS: Final = 60_000
 _TRANSIENT: Final = (StoreUnavailable, Draining, WriteConflict, Limited)
 _STOPPED: Final = "its job was cancelled"
 _MOST_KNOWN: Final = 16
-ItemOutcome: TypeAlias = "str | ErrorDetail | None"
-"""Of an item that was sent: its task, why there is none, or None where it is to be sent again."""
+_TITLE: Final = "title"
+"""Beside the message of an item: it is no member of a message."""
+_OWNER_GONE: Final = ErrorDetail(
+    "owner_gone", ErrorCategory.CALLER, "the owner of the job may not come in"
+)
 
 
 def name_row(job_id: str) -> str:
@@ -84,11 +81,15 @@ def name_row(job_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JobVisit:
-    """One visit of a job: whose it is, and the messages of its items."""
+    """One visit of a job: whose it is, the messages of its items, and what is known of it without asking."""
 
     ref: EntityRef
     owner: Principal | None
     messages: list[JsonObject]
+    held: dict[EntityRef, Held]
+    """The job as it was read or stored last."""
+    runs: dict[str, Run] = field(default_factory=dict[str, "Run"])
+    """By task the runs of items that were seen at work in this instance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +101,8 @@ class JobRunner:
     find_principal: Callable[[str, str], Principal | None]
     submit: Callable[[Principal, SubmitTurn, str], Awaitable[TurnAccepted]]
     cancel: Callable[[Principal, CancelTask], Awaitable[object]]
-    drives: Callable[[str], bool]
-    """Whether the run of a task goes on in this instance: then it is not asked whether it has ended."""
+    find_run: Callable[[str], ActiveRun | None]
+    """The run of a task that goes on in this instance: then the store is not asked whether it has ended, or how."""
     _known: dict[str, list[JsonObject]] = field(default_factory=dict[str, "list[JsonObject]"])
 
     async def on_due(
@@ -117,7 +118,8 @@ class JobRunner:
             StoreUnavailable, WriteConflict: the row comes back.
         """
         ref = EntityRef(EntityKind.SESSION, row.entity)
-        record = (await self.writes.load([ref]))[ref].record
+        held = await self.writes.load([ref])
+        record = held[ref].record
         state = record.job if isinstance(record, SessionRecord) else None
         if not isinstance(record, SessionRecord) or state is None:
             await drop(shard, row)
@@ -128,7 +130,7 @@ class JobRunner:
             await self._settle(ref, row, None)
             return
         await self._settle(ref, row, now_ms + _AGAIN_MS)
-        visit = JobVisit(ref, owner, await self._read_messages(ref, state))
+        visit = JobVisit(ref, owner, await self._read_messages(ref, state), held)
         await self._work(visit, state)
 
     async def _settle(self, ref: EntityRef, row: DueRow, at_ms: int | None) -> None:
@@ -165,11 +167,11 @@ class JobRunner:
         shortest_s, longest_s = _LOOK_S
         pause_s = shortest_s
         while state.status in LIVE:
-            ended = await self._find_ended(state)
+            ended = await self._find_ended(visit, state)
             sent = await self._send(visit, state, len(ended))
             now_s = monotonic()
             if ended or any(outcome is not None for outcome in sent.values()):
-                found = await self._note(visit.ref, ended, sent)
+                found = await self._note(visit, ended, sent)
                 if found is None:
                     return
                 state, moved_s, pause_s = found, now_s, shortest_s
@@ -200,65 +202,95 @@ class JobRunner:
 
         await self.writes.decide(ref.id, [ref], body)
 
-    async def _find_ended(self, state: JobState) -> list[tuple[RunningItem, TaskRecord | None]]:
-        asked = [one for one in state.running if not self.drives(one.task_id)]
+    async def _find_ended(
+        self, visit: JobVisit, state: JobState
+    ) -> list[tuple[RunningItem, ItemEnd]]:
+        """The items that have ended, as their drivers here have stored it, and the others as the store has them."""
+        found, asked = list[tuple[RunningItem, ItemEnd]](), list[RunningItem]()
+        for one in state.running:
+            if self._sees_at_work(visit, one.task_id):
+                continue
+            end = find_end(visit.runs.pop(one.task_id, None))
+            if end is None:
+                asked.append(one)
+            else:
+                found.append((one, end))
         refs = {one: EntityRef(EntityKind.TASK, one.task_id) for one in asked}
         held = await self.writes.load(refs.values()) if refs else {}
-        found = list[tuple[RunningItem, TaskRecord | None]]()
         for one, ref in refs.items():
-            record = held[ref].record
-            if not isinstance(record, TaskRecord):
-                found.append((one, None))
-            elif record.status in ENDED:
-                found.append((one, record))
+            end = read_end(held[ref].record)
+            if end is not None:
+                found.append((one, end))
         return found
+
+    def _sees_at_work(self, visit: JobVisit, task_id: str) -> bool:
+        active = self.find_run(task_id)
+        if active is None:
+            return False
+        visit.runs[task_id] = active.run
+        return True
 
     async def _send(
         self, visit: JobVisit, state: JobState, ended: int
     ) -> Mapping[tuple[int, int], ItemOutcome]:
         """Sends the items that come next, all at once; each with what came of it."""
         room = state.concurrency - len(state.running) + ended
-        chosen = machine.list_next(state, room)
-        outcomes = await asyncio.gather(*(self._send_one(visit, state, *one) for one in chosen))
-        return dict(zip(chosen, outcomes, strict=True))
+        chosen, owner = machine.list_next(state, room), visit.owner
+        if owner is None:
+            return dict.fromkeys(chosen, _OWNER_GONE)
+        under_way = [self._submit(visit, owner, state, *one) for one in chosen]
+        outcomes = dict[tuple[int, int], ItemOutcome]()
+        try:
+            for one, accepted in zip(chosen, under_way, strict=True):
+                outcomes[one] = await self._accept(visit, accepted)
+        finally:
+            for accepted in under_way:
+                accepted.cancel()
+        return outcomes
 
-    async def _send_one(
-        self, visit: JobVisit, state: JobState, item: int, attempt: int
-    ) -> ItemOutcome:
-        if visit.owner is None:
-            return ErrorDetail(
-                "owner_gone", ErrorCategory.CALLER, "the owner of the job may not come in"
-            )
+    def _submit(
+        self, visit: JobVisit, owner: Principal, state: JobState, item: int, attempt: int
+    ) -> asyncio.Future[TurnAccepted]:
         key = name_item(visit.ref.id, item, attempt)
-        message = visit.messages[item - 1 if len(visit.messages) > 1 else 0]
+        given = visit.messages[item - 1 if len(visit.messages) > 1 else 0]
+        message: JsonObject = {**given, "messageId": key}
+        title = message.pop(_TITLE, None)
         command = SubmitTurn(
             agent=state.agent_of(item),
-            message={**message, "messageId": key},
+            message=message,
             source="job",
             wait="none" if state.progress else "unary",
+            title=title if isinstance(title, str) else None,
         )
+        return asyncio.ensure_future(self.submit(owner, command, key))
+
+    async def _accept(self, visit: JobVisit, accepted: asyncio.Future[TurnAccepted]) -> ItemOutcome:
         try:
-            return (await self.submit(visit.owner, command, key)).task_id
+            task_id = (await accepted).task_id
         except _TRANSIENT:
             return None
         except PasserelleError as error:
             return ErrorDetail(error.stable_code, ErrorCategory.CALLER, str(error))
+        # It may be over before it is looked for.
+        self._sees_at_work(visit, task_id)
+        return task_id
 
     async def _note(
         self,
-        ref: EntityRef,
-        ended: list[tuple[RunningItem, TaskRecord | None]],
+        visit: JobVisit,
+        ended: list[tuple[RunningItem, ItemEnd]],
         sent: Mapping[tuple[int, int], ItemOutcome],
     ) -> JobState | None:
         """Notes what ended and what began in one append; the job as it stands then, None where it is gone."""
         found: list[JobState] = []
+        ref = visit.ref
 
         def body(decision: Decision) -> AppendOptions:
             found.clear()
             state = _read(decision, ref)
             if state is None:
                 return AppendOptions()
-            facts = _tell(ref.id, state, ended, sent)
+            facts = tell(ref.id, state, ended, sent)
             if not facts:
                 found.append(state)
                 return AppendOptions()
@@ -273,7 +305,11 @@ class JobRunner:
             at_ms = decision.now_ms + _AGAIN_MS if state.status in LIVE else None
             return AppendOptions(due=(DueChange(name_row(ref.id), at_ms),))
 
-        await self.writes.decide(ref.id, [ref], body)
+        # Nobody else writes it as long as it goes on, but for who cancels it or goes on with it as well.
+        written = await self.writes.decide(ref.id, [ref], body, visit.held)
+        visit.held.clear()
+        if isinstance(written, Written):
+            visit.held.update(written.held)
         return found[0] if found else None
 
     async def _stop(self, record: SessionRecord, state: JobState, owner: Principal | None) -> None:
@@ -304,51 +340,7 @@ def _read(decision: Decision, ref: EntityRef) -> JobState | None:
     return record.job if isinstance(record, SessionRecord) else None
 
 
-def _tell(
-    job_id: str,
-    state: JobState,
-    ended: list[tuple[RunningItem, TaskRecord | None]],
-    sent: Mapping[tuple[int, int], ItemOutcome],
-) -> list[Fact]:
-    """The facts that are news: somebody else may have noted some of it, or have cancelled the job."""
-    facts = list[Fact]()
-    for one, record in ended:
-        if one in state.running and state.status in LIVE:
-            facts.append(
-                Fact(Scope(job_id, task_id=one.task_id), _judge(job_id, state, one, record))
-            )
-    due = dict.fromkeys(machine.list_next(state, len(state.states)))
-    refused = list[ItemRefusal]()
-    for (item, attempt), outcome in sent.items():
-        if (item, attempt) not in due or outcome is None:
-            continue
-        if isinstance(outcome, ErrorDetail):
-            refused.append(ItemRefusal(item, attempt, outcome))
-            continue
-        started = JobItemStarted(job_id, item, attempt, state.agent_of(item))
-        facts.append(Fact(Scope(job_id, task_id=outcome), started))
-    if refused:
-        # Only the fold knows the counts behind it; those are said with the next fact.
-        told = JobProgress(job_id, state.counts, tuple(refused))
-        facts.append(Fact(Scope(job_id), told))
-    if facts and state.status is JobStatus.CREATED:
-        facts.insert(0, Fact(Scope(job_id), JobStarted(job_id)))
-    return facts
-
-
-def _judge(
-    job_id: str, state: JobState, one: RunningItem, record: TaskRecord | None
-) -> JobItemCompleted | JobItemFailed:
-    if record is not None and record.status is Status.COMPLETED:
-        return JobItemCompleted(job_id, one.item, one.attempt)
-    status = "lost" if record is None else str(record.status)
-    error = record.last_error if record is not None else None
-    if error is None:
-        error = ErrorDetail(status, ErrorCategory.PEER, f"the task is {status}")
-    retries = status != Status.CANCELLED and machine.has_attempt_left(state, one.attempt)
-    return JobItemFailed(job_id, one.item, one.attempt, error, retries)
-
-
-def describe_input(text: str, role: str) -> dict[str, Any]:
-    """The message of an item without its id."""
-    return {"role": role, "parts": [{"text": text}]}
+def describe_input(text: str, role: str, title: str | None = None) -> JsonObject:
+    """The message of an item without its id, with what its task is called beside it."""
+    message: JsonObject = {"role": role, "parts": [{"text": text}]}
+    return message if title is None else {**message, _TITLE: title}

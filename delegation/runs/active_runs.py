@@ -47,12 +47,8 @@ class ActiveRuns:
         return self._draining
 
     def find(self, task_id: str) -> ActiveRun | None:
-        """The run of a task, if it is driven here."""
+        """The run of a task, if it is driven here; then its end is not stored yet, or about to be."""
         return self._active.get(task_id)
-
-    def drives(self, task_id: str) -> bool:
-        """Whether a task is driven here; then its end is not stored yet, or about to be."""
-        return task_id in self._active
 
     def list_tasks(self) -> list[str]:
         """Tasks that are driven here."""

@@ -27,10 +27,15 @@ from passerelle.core.errors import (
 from passerelle.core.peer import Peer, SendPlace
 from passerelle.core.ports.queues import WaitingTask
 from passerelle.core.session.thread import ThreadRecord
-from passerelle.core.task.record import waits_for_quota, waits_for_turn
+from passerelle.core.task.record import TaskRecord, waits_for_quota, waits_for_turn
 from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.times import parse_ms
-from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QueueHold
+from passerelle.delegation.runs.holds import (
+    FIRST_LOOK_MS,
+    LONGEST_LOOK_MS,
+    QueueHold,
+    find_look_ms,
+)
 from passerelle.delegation.runs.quota_waits import LINE, MOST_WAITING, make_hold, name_line
 from passerelle.delegation.runs.run import RunMovedError
 from passerelle.runtime.limits.costs import FREE, Shortage
@@ -38,20 +43,19 @@ from passerelle.runtime.limits.costs import FREE, Shortage
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from passerelle.core.decision import Held
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.task import QueueCause
     from passerelle.core.ports.due import DueRow
     from passerelle.core.ports.queues import QueueStore
     from passerelle.core.principal import Principal
-    from passerelle.core.task.record import QueuedAttempt, TaskRecord
+    from passerelle.core.task.record import QueuedAttempt
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.queued_attempts import QueuedAttempts
     from passerelle.delegation.runs.quota_waits import QuotaWaits
     from passerelle.runtime.limits.costs import Charge
     from passerelle.runtime.limits.pauses import AgentPauses
 
-LONGEST_LOOK_MS: Final = 120_000
-"""The longest time between two looks at a task that waits, where nothing else has found it."""
 _LOOK_S: Final = 0.05
 """Between two tries to get a place, where nobody says that there is one."""
 _AWAY_S: Final = 1.0
@@ -73,15 +77,6 @@ def _name_line(record: TaskRecord, queued: QueuedAttempt) -> str:
     if queued.cause == "quota":
         return name_line(record.owner)
     return queued.queue if queued.cause == "turn" else find_base(queued.attempt.worker.peer)
-
-
-def _find_look_ms(queued: QueuedAttempt, now_ms: int) -> int:
-    """Until the next look at a task that waits: as long as it has waited, or until its quota begins anew."""
-    if queued.until is not None:
-        left_ms = parse_ms(queued.until) - now_ms
-        # Not before that, by whatever clock it is judged.
-        return min(left_ms + _BEGUN_MS, LONGEST_LOOK_MS) if left_ms > 0 else FIRST_LOOK_MS
-    return min(max(now_ms - parse_ms(queued.since), FIRST_LOOK_MS), LONGEST_LOOK_MS)
 
 
 def find_turn_pause_s(looks: int) -> float:
@@ -262,19 +257,23 @@ class AgentQueues:
                 agent=agent,
             )
 
-    async def enter(self, record: TaskRecord) -> None:
-        """Puts a task in line that is stored as queued; where the store is away its due row does it."""
+    async def enter(self, record: TaskRecord) -> int:
+        """Puts a task in line that is stored as queued; where the store is away its due row does it.
+
+        What is returned is how many wait there, 0 where nobody knows.
+        """
         queued = record.queued
         if queued is None:
-            return
+            return 0
         base = _name_line(record, queued)
         task = _find_place(record, queued)
         try:
-            await self.store.add(base, task)
+            added = await self.store.add(base, task)
         except StoreUnavailable as error:
             self._log_late(record.task_id, error)
-            return
+            return 0
         self.pull(base)
+        return added.position
 
     async def look(self, agents: Iterable[str]) -> None:
         """Has the tasks go on that wait for these agents, whoever put them in line."""
@@ -315,9 +314,14 @@ class AgentQueues:
         row: DueRow,
         now_ms: int,
         drop: Callable[[Shard, DueRow], Awaitable[bool]],
-    ) -> None:
-        """``queued:<task>``: a task that waits; whoever put it in line may be gone, and the line with it."""
-        record = await self.attempts.dispatch.read_task(row.entity)
+    ) -> Held:
+        """``queued:<task>``: a task that waits; whoever put it in line may be gone, and the line with it.
+
+        What is returned is the task as it was read.
+        """
+        ref = EntityRef(EntityKind.TASK, row.entity)
+        held = (await self.attempts.dispatch.writes.load([ref]))[ref]
+        record = held.record if isinstance(held.record, TaskRecord) else None
         queued = record.queued if record is not None else None
         if record is None or queued is None or record.status in ENDED:
             if record is not None:
@@ -330,12 +334,24 @@ class AgentQueues:
                         record, await self.list_waiting(record.thread_id)
                     )
             await drop(shard, row)
-            return
+            return held
         if waits_for_quota(record):
             await self._tell_anew(record, queued, now_ms)
-        if record.status is Status.QUEUED or waits_for_quota(record):
-            await self.enter(record)
-        await self.extend(shard, row, _find_look_ms(queued, now_ms))
+        is_in_line = record.status is Status.QUEUED or waits_for_quota(record)
+        waiting = await self.enter(record) if is_in_line else 0
+        await self.extend(shard, row, self._find_look_ms(queued, now_ms, waiting))
+        return held
+
+    def _find_look_ms(self, queued: QueuedAttempt, now_ms: int, waiting: int) -> int:
+        """Until the next look at a task that waits in a line of so many, or until its quota begins anew."""
+        if queued.until is not None:
+            left_ms = parse_ms(queued.until) - now_ms
+            # Not before that, by whatever clock it is judged.
+            return min(left_ms + _BEGUN_MS, LONGEST_LOOK_MS) if left_ms > 0 else FIRST_LOOK_MS
+        is_paused = (
+            queued.cause != "turn" and self.find_pause(queued.attempt.worker.peer) is not None
+        )
+        return find_look_ms(now_ms - parse_ms(queued.since), waiting, is_paused=is_paused)
 
     async def _tell_anew(self, record: TaskRecord, queued: QueuedAttempt, now_ms: int) -> None:
         """Says until when a message waits from now on, where its time has come and others have used up the quota."""

@@ -19,6 +19,7 @@ from passerelle.core.batch import (
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, UNDRIVEN
 from passerelle.delegation.runs.failure import name_row
+from passerelle.delegation.runs.holds import QUEUED
 from passerelle.delegation.runs.limits import drop_limits
 from passerelle.runtime.records.blob_overflow import CAP
 from passerelle.runtime.records.task_fields import CONTENT, IN_BLOB, IN_ENTRY, IN_PIECES, OWNER
@@ -50,6 +51,10 @@ def complete_terms(
     leaves = record.status in UNDRIVEN and not was_over
     ends = record.status in ENDED and before.status not in ENDED
     due = (*terms.due, *draft.due)
+    line_row = f"{QUEUED}:{ref.id}"
+    if ends and before.queued is not None and all(row.member != line_row for row in due):
+        # It leaves its line by its row, unless whoever ends it has taken it out.
+        due = (*due, DueChange(line_row, draft.decision.now_ms))
     if leaves:
         due = (*due, *drop_limits(ref.id, record.attempts[-1] if record.attempts else None))
     if ends:

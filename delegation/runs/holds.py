@@ -24,6 +24,14 @@ INTERRUPTS: Final = "interrupts"
 """The field of a task that waits and is to stop what goes on in its context; it is dropped once that is done."""
 FIRST_LOOK_MS: Final = 5_000
 """When that row comes first; the queue itself is faster."""
+LONGEST_LOOK_MS: Final = 120_000
+"""The longest time between two looks at a task that waits, where nothing else has found it."""
+LONGEST_REST_MS: Final = 600_000
+"""The same where its agent is paused, or very many wait."""
+_LINE_MS: Final = 30
+"""For each one that waits: a line costs no more than so many looks, however long it is."""
+_REST_SHARE: Final = 4
+"""How many times as long as it has waited a task is left alone whose agent is paused."""
 
 
 @record
@@ -112,6 +120,17 @@ class QueueHold:
             said = f"it goes after others of its caller that wait for {self.reason}"
         place = "" if self.position is None else f"; {_name_place(self.position)}"
         return f"{said}{place}, and can be cancelled"
+
+
+def find_look_ms(waited_ms: int, waiting: int = 0, *, is_paused: bool) -> int:
+    """How long a task that is in line is left alone, which has waited so long; ``waiting`` is how many are in line.
+
+    Nobody takes a task out of the line of an agent that is paused, so none can be lost on the way to its begin.
+    """
+    wanted, longest = waited_ms, min(max(LONGEST_LOOK_MS, waiting * _LINE_MS), LONGEST_REST_MS)
+    if is_paused:
+        wanted, longest = waited_ms * _REST_SHARE, LONGEST_REST_MS
+    return min(max(wanted, FIRST_LOOK_MS), longest)
 
 
 def make_command(attempt: TaskAttemptStarted, hold: QueueHold) -> QueueTask:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from passerelle.a2a_mapping.acceptance import read_conditions
 from passerelle.a2a_mapping.errors import ExtensionRequired
 from passerelle.a2a_mapping.extensions import ACCEPTANCE, PREFIX, UNDERSTOOD, list_required
+from passerelle.a2a_mapping.inbound import read_named
 from passerelle.a2a_mapping.members import object_at
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.errors import PeerUnavailable, UnsupportedOperation
@@ -222,10 +223,13 @@ class Planner:
         wishes = EXTENSIONS.get()
         if missing := known.demands - wishes:
             raise ExtensionRequired(min(missing))
+        if "metadata" in command.message and read_named(command.message):
+            # What a name means is looked up before anything goes out.
+            known = change(known, gated=True)
         acceptance, trace = read_acceptance(terms.acceptance, command.message), TRACE.get()
         if not acceptance and trace is None and not wishes:
             return known
-        return replace(known, acceptance=acceptance, trace=trace, extensions=_choose_kept(wishes))
+        return change(known, acceptance=acceptance, trace=trace, extensions=_choose_kept(wishes))
 
     def refuse(self, route: Route) -> Delegation:
         """The plan of a message that no agent gets."""

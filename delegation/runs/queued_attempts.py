@@ -234,7 +234,7 @@ class QueuedAttempts:
     ) -> TaskAttemptStarted:
         """The attempt as it was to begin, at the agent as it is now."""
         meant = queued.attempt
-        gated = self.dispatch.find_rules().judges_sends
+        gated = meant.gated or self.dispatch.find_rules().judges_sends
         started = replace(
             meant, retry_policy=bound_policy(run.record, meant.retry_policy), gated=gated
         )

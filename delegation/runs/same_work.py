@@ -18,6 +18,8 @@ from passerelle.core.task.status import ENDED
 from passerelle.runtime.records.message_summary import read_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from passerelle.core.decision import Held
     from passerelle.core.session.thread import ThreadRecord
     from passerelle.core.wire.json import JsonObject
@@ -34,6 +36,13 @@ def digest_words(agent: str, message: JsonObject) -> bytes:
     others = [part for part in objects_at(message, "parts") if "text" not in part]
     asked = [agent, " ".join(read_text(message).lower().split()), others]
     return hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest().encode()
+
+
+def read_fingerprint(record: TaskRecord, fields: Mapping[str, bytes]) -> str:
+    """The same of a task: as it was kept, else of its objective, which has the first words of its message (MK-30)."""
+    kept = fields.get(ASKED)
+    said: JsonObject = {"parts": [{"text": record.objective}]}
+    return (kept or digest_words(record.kind, said)).decode()
 
 
 async def find_same(

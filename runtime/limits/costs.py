@@ -50,6 +50,11 @@ class Price:
     expected_tokens: tuple[int, int] = (1_000, 1_000)
     """In and out."""
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether a run costs what it was thought to, however long it took."""
+        return self.basis == "per_call"
+
     def estimate(self) -> int:
         """What a run is thought to cost."""
         match self.basis:

@@ -87,7 +87,7 @@ def describe(command: SubmitTurn) -> MessageSummary:
     """What the records say of a message."""
     text = read_text(command.message)
     first = text.strip()[:TITLE_LENGTH].splitlines()
-    title = first[0] if first else command.agent[:TITLE_LENGTH]
+    title = command.title or (first[0] if first else command.agent[:TITLE_LENGTH])
     return MessageSummary(text[:_OBJECTIVE_LENGTH], title, text[:_PREVIEW_LENGTH])
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from passerelle.core.errors import InvalidInput, WriteConflict
 from passerelle.core.task.status import Status
+from passerelle.core.wire.json import JsonObject
 from tests.support.desk import Desk
 from tests.support.house import BOB
 
@@ -61,6 +62,63 @@ async def test_task_that_does_not_take_the_verb_stops_no_other(desk: Desk) -> No
     [unchanged] = answer["unchanged"]
     assert (unchanged["taskId"], unchanged["code"]) == (done, "not_cancelable")
     await desk.until(going, Status.CANCELLED)
+
+
+@pytest.mark.requirement("MK-12")
+async def test_cancel_of_tasks_by_their_ids_is_answered_for_each_whatever_it_is(
+    desk: Desk,
+) -> None:
+    going = await start(desk, 2)
+    done = await desk.start("echo done")
+    await desk.until(done, Status.COMPLETED)
+    stopped = await desk.create()
+    await desk.do("cancel_task", taskId=stopped)
+    unknown = f"{going[0][:-6]}000000"
+    ids = [*going, done, stopped, unknown, "the one of yesterday", "", going[0]]
+    named: JsonObject = {"taskIds": [*ids]}
+    answer: Any = await desk.do("change_tasks", verb="cancel", filter=named, expect=7)
+    assert (answer["matched"], answer["changed"]) == (7, 2)
+    assert {one["taskId"]: one["code"] for one in answer["unchanged"]} == {
+        done: "not_cancelable",
+        stopped: "not_cancelable",
+        unknown: "not_found",
+        "the one of yesterday": "invalid_input",
+        "": "invalid_input",
+    }
+    told = {one["taskId"]: one["message"] for one in answer["unchanged"]}
+    assert ("completed" in told[done], "cancelled" in told[stopped]) == (True, True)
+    for task in going:
+        await desk.until(task, Status.CANCELLED)
+    assert (await desk.record(done)).status is Status.COMPLETED
+    alone = {one: (await desk.do("cancel_task", taskId=one))["outcome"] for one in (done, stopped)}
+    assert alone == {done: "already_done", stopped: "already_cancelled"}
+
+
+async def test_ids_of_another_caller_are_as_unknown_as_those_of_nobody(desk: Desk) -> None:
+    [going] = await start(desk, 1)
+    given: Any = {"verb": "cancel", "filter": {"taskIds": [going]}, "expect": 1}
+    answer: Any = await desk.do("change_tasks", None, BOB, **given)
+    assert [(one["taskId"], one["code"]) for one in answer["unchanged"]] == [(going, "not_found")]
+    assert (await desk.record(going)).status is Status.WAITING_INPUT
+
+
+@pytest.mark.parametrize(
+    ("members", "expect", "error"),
+    [
+        ({"agent": "echo"}, 1, InvalidInput),
+        ({"taskIds": []}, 0, InvalidInput),
+        ({}, 2, WriteConflict),
+    ],
+)
+async def test_ids_stand_alone_and_are_as_many_as_is_expected(
+    desk: Desk, members: JsonObject, expect: int, error: type[Exception]
+) -> None:
+    [going] = await start(desk, 1)
+    with pytest.raises(error):
+        await desk.do(
+            "change_tasks", verb="cancel", filter={"taskIds": [going], **members}, expect=expect
+        )
+    assert (await desk.record(going)).status is Status.WAITING_INPUT
 
 
 async def test_tasks_of_others_match_no_filter(desk: Desk) -> None:

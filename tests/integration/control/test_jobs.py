@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
 
+from passerelle.core.batch import EntityKind, EntityRef, Loaded
 from passerelle.core.commands import SubmitTurn, TurnAccepted
 from passerelle.core.errors import InvalidInput, NotFound, UnsupportedOperation
 from passerelle.core.events import decode_event
@@ -19,6 +21,7 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.delegation.verification.walk import verify_store
 from tests.support.desk import Desk
+from tests.support.faults import FaultyLog
 from tests.support.house import BOB, House
 from tests.support.waiting import wait_until
 
@@ -106,6 +109,30 @@ async def test_equal_inputs_of_a_job_make_one_item_where_its_caller_wants_that(
     assert results == [line["result"] for line in await bench.table(each) if line["item"] != 3]
     agents = await bench.make(["echo one"], agents=["echo", "echo"], distinct=True)
     assert (await bench.finish(agents))["items"] == 1
+
+
+@pytest.mark.requirement("MK-4")
+async def test_items_differ_by_their_title_as_well_as_by_their_words(bench: Bench) -> None:
+    inputs = ["echo one", "echo one", "echo one", "echo two", "echo two"]
+    titles: list[Json] = ["Ada", "Bob", "Ada", "Ada", "Ada"]
+    each = await bench.make(inputs, titles=titles)
+    assert (await bench.finish(each))["items"] == 5
+    assert [line["title"] for line in await bench.table(each)] == titles
+    once = await bench.make(inputs, titles=titles, distinct=True)
+    assert (await bench.finish(once))["items"] == 3
+    rows = await bench.table(once)
+    assert [(line["result"], line["title"]) for line in rows] == [
+        ("echo one", "Ada"),
+        ("echo one", "Bob"),
+        ("echo two", "Ada"),
+    ]
+    for line in rows:
+        task: Any = await bench.desk.do("get_task", taskId=line["taskId"])
+        assert (task["title"], task["objective"]) == (line["title"], line["result"])
+    assert not [message for message in bench.house.peer.messages if "title" in message]
+    plain = await bench.make(["echo plain words"])
+    await bench.finish(plain)
+    assert [line["title"] for line in await bench.table(plain)] == ["echo plain words"]
 
 
 @pytest.mark.requirement("PRS-8")
@@ -213,6 +240,41 @@ async def test_item_is_tried_as_often_as_its_policy_says(bench: Bench) -> None:
     assert shown["status"] == "completed"
     assert [row["attempts"] for row in await bench.table(job)] == [3, 1]
     assert (await bench.types(job))["job.item.failed"] == 3
+
+
+async def test_ends_of_items_that_went_on_here_are_not_read_from_the_store(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, load = list[str](), FaultyLog.load
+
+    async def note(log: FaultyLog, refs: Sequence[EntityRef]) -> list[Loaded]:
+        asked.extend(ref.id for ref in refs if ref.kind is EntityKind.TASK)
+        return await load(log, refs)
+
+    monkeypatch.setattr(FaultyLog, "load", note)
+    inputs = [*(f"echo {number}" for number in range(6)), "message seven", "fail"]
+    job = await bench.make(inputs, concurrency=4, attempts=2)
+    await bench.visit(job)
+    assert (await bench.show(job))["status"] == "failed"
+    assert asked == []
+    rows = await bench.table(job)
+    assert [row["taskStatus"] for row in rows] == [row["state"] for row in rows]
+    assert [row["state"] for row in rows] == ["completed"] * 7 + ["failed"]
+    assert [row["attempts"] for row in rows] == [1] * 7 + [2]
+    record = await bench.desk.record(rows[-1]["taskId"])
+    assert record.last_error is not None
+    assert rows[-1]["error"]["code"] == record.last_error.code
+
+
+async def test_job_is_read_once_however_many_steps_are_noted(bench: Bench) -> None:
+    few, many = await bench.make(["echo one"]), await bench.make(["echo one"] * 30, concurrency=3)
+    reads = list[int]()
+    for job in (few, many):
+        before = bench.house.log.loads
+        await bench.visit(job)
+        reads.append(bench.house.log.loads - before)
+        assert (await bench.show(job))["status"] == "completed"
+    assert reads[0] == reads[1]
 
 
 async def test_one_input_goes_to_many_agents(bench: Bench) -> None:
@@ -347,6 +409,9 @@ async def test_same_key_changes_a_job_once(bench: Bench, method: str, text: str)
         {"inputs": ["a"] * 1001},
         {"agents": ["echo", "other"], "inputs": ["a", "b"]},
         {"concurrency": 0},
+        {"titles": ["one", "two"]},
+        {"inputs": ["a", "b"], "titles": ["one"]},
+        {"titles": [""]},
         {"inputs": ["x" * 60_000] * 20},
     ],
 )

@@ -192,6 +192,37 @@ async def test_the_same_words_lead_to_the_task_that_works_at_them_where_its_call
     assert not later["repeated"]
 
 
+@pytest.mark.requirement("MK-30")
+async def test_a_task_is_read_with_the_fingerprint_of_what_it_asks_for(desk: Desk) -> None:
+    profile: JsonObject = {"tier": "specialist"}
+    given: JsonObject = {"title": "Sales", "profile": profile, "priority": 3}
+    task_id = await desk.create("echo the\n sales", **given)
+    task = await desk.do("get_task", taskId=task_id)
+    assert {name: task[name] for name in ("taskId", "title", "objective", "profile", "status")} == {
+        "taskId": task_id,
+        "title": "Sales",
+        "objective": "echo the\n sales",
+        "profile": profile,
+        "status": "accepted",
+    }
+    prints = list[Json]()
+    turns: list[JsonObject] = [
+        {"agent": "echo", "text": "ECHO the sales"},
+        {"agent": "echo", "text": "Echo the  sales", "whenSame": "return"},
+        {"agent": "other", "text": "echo the sales"},
+        {"agent": "echo", "text": "echo the sale"},
+    ]
+    for number, turn in enumerate(turns):
+        sent = await desk.do("submit_turn", f"f-{number}", **turn)
+        read = await desk.do("get_task", taskId=sent["taskId"])
+        prints.append(read["fingerprint"])
+    assert prints[:2] == [task["fingerprint"]] * 2
+    assert len({*map(str, prints)}) == 3
+    await desk.do("update_task", taskId=task_id, priority=4, title="Figures")
+    again = await desk.do("get_task", taskId=task_id)
+    assert again["fingerprint"] == task["fingerprint"]
+
+
 @pytest.mark.requirement("MK-5")
 async def test_a_task_that_waits_for_its_turn_is_found_as_well_and_one_of_other_files_is_not(
     desk: Desk,

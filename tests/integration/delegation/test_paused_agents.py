@@ -122,6 +122,33 @@ async def test_what_waits_can_be_cancelled_and_is_never_sent(house: House) -> No
     assert house.peer.texts == ["second"]
 
 
+async def test_who_is_cancelled_in_line_leaves_it_though_nobody_is_served(house: House) -> None:
+    await pause(house)
+    first, second = await house.send("first"), await house.send("second")
+    await house.service.execute(ADA, CancelTask(first.facade, "echo"), None)
+    owed_ms = float((await house.due(first.task_id))[f"queued:{first.task_id}"])
+    assert owed_ms <= house.clock.now_ms(), "it is looked at now"
+    await house.come_due("queued", first.task_id, after_ms=0)
+    assert await house.store.queues.count(["echo"]) == [1]
+    await resume(house)
+    await house.until(second, Status.COMPLETED)
+
+
+async def test_who_waits_for_a_paused_agent_is_looked_at_ever_more_seldom(house: House) -> None:
+    await pause(house)
+    waits = await house.send("hello")
+    rests_s = list[float]()
+    for after_s in (5, 20, 100, 500):
+        await house.come_due("queued", waits.task_id, after_ms=after_s * 1000)
+        due_ms = float((await house.due(waits.task_id))[f"queued:{waits.task_id}"])
+        # The store counts from its own time, whatever time it is for the gateway.
+        rests_s.append((due_ms - house.clock.now_ms() + house.clock.ahead_ms) / 1000)
+    assert rests_s == [pytest.approx(rest_s, abs=4) for rest_s in (20, 100, 500, 600)]
+    await resume(house)
+    await house.until(waits, Status.COMPLETED)
+    assert f"queued:{waits.task_id}" not in await house.due(waits.task_id)
+
+
 async def test_what_works_already_goes_on_and_takes_further_messages(house: House) -> None:
     accepted, _ = await house.talk("ask")
     await pause(house)

@@ -35,6 +35,7 @@ from passerelle.core.payloads.job import (
 from passerelle.core.wire.record import change
 
 JOB: Final = "se_0000000000000000000000000000"
+ITEM_LETTERS: Final = "".join(machine.ITEM_STATES)
 ERROR: Final = ErrorDetail("failed", ErrorCategory.PEER, "failed")
 
 
@@ -98,6 +99,30 @@ def test_job_ends_by_its_rule(states: str, most_failed: int, end: str | None) ->
     state = change(make(), status=JobStatus.RUNNING, states=states, most_failed=most_failed)
     found = find_end(JOB, state)
     assert (None if found is None else found.type) == end
+
+
+@given(
+    st.text(ITEM_LETTERS, min_size=1, max_size=12),
+    st.sampled_from(JobStatus),
+    st.data(),
+)
+def test_attempt_begins_next_where_the_list_names_it(
+    states: str, status: JobStatus, data: st.DataObject
+) -> None:
+    tries = data.draw(st.text("0123456789", min_size=len(states), max_size=len(states)))
+    state = change(make(len(states)), states=states, tries=tries, status=status)
+    named = set(list_next(state, len(states)))
+    for item in range(-1, len(states) + 2):
+        for attempt in range(12):
+            assert machine.begins_next(state, item, attempt) is ((item, attempt) in named)
+
+
+@pytest.mark.parametrize("item", [-1, 0, 3])
+def test_fact_about_an_item_that_is_none_changes_no_letter(item: int) -> None:
+    state = change(make(2), status=JobStatus.RUNNING)
+    for said in (JobItemStarted(JOB, item, 1), JobItemCompleted(JOB, item, 1)):
+        after = tell(state, said, "task")
+        assert (after.states, after.tries) == (state.states, state.tries)
 
 
 @given(

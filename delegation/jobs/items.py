@@ -1,0 +1,99 @@
+"""What became of the items of a job that were sent, and the facts that say so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from passerelle.core.events import Fact
+from passerelle.core.facts import ErrorCategory, ErrorDetail, Scope
+from passerelle.core.job import machine
+from passerelle.core.job.machine import LIVE, JobState, JobStatus, RunningItem
+from passerelle.core.payloads.job import (
+    ItemRefusal,
+    JobItemCompleted,
+    JobItemFailed,
+    JobItemStarted,
+    JobProgress,
+    JobStarted,
+)
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from passerelle.core.machine import Record
+    from passerelle.delegation.runs.run import Run
+
+ItemOutcome: TypeAlias = "str | ErrorDetail | None"
+"""Of an item that was sent: its task, why there is none, or None where it is to be sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemEnd:
+    """How the task of an item has ended; ``status`` is None where the task is not stored any more."""
+
+    status: Status | None
+    error: ErrorDetail | None = None
+
+
+def find_end(run: Run | None) -> ItemEnd | None:
+    """How a task has ended whose run was driven here, as its driver has stored it.
+
+    None where nobody here knows: the run goes on elsewhere, or another attempt at the task is owed.
+    """
+    if run is None or run.moved:
+        return None
+    if run.rendered is not None:
+        # Only what completes a task is rendered.
+        return ItemEnd(Status.COMPLETED)
+    return read_end(run.record)
+
+
+def read_end(record: Record | None) -> ItemEnd | None:
+    """The same of a task as it is stored; None where it has not ended."""
+    if not isinstance(record, TaskRecord):
+        return ItemEnd(None)
+    return ItemEnd(record.status, record.last_error) if record.status in ENDED else None
+
+
+def tell(
+    job_id: str,
+    state: JobState,
+    ended: Sequence[tuple[RunningItem, ItemEnd]],
+    sent: Mapping[tuple[int, int], ItemOutcome],
+) -> list[Fact]:
+    """The facts that are news: somebody else may have noted some of it, or have cancelled the job."""
+    facts = [
+        Fact(Scope(job_id, task_id=one.task_id), _judge(job_id, state, one, end))
+        for one, end in ended
+        if one in state.running and state.status in LIVE
+    ]
+    refused = list[ItemRefusal]()
+    for (item, attempt), outcome in sent.items():
+        if outcome is None or not machine.begins_next(state, item, attempt):
+            continue
+        if isinstance(outcome, ErrorDetail):
+            refused.append(ItemRefusal(item, attempt, outcome))
+            continue
+        started = JobItemStarted(job_id, item, attempt, state.agent_of(item))
+        facts.append(Fact(Scope(job_id, task_id=outcome), started))
+    if refused:
+        # Only the fold knows the counts behind it; those are said with the next fact.
+        told = JobProgress(job_id, state.counts, tuple(refused))
+        facts.append(Fact(Scope(job_id), told))
+    if facts and state.status is JobStatus.CREATED:
+        facts.insert(0, Fact(Scope(job_id), JobStarted(job_id)))
+    return facts
+
+
+def _judge(
+    job_id: str, state: JobState, one: RunningItem, end: ItemEnd
+) -> JobItemCompleted | JobItemFailed:
+    if end.status is Status.COMPLETED:
+        return JobItemCompleted(job_id, one.item, one.attempt)
+    status = "lost" if end.status is None else str(end.status)
+    error = end.error or ErrorDetail(status, ErrorCategory.PEER, f"the task is {status}")
+    retries = end.status is not Status.CANCELLED and machine.has_attempt_left(state, one.attempt)
+    return JobItemFailed(job_id, one.item, one.attempt, error, retries)
