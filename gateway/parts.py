@@ -91,6 +91,7 @@ from passerelle.webhooks.stream_webhooks import StreamWebhooks
 from passerelle.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:
+    from passerelle.control.agent_health import AgentWatch
     from passerelle.control.overview import Overviews
     from passerelle.control.subtrees import Subtrees
     from passerelle.delegation.runs.dispatch import Dispatch
@@ -149,6 +150,7 @@ class Parts:
     schedules: ScheduleHandlers
     subagents: SubagentHandlers
     overviews: Overviews
+    agent_watch: AgentWatch
 
 
 def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
@@ -187,7 +189,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         group.register(handlers)
     pausing.register(handlers)
     turn_queues.register(handlers)
-    overviews = register_oversight(handlers, deps, tasks, dispatch.runs)
+    overviews, agent_watch = register_oversight(handlers, deps, tasks, dispatch.runs)
     subtrees = register_bulk(
         handlers, tasks.records, working.governing, tasks.updates.changes, deps.find_principal
     )
@@ -222,6 +224,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         schedules=schedules,
         subagents=subagents,
         overviews=overviews,
+        agent_watch=agent_watch,
     )
 
 
