@@ -93,6 +93,7 @@ from passerelle.webhooks.stream_webhooks import StreamWebhooks
 from passerelle.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:
+    from passerelle.control.agent_health import AgentWatch
     from passerelle.control.overview import Overviews
     from passerelle.control.subtrees import Subtrees
     from passerelle.delegation.runs.dispatch import Dispatch
@@ -151,6 +152,7 @@ class Parts:
     schedules: ScheduleHandlers
     subagents: SubagentHandlers
     overviews: Overviews
+    agent_watch: AgentWatch
 
 
 def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
@@ -190,7 +192,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         group.register(handlers)
     pausing.register(handlers)
     turn_queues.register(handlers)
-    overviews = register_oversight(handlers, deps, tasks, dispatch.runs)
+    overviews, agent_watch = register_oversight(handlers, deps, tasks, dispatch.runs)
     subtrees = register_bulk(
         handlers, tasks.records, working.governing, tasks.updates.changes, deps.find_principal
     )
@@ -225,6 +227,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         schedules=schedules,
         subagents=subagents,
         overviews=overviews,
+        agent_watch=agent_watch,
     )
 
 

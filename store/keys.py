@@ -364,6 +364,11 @@ def instances() -> str:
     return _key(Shard(0), "inst")
 
 
+def agent_report(shard: Shard, instance: str) -> str:
+    """STRING what an instance has seen of its agents lately, JSON by agent; expires within a minute."""
+    return _key(shard, "hr", instance)
+
+
 def channel(shard: Shard, channel_id: str) -> str:
     """HASH s, gen, instance, live, seen; by kind of fact n ever, t told, w when, o owed. Expires 30 days unseen."""
     return _key(shard, "c", channel_id)
@@ -472,7 +477,7 @@ KINDS: Final[dict[str, tuple[str, ...]]] = {
     "webhooks": ("tg", "stuck", "cb"),
     "idempotency": ("idem",),
     "limits": ("lim",),
-    "agents": ("ag", "agw", "agb", "hab", "qw", "qn", "qr", "qi"),
+    "agents": ("ag", "agw", "agb", "hab", "hr", "qw", "qn", "qr", "qi"),
     "tasks that agents share": ("kt", "ke", "ki"),
     "instances and duties": (
         *("own", "les", "duty", "due", "feed", "meta", "hw", "inst"),
