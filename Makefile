@@ -33,7 +33,7 @@ conformance: ## our port of the official A2A conformance kit, and payloads byte 
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/conformance tests/fidelity
 	@$(if $(KIT),$(BIN)/python -m tests.conformance.kit $(KIT) && $(BIN)/python -m tests.conformance.kit --root $(KIT))
 
-interop: ## foreign SDKs as callers and as agents, through a gateway; makes their environments first, needs Node 20
+interop: ## foreign SDKs as callers and as agents, through a gateway, and compose files; makes their environments first, needs Node 20, podman and buildah
 	@$(BIN)/python -m tests.interop.environments
 	@$(BIN)/python -m pytest -n 0 tests/interop
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from passerelle.a2a_mapping.extensions import AFTER, APPROVAL
+from passerelle.a2a_mapping.extensions import AFTER, APPROVAL, NAMED
 from passerelle.a2a_mapping.members import (
     explain_missing,
     object_at,
@@ -32,6 +32,8 @@ CONTENT_FIELDS: Final = ("text", "raw", "url", "data")
 _NOT_ONE: Final = f"must have exactly one of {', '.join(CONTENT_FIELDS)}"
 PAGE_SIZE_DEFAULT: Final = 50
 PAGE_SIZE_MAX: Final = 100
+MOST_NAMED: Final = 8
+"""Names of artifacts in one message."""
 _UNSPECIFIED: Final = "TASK_STATE_UNSPECIFIED"
 
 _MESSAGE_NAMES: Final = {
@@ -179,6 +181,21 @@ def read_after(message: JsonObject) -> tuple[str, ...]:
     """
     metadata = object_at(message, "metadata")
     return read_texts(metadata, AFTER, "message.metadata.") if AFTER in metadata else ()
+
+
+def read_named(message: JsonObject) -> tuple[str, ...]:
+    """The names of artifacts that a message is about, each once, as its caller writes them.
+
+    Raises:
+        InvalidInput: they are no list of texts, or more than :data:`MOST_NAMED`.
+    """
+    metadata = object_at(message, "metadata")
+    if NAMED not in metadata:
+        return ()
+    names = tuple(dict.fromkeys(read_texts(metadata, NAMED, "message.metadata.")))
+    if len(names) > MOST_NAMED:
+        raise InvalidInput(f"message.metadata.{NAMED}", f"at most {MOST_NAMED} names")
+    return names
 
 
 def read_task(params: JsonObject) -> TaskReference:

@@ -1,8 +1,8 @@
 """What it costs that ended sessions leave memory, and that memory does not grow by what is over.
 
-First a gateway whose sessions leave 20 s after their end works without a pause. Then two new ones take turns in front
-of one agent: one such, and one whose sessions stay. Both have done the same before. What the one uses more than the
-other for the same work is what it costs; it counts until the last session has left.
+First a gateway whose sessions leave 20 s after their end works without a pause. Then one works for 10 s, and rests
+until all of it has left: what it uses more while sessions leave than behind them is what leaving costs. At last one
+whose sessions leave and one whose sessions stay take turns in front of one agent, which says how long callers wait.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import re
 import tempfile
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -30,12 +31,18 @@ MEMORY_ROUNDS: Final = 30
 _SLICE_S: Final = 10.0
 _FIRST: Final = 6
 """After so many, memory is what it will be."""
+_CYCLES: Final = 3
+"""Of work, and of what came of it leaving."""
+_WARM: Final = 2
 _DRAIN_S: Final = 200.0
+_LOOK_S: Final = 1.0
 _LEFT: Final = re.compile(
     r'^passerelle_archived_sessions_total\{outcome="archived"\} (\S+)$', re.MULTILINE
 )
 _TASKS: Final = 5 / 6
 """For each answer: the steps of the order make five tasks, and have six answers."""
+_TASKS_OF_SESSION: Final = 5 / 3
+"""Three of them stand in one session."""
 
 
 def _set_up(keep: str | None) -> Setting:
@@ -48,6 +55,8 @@ async def measure_retention(length: Length, memory_rounds: int) -> AsyncGenerato
         async for row in _measure_memory(stage, memory_rounds):
             yield row
     async with open_stage(_set_up(f"{KEEP_S}s")) as stage:
+        async for row in _measure_leaving(stage.ours, stage, min(_CYCLES, length.rounds)):
+            yield row
         with tempfile.TemporaryDirectory(prefix="psr-bench-") as name:
             folder = Path(name)
             config = folder / "keeping.yaml"
@@ -55,8 +64,8 @@ async def measure_retention(length: Length, memory_rounds: int) -> AsyncGenerato
                 yaml.safe_dump(_set_up(None).compose(stage.direct_url, stage.receiver))
             )
             async with open_gateway(start, folder / "keeping", config) as keeping:
-                warm = min(_FIRST, memory_rounds)
-                async for row in _measure_cost(stage, keeping, length, warm):
+                warm = min(_WARM, memory_rounds)
+                async for row in _measure_waits(stage, keeping, length, warm):
                     yield row
 
 
@@ -70,74 +79,88 @@ async def _measure_memory(stage: Stage, rounds: int) -> AsyncGenerator[Row]:
     yield Row(what, Spread.of([used[-1] / first]), "ratio", Bound("at most", 1.2))
 
 
-@dataclass(slots=True)
-class _Side:
-    """One of the two gateways, and what its rounds gave."""
+@dataclass(frozen=True, slots=True)
+class Look:
+    """At a gateway that rests: when, how many sessions have left memory, and CPU seconds of gateway and engine."""
 
-    gateway: Gateway
-    answers: int = 0
-    p99_ms: list[float] = field(default_factory=list[float])
-    began: list[float] = field(default_factory=list[float])
-
-    @property
-    def meter(self) -> Meter:
-        """Gateway and engine."""
-        return Meter((self.gateway.pid, self.gateway.engine_pid))
-
-    async def work(self, stage: Stage, seconds: float) -> None:
-        """One round."""
-        outcome = (await stage.run(replace(MIXED_ORDER, seconds=seconds), self.gateway)).outcome
-        self.answers += outcome.count
-        self.p99_ms.append(outcome.p99_ms)
-
-    def find_cost(self) -> tuple[float, float]:
-        """CPU µs of gateway and engine for a task, since ``began``."""
-        gateway, engine = (
-            1e6 * (now - then) / (self.answers * _TASKS)
-            for now, then in zip(self.meter.read(), self.began, strict=True)
-        )
-        return gateway, engine
+    at_s: float
+    left: float
+    cpu_s: Sequence[float]
 
 
-async def _measure_cost(
+def find_leaving_s(looks: Sequence[Look]) -> list[float]:
+    """CPU seconds that leaving took, of each process: what was used while sessions left, without what rest costs.
+
+    Rest is what comes behind the last one that has left.
+
+    Raises:
+        BenchBroken: none has left, or nothing rests behind them.
+    """
+    changes = [
+        place for place in range(1, len(looks)) if looks[place].left != looks[place - 1].left
+    ]
+    if not changes or changes[-1] + 1 >= len(looks):
+        raise BenchBroken("no session leaves, or they leave and leave")
+    begin, end, last = looks[changes[0] - 1], looks[changes[-1]], looks[-1]
+    busy_s, rest_s = end.at_s - begin.at_s, last.at_s - end.at_s
+    return [
+        late - early - (resting - late) / rest_s * busy_s
+        for early, late, resting in zip(begin.cpu_s, end.cpu_s, last.cpu_s, strict=True)
+    ]
+
+
+async def _measure_leaving(gateway: Gateway, stage: Stage, rounds: int) -> AsyncGenerator[Row]:
+    """CPU of sessions that leave, apart from that of the work that made them."""
+    meter = Meter((gateway.pid, gateway.engine_pid))
+    works, leaves = list[float](), list[list[float]]()
+    for _ in range(rounds):
+        began = meter.read()
+        outcome = (await stage.run(replace(MIXED_ORDER, seconds=_SLICE_S), gateway)).outcome
+        works.append(1e6 * (meter.read()[0] - began[0]) / (outcome.count * _TASKS))
+        looks = [look async for look in _watch_rest(gateway, meter)]
+        left = (looks[-1].left - looks[0].left) * _TASKS_OF_SESSION
+        leaves.append([1e6 * used_s / left for used_s in find_leaving_s(looks)])
+    gateways, engines = zip(*leaves, strict=True)
+    shares = [one / work for one, work in zip(gateways, works, strict=True)]
+    yield Row("CPU of the gateway for a task", Spread.of(works), "µs")
+    what = "a task that leaves with its session"
+    yield Row(f"{what}: CPU of the gateway", Spread.of(gateways), "µs", Bound("at most", 200))
+    yield Row(f"{what}: ÷ the work", Spread.of(shares), "ratio", Bound("at most", 0.1))
+    yield Row(f"{what}: CPU of the engine", Spread.of(engines), "µs")
+
+
+async def _measure_waits(
     stage: Stage, keeping: Gateway, length: Length, warm: int
 ) -> AsyncGenerator[Row]:
-    sides = letting, kept = _Side(stage.ours), _Side(keeping)
-    for _ in range(warm):
-        for side in sides:
-            await side.work(stage, _SLICE_S)
-    await _drain(stage.ours)
-    for side in sides:
-        side.answers, side.p99_ms, side.began = 0, [], side.meter.read()
-    for number in range(length.rounds):
+    sides, late = (stage.ours, keeping), dict[int, list[float]]()
+    for number in range(warm + length.rounds):
         # Each works as often behind the other as before it.
-        for side in sides if number % 2 == 0 else sides[::-1]:
-            await side.work(stage, length.seconds)
-    await _drain(stage.ours)
-    (own, engine), (other, other_engine) = letting.find_cost(), kept.find_cost()
-    late = [one / two for one, two in zip(letting.p99_ms, kept.p99_ms, strict=True)]
-    yield Row("CPU of the gateway for a task", Spread.of([other]), "µs")
-    what = "more where its session leaves"
-    yield Row(f"{what}: CPU of the gateway", Spread.of([own - other]), "µs", Bound("at most", 200))
-    yield Row(f"{what}: ÷ the work", Spread.of([own / other - 1]), "ratio", Bound("at most", 0.1))
-    yield Row(f"{what}: CPU of the engine", Spread.of([engine - other_engine]), "µs")
+        for gateway in sides if number % 2 == 0 else sides[::-1]:
+            order = replace(MIXED_ORDER, seconds=_SLICE_S if number < warm else length.seconds)
+            outcome = (await stage.run(order, gateway)).outcome
+            if number >= warm:
+                late.setdefault(gateway.pid, []).append(outcome.p99_ms)
+    pairs = zip(*(late[gateway.pid] for gateway in sides), strict=True)
     what = "p99 of an answer beside sessions that leave ÷ without"
-    yield Row(what, Spread.of(late), "ratio", Bound("at most", 1.3))
+    yield Row(what, Spread.of([one / two for one, two in pairs]), "ratio", Bound("at most", 1.3))
 
 
-async def _drain(gateway: Gateway) -> None:
-    """Waits until no session has left for as long as one stays.
+async def _watch_rest(gateway: Gateway, meter: Meter) -> AsyncGenerator[Look]:
+    """Looks until no session has left for longer than one stays.
 
     Raises:
         BenchBroken: they leave and leave.
     """
-    left = -1.0
-    for _ in range(round(_DRAIN_S / KEEP_S)):
-        before, left = left, await _count_left(gateway)
-        if left == before:
+    first = last = Look(time.monotonic(), await _count_left(gateway), meter.read())
+    yield first
+    for _ in range(round(_DRAIN_S / _LOOK_S)):
+        look = Look(time.monotonic(), await _count_left(gateway), meter.read())
+        yield look
+        if look.left != last.left:
+            last = look
+        elif look.left != first.left and look.at_s - last.at_s > KEEP_S + 5:
             return
-        # A few wait for others twice as long.
-        await asyncio.sleep(2 * KEEP_S + 2)
+        await asyncio.sleep(_LOOK_S)
     raise BenchBroken("sessions leave and leave")
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from passerelle.channels.inputs import AckJudged
-from passerelle.channels.views import JobRowView, PacketView, TaskRowView, TaskView
+from passerelle.channels.views import JobRowView, MessageView, PacketView, TaskRowView, TaskView
 from passerelle.core.errors import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -80,4 +80,4 @@ def name_ack(device: str, stream: str, grant: StreamGrant) -> str:
     return f"{device}@{stream}" if isinstance(grant.view, _READ_OFF) else device
 
 
-_READ_OFF: Final = (TaskView, PacketView, TaskRowView, JobRowView)
+_READ_OFF: Final = (TaskView, PacketView, MessageView, TaskRowView, JobRowView)

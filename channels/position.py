@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, assert_never
 
 from passerelle.channels.cursor_check import CursorBroken, CursorHeld, end_of
 from passerelle.channels.pages import Page, Stretch, cut
-from passerelle.channels.views import JobRowView, PacketView, TaskRowView, TaskView, View
+from passerelle.channels.views import (
+    JobRowView,
+    MessageView,
+    PacketView,
+    TaskRowView,
+    TaskView,
+    View,
+)
 from passerelle.protocol.cursor import Cursor, GapReason
 
 if TYPE_CHECKING:
@@ -23,7 +30,7 @@ if TYPE_CHECKING:
     from passerelle.channels.pages import Stretches
     from passerelle.channels.ring import Ring
 
-_FILTERED: Final = (TaskView, PacketView, TaskRowView, JobRowView)
+_FILTERED: Final = (TaskView, PacketView, MessageView, TaskRowView, JobRowView)
 """Views that show few of the events of their stream."""
 STEP_EVENTS: Final = 256
 """Entries looked at in one step, so that a reader far behind does not hold the loop."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from passerelle.core.errors import NotFound, Unauthenticated
 
@@ -33,7 +33,11 @@ if TYPE_CHECKING:
     from passerelle.core.vocabulary import WithdrawalReason
     from passerelle.core.wire.json import JsonObject
 
-StreamWord: TypeAlias = Literal["session", "task", "inbox", "inputs", "results", "tasks", "jobs"]
+EVERY_OWNER: Final = "tenant"
+"""What is said of a list for the lists of all owners."""
+StreamWord: TypeAlias = Literal[
+    "session", "task", "inbox", "inputs", "results", "messages", "tasks", "jobs"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class StreamName:
     """A stream as clients name it: a word and an id, or ``inbox``, ``tasks`` or ``jobs`` alone.
 
     ``session``, ``inputs`` and ``results`` have the id of a session, ``task`` that of a task, ``inbox`` a principal.
+    ``messages`` has the id of a thread. ``tasks`` may have ``tenant``: the tasks of all owners.
     """
 
     word: StreamWord
@@ -59,7 +64,9 @@ def parse_stream_name(text: str) -> StreamName:
             return StreamName("inbox", None)
         case "tasks" | "jobs" if not colon:
             return StreamName(word, None)
-        case "session" | "task" | "inbox" | "inputs" | "results" if identifier:
+        case "tasks" if identifier == EVERY_OWNER:
+            return StreamName(word, identifier)
+        case "session" | "task" | "inbox" | "inputs" | "results" | "messages" if identifier:
             return StreamName(word, identifier)
         case _:
             raise NotFound("stream", text)

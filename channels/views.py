@@ -2,7 +2,8 @@
 
 ``full`` shows every event, ``plain`` leaves out reasoning (EVC-7), ``task`` is the plain events of one task,
 ``unpaired`` is an inbox without what is for paired devices alone, ``packets`` are the inputs or results of a session,
-and ``rows`` those of one list. A filtered view has the cursor and the sequences of its stream: holes in it are normal.
+``messages`` those of one thread, and ``rows`` those of one list. A filtered view has the cursor and the sequences of
+its stream: holes in it are normal.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import orjson
 
 from passerelle.core.agent_name import find_base
 from passerelle.core.approval.paired_mark import is_for_paired
+from passerelle.core.read_models.history_messages import MESSAGE
 from passerelle.core.read_models.list_rows import JOB_ROW, TASK_ROW
 from passerelle.core.read_models.packets import PACKET
 
@@ -53,6 +55,13 @@ class PacketView:
 
 
 @dataclass(frozen=True, slots=True)
+class MessageView:
+    """The messages of one thread; everything else in the stream of its session is none."""
+
+    thread: str
+
+
+@dataclass(frozen=True, slots=True)
 class TaskRowView:
     """Rows of tasks at these agents, or at all."""
 
@@ -65,7 +74,14 @@ class JobRowView:
 
 
 View: TypeAlias = (
-    FullView | PlainView | TaskView | UnpairedView | PacketView | TaskRowView | JobRowView
+    FullView
+    | PlainView
+    | TaskView
+    | UnpairedView
+    | PacketView
+    | MessageView
+    | TaskRowView
+    | JobRowView
 )
 
 
@@ -87,6 +103,8 @@ def shows(view: View, entry: Entry) -> bool:
             return not is_for_paired(entry.data)
         case PacketView():
             return entry.type.startswith(PACKET)
+        case MessageView(thread):
+            return entry.type == MESSAGE and orjson.loads(entry.data)["threadId"] == thread
         case TaskRowView(agents):
             return entry.type == TASK_ROW and (agents is None or _is_at(entry.data, agents))
         case JobRowView():

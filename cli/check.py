@@ -56,7 +56,7 @@ class CheckReport:
     def summary(self) -> str:
         """The last line."""
         count = len(self.faults)
-        return "check: ok" if not count else f"check: {count} fault{'s' if count > 1 else ''}"
+        return "check: ok" if not count else f"check: {count} error{'s' if count > 1 else ''}"
 
 
 async def run_check(sources: Sources, clock: Clock) -> CheckReport:

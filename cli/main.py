@@ -36,6 +36,7 @@ from passerelle.cli.verbs.evidence import evidence
 from passerelle.cli.verbs.health import health
 from passerelle.cli.verbs.inbox import inbox_verb
 from passerelle.cli.verbs.jobs import jobs
+from passerelle.cli.verbs.orientation import orientation, say_version
 from passerelle.cli.verbs.overview import overview
 from passerelle.cli.verbs.owner_notice import show_owner
 from passerelle.cli.verbs.questions import asking, mutes
@@ -47,9 +48,9 @@ from passerelle.cli.verbs.support import support
 from passerelle.cli.verbs.task_changes import changes
 from passerelle.cli.verbs.tasks import tasks
 from passerelle.cli.verbs.turns import turns
+from passerelle.cli.verbs.verb import make_group
 from passerelle.cli.verbs.watch import watch_verb
 from passerelle.core.errors import ActionClosed, ConfigInvalid, PasserelleError
-from passerelle.runtime.common.version import VERSION
 
 INTERRUPTED: Final = 130
 
@@ -62,13 +63,7 @@ app: Final = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-owner_token: Final = typer.Typer(
-    name="token",
-    help="The token of the owner: rotate.",
-    epilog="Example: passerelle token rotate",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+owner_token: Final = make_group("The token of the owner: rotate.", "token rotate", name="token")
 
 app.add_typer(beginning)
 app.add_typer(calls)
@@ -98,6 +93,7 @@ app.add_typer(agents, name="agents")
 app.add_typer(owner_token)
 app.add_typer(store_verbs)
 app.add_typer(support)
+app.add_typer(orientation)
 
 SessionFlag = Annotated[str | None, typer.Option(help="Only this session.")]
 
@@ -147,7 +143,7 @@ def show(
     if gateway is not None:
         os.environ["PASSERELLE_CONTEXT"] = gateway
     if version:
-        print(f"passerelle {VERSION}")
+        say_version()
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())
@@ -182,7 +178,7 @@ def check(
     if file is not None and config is not None:
         raise typer.BadParameter("one file is all that is checked", param_hint="--config")
     report = run(run_check(name_sources(file or config), SystemClock()))
-    for line in (*report.lines, *(f"fault: {fault}" for fault in report.faults), report.summary):
+    for line in (*report.lines, *(f"error: {fault}" for fault in report.faults), report.summary):
         print(line)
     raise typer.Exit(ExitStatus.CALLER if report.faults else ExitStatus.DONE)
 
@@ -194,16 +190,16 @@ def verify(
     session: SessionFlag = None,
     *,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Make read models and lists again, and compare.")
+        bool, typer.Option("--rebuild", help="Rebuild read models and lists, and compare them.")
     ] = False,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Write read models and lists that differ, too.")
+        bool, typer.Option("--repair", help="Also write read models and lists that differ.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what --repair would write, and write nothing.")
+        bool, typer.Option("--dry-run", help="Print what --repair would write, and write nothing.")
     ] = False,
     sample: Annotated[
-        int | None, typer.Option(min=1, help="Only so many sessions, drawn at random.")
+        int | None, typer.Option(min=1, help="Only this number of sessions, chosen at random.")
     ] = None,
     since: Annotated[
         str | None,
@@ -242,7 +238,7 @@ def verify(
 
 @app.command(epilog="Example: passerelle key orchestrator")
 def key(name: Annotated[str, typer.Argument(help="Name of the client.")]) -> None:
-    """Make an API key; the key is shown once, the configuration keeps its hash."""
+    """Create an API key; it is shown once, the configuration has its hash."""
     from passerelle.gateway.auth.keys import hash_key, mint_token
     from passerelle.gateway.settings.section import NAME_PATTERN, NAME_RULE
     from passerelle.runtime.common.clock import SystemIds
@@ -259,10 +255,10 @@ def key(name: Annotated[str, typer.Argument(help="Name of the client.")]) -> Non
 def signing_key(
     file: Annotated[Path, typer.Argument(help="Where the key is kept; nothing is there yet.")],
     algorithm: Annotated[
-        Literal["ES256", "EdDSA"], typer.Option(help="Kind of the key.")
+        Literal["ES256", "EdDSA"], typer.Option(help="Algorithm of the key.")
     ] = "ES256",
 ) -> None:
-    """Make a key that signs agent cards and webhooks; the file is private, mode 0600."""
+    """Create a key that signs agent cards and webhooks; the file has mode 0600."""
     from passerelle.runtime.common.private_file import load_or_mint
     from passerelle.runtime.common.signatures import load_signing_key, mint_signing_key
 
@@ -282,10 +278,10 @@ def rotate(
     redis_url: RedisUrlFlag = None,
     data_dir: DataDirFlag = None,
     key_lost: Annotated[
-        bool, typer.Option("--key-lost", help="The secret key of the token before is gone.")
+        bool, typer.Option("--key-lost", help="The secret key of the current token is lost.")
     ] = False,
 ) -> None:
-    """Make another owner token, which gateways that run take from then on."""
+    """Replace the owner token, also at running gateways."""
     from passerelle.gateway.auth.rotation import run_rotation
     from passerelle.gateway.server import run
     from passerelle.runtime.common.private_file import replace_private

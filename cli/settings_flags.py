@@ -21,7 +21,7 @@ DataDirFlag = Annotated[
     Path | None, typer.Option(help="Folder of the embedded engine and of the owner token.")
 ]
 RedisUrlFlag = Annotated[
-    str | None, typer.Option(help="A server or cluster in place of the embedded engine.")
+    str | None, typer.Option(help="A server or cluster instead of the embedded engine.")
 ]
 
 

@@ -17,6 +17,7 @@ from passerelle.cli.settings_flags import (
     load,
     name_sources,
 )
+from passerelle.cli.verbs.verb import make_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -24,12 +25,10 @@ if TYPE_CHECKING:
     from passerelle.gateway.settings.model import Settings
     from passerelle.gateway.settings.source import Sources
 
-store_verbs: Final = typer.Typer(
+store_verbs: Final = make_group(
+    "The store: size, deletion, holds, export, import, backup.",
+    "store stats",
     name="store",
-    help="The store: what is in it, what is taken away or brought, and what must not be any more.",
-    epilog="Example: passerelle store stats",
-    no_args_is_help=True,
-    rich_markup_mode=None,
 )
 
 OwnerFlag = Annotated[str, typer.Option(help="Name of a client or person, or an owner key (pr_…).")]
@@ -43,7 +42,7 @@ def stats(
     data_dir: DataDirFlag = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, sizes in bytes.")] = False,
 ) -> None:
-    """Measure what the store has in it, also beside a gateway that runs."""
+    """Measure the content of the store, also while a gateway runs."""
     import json
 
     from passerelle.cli.store_stats import run_stats
@@ -61,9 +60,9 @@ def stats(
 def forget(  # noqa: PLR0917  each is a flag, and none a position
     owner: Annotated[
         str | None,
-        typer.Option(help="All of a client or person: its name, or an owner key (pr_…)."),
+        typer.Option(help="Everything of a client or person: name, or owner key (pr_…)."),
     ] = None,
-    session: Annotated[str | None, typer.Option(help="One session: its id.")] = None,
+    session: Annotated[str | None, typer.Option(help="Id of one session.")] = None,
     before: Annotated[
         str | None,
         typer.Option(help="Sessions that ended before: 2026-01-31T12:00:00Z, or 400d ago."),
@@ -74,14 +73,14 @@ def forget(  # noqa: PLR0917  each is a flag, and none a position
     ] = None,
     tenant: TenantFlag = "default",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count what would go, and change nothing.")
+        bool, typer.Option("--dry-run", help="Count what would be deleted, and change nothing.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip questions.")] = False,
     config: ConfigFlag = None,
     redis_url: RedisUrlFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
-    """Delete for good, in memory and archive: an owner, a session, or what is old."""
+    """Permanently delete an owner, a session, or old sessions."""
     from passerelle.cli.store_forget import choose_verb
 
     def confirm(lines: Sequence[str]) -> bool:
@@ -102,13 +101,13 @@ def forget(  # noqa: PLR0917  each is a flag, and none a position
 )
 def hold(
     owner: OwnerFlag,
-    reason: Annotated[str, typer.Option(help="Why: it is said to whoever wants to forget.")],
+    reason: Annotated[str, typer.Option(help="Reason, shown when a deletion is refused.")],
     tenant: TenantFlag = "default",
     config: ConfigFlag = None,
     redis_url: RedisUrlFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
-    """Have nothing of an owner be forgotten until it is released."""
+    """Protect the data of an owner from deletion until it is released."""
     from passerelle.cli.store_forget import OwnerName, run_hold
 
     name = OwnerName(owner, tenant)
@@ -126,7 +125,7 @@ def release(
     redis_url: RedisUrlFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
-    """Take back what hold has said."""
+    """Remove a hold."""
     from passerelle.cli.store_forget import OwnerName, run_release
 
     name = OwnerName(owner, tenant)
@@ -148,7 +147,7 @@ def export_sessions(
         Literal["sessions", "parquet"],
         typer.Option("--format", help="A file for store import, or tables for analysis."),
     ] = "sessions",
-    everything: Annotated[bool, typer.Option("--all", help="Everything.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All sessions.")] = False,
     owner: Annotated[
         str | None, typer.Option(help="Only of a client or person, or of an owner key (pr_…).")
     ] = None,
@@ -159,12 +158,12 @@ def export_sessions(
         str | None,
         typer.Option(help="Only with an event since: 2026-01-31T12:00:00Z, or 24h ago."),
     ] = None,
-    until: Annotated[str | None, typer.Option(help="Only with no event from then on.")] = None,
+    until: Annotated[str | None, typer.Option(help="Only without an event since.")] = None,
     config: ConfigFlag = None,
     redis_url: RedisUrlFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
-    """Write sessions to one file, which any gateway can import, or as Parquet tables."""
+    """Write sessions to a file for any gateway, or to Parquet tables."""
     from passerelle.cli.store_export import ExportFlags, run_export
     from passerelle.cli.store_tables import run_table_export
 
@@ -185,7 +184,7 @@ def import_sessions(
     redis_url: RedisUrlFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
-    """Put the sessions of an export into the store, with the same ids and bytes."""
+    """Import the sessions of an export, with the same ids and bytes."""
     from passerelle.cli.exit_status import ExitStatus
     from passerelle.cli.store_import import run_import
     from passerelle.gateway.server import run
@@ -206,7 +205,7 @@ def backup(
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
-    """Copy the data directory of the embedded engine, also beside a gateway."""
+    """Back up the data directory of the embedded engine, also while it runs."""
     from passerelle.cli.store_backup import run_backup
 
     _run_store_verb(
@@ -225,7 +224,7 @@ def restore(
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
-    """Put a backup into a data directory that is empty, or not there yet."""
+    """Restore a backup into a new or empty data directory."""
     from passerelle.cli.store_backup import run_restore
 
     _run_store_verb(
@@ -249,4 +248,4 @@ def _run_store_verb(
 
 @store_verbs.callback()
 def _group_store() -> None:
-    """The store: what is in it, what is taken away or brought, and what must not be any more."""
+    """The store: size, deletion, holds, export, import, backup."""

@@ -206,7 +206,7 @@ async def _check(sources: Sources, clock: Clock) -> bytes:
         report = await run_check(sources, clock)
     except PasserelleError as error:
         return _lines([f"check: {error}"])
-    faults = [f"fault: {fault}" for fault in report.faults]
+    faults = [f"error: {fault}" for fault in report.faults]
     return _lines([*report.lines, *faults, report.summary])
 
 

@@ -1,29 +1,50 @@
 """How an agent stands, for whoever keeps the gateway running: the card, breakers, limits, and calls of the last hour.
 
-All of it is what this instance knows by now. Nobody is asked, and no address or credential of the agent is shown.
+Each instance tells the others every few seconds what it has seen, while it has seen anything; whoever is asked adds up
+what it knows itself and what those that are awake have told. No address or credential of the agent is shown.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections import Counter
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
 
-from passerelle.a2a_mapping.members import text_at
-from passerelle.core.errors import NotFound
-from passerelle.core.read_models.agent_health import AgentCalls, AgentHealth
-from passerelle.core.wire.codec import to_wire
+import orjson
+
+from passerelle.a2a_mapping.members import object_at, text_at
+from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable
+from passerelle.core.read_models.agent_health import (
+    AgentCalls,
+    AgentHealth,
+    AgentShare,
+    InstanceHealth,
+)
+from passerelle.core.wire.codec import from_wire, to_wire
+from passerelle.core.wire.record import change
 from passerelle.core.wire.times import format_ms
+from passerelle.runtime.common.refresh import NewsFollowing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+
+    from structlog.typing import FilteringBoundLogger
 
     from passerelle.core.oversight_requests import GetAgentHealth
     from passerelle.core.peer import PeerCard
+    from passerelle.core.ports.agent_reports import AgentReports
     from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
     from passerelle.core.read_models.agent_health import AgentLimits
-    from passerelle.core.wire.json import JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.runtime.observability.call_window import CallReport
+
+
+TELL_S: Final = 5.0
+"""So often the others are told what has changed."""
+_AGAIN_MS: Final = 25_000
+"""Before what stands as it did expires."""
 
 
 class WatchedAgents(Protocol):
@@ -63,20 +84,34 @@ class WatchedCalls(Protocol):
         """How calls to an agent went."""
         ...
 
+    def report_all(self) -> Mapping[str, CallReport]:
+        """The same of every agent that was called."""
+        ...
+
     def find_card_since(self, agent: str) -> int | None:
         """Since when its card is as it is, in ms."""
         ...
 
+    def find_quantile(self, times: Sequence[int], percent: int) -> float | None:
+        """Within how many seconds so many of a hundred were answered, by the numbers of ``CallReport.times``."""
+        ...
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class AgentWatch:
-    """Answers who asks how an agent stands."""
+    """Answers who asks how an agent stands, and tells other instances what this one has seen."""
 
     agents: WatchedAgents | None
     calls: WatchedCalls | None
     clock: Clock
-    count_driven: Callable[[str], int]
+    count_driven: Callable[[], Mapping[str, int]]
+    """How many runs are driven here, by agent."""
     name_instance: Callable[[], str]
+    reports: AgentReports
+    list_instances: Callable[[], tuple[str, ...]]
+    """Those that are awake."""
+    _told: bytes = field(default=b"", init=False)
+    _told_ms: int = field(default=0, init=False)
 
     async def read(self, principal: Principal, query: GetAgentHealth) -> JsonObject:
         """The health of an agent that the reader sees.
@@ -84,40 +119,152 @@ class AgentWatch:
         Raises:
             NotFound: there is none of that name, or the reader does not see it.
         """
-        name = query.name
-        if self.agents is None or self.calls is None:
+        name, agents, calls = query.name, self.agents, self.calls
+        if agents is None or calls is None:
             raise NotFound("agent", name)
-        if name not in self.agents.names or not principal.sees(name):
+        if name not in agents.names or not principal.sees(name):
             raise NotFound("agent", name)
-        card, modes = self.agents.peek(name), self.agents.list_breakers(name)
-        report = self.calls.report(name)
-        since_ms = self.calls.find_card_since(name)
+        instance, now_ms = self.name_instance(), self.clock.now_ms()
+        own = _share(agents, name, calls.report(name), self.count_driven().get(name, 0))
+        others, alone = await self._ask_others(instance, name)
+        shares = {instance: (now_ms, own), **others}
+        card, modes = agents.peek(name), agents.list_breakers(name)
+        since_ms, used = calls.find_card_since(name), [one for _, one in shares.values()]
+        limits = agents.describe_limits(name)
+        in_use = [one.in_use for one in used if one.in_use is not None]
+        links = [one.links for one in used if one.links is not None]
         return to_wire(
             AgentHealth(
                 name=name,
-                at=format_ms(self.clock.now_ms()),
-                instance=self.name_instance(),
-                status="unknown" if card is None else "stale" if card.stale else "ready",
-                calls=_show_calls(report),
-                limits=self.agents.describe_limits(name),
+                at=format_ms(now_ms),
+                instance=instance,
+                status=own.status,
+                calls=_add_calls(calls, used),
+                limits=change(
+                    limits,
+                    in_use=sum(in_use) if in_use else limits.in_use,
+                    used_up=any(one.used_up for one in used),
+                ),
                 card_since=None if since_ms is None or card is None else format_ms(since_ms),
                 version=None if card is None else text_at(card.card, "version"),
                 protocol=None if card is None else card.protocol,
                 signature=None if card is None else card.signature,
                 breakers=dict(sorted(modes.items())),
-                rests=bool(modes) and "closed" not in modes.values(),
-                links=self.agents.count_links(name) if name in self.agents.dialling else None,
-                runs=self.count_driven(name),
+                rests=own.rests,
+                links=sum(links) if links else None,
+                runs=sum(one.runs for one in used),
+                instances=tuple(
+                    _show_instance(who, at_ms, one) for who, (at_ms, one) in sorted(shares.items())
+                ),
+                alone=alone,
             )
         )
 
+    @asynccontextmanager
+    async def follow(self, log: FilteringBoundLogger) -> AsyncGenerator[None]:
+        """Tells the others what is seen here, for the time of the block."""
+        telling = NewsFollowing("agent_reports", self.tell, None, log, lambda: TELL_S)
+        async with telling.repeat():
+            yield
 
-def _show_calls(report: CallReport) -> AgentCalls:
-    return AgentCalls(
-        since=format_ms(report.since_ms),
+    async def tell(self) -> None:
+        """Tells the others what has changed, and what stands again before it expires; nothing where nothing was seen.
+
+        Raises:
+            StoreUnavailable: it is told the next time.
+        """
+        agents, calls = self.agents, self.calls
+        if agents is None or calls is None or len(self.list_instances()) <= 1:
+            return  # there are no others
+        reports, driven = calls.report_all(), self.count_driven()
+        seen: dict[str, Json] = {}
+        for name in agents.names:
+            report, runs = reports.get(name), driven.get(name, 0)
+            if (report and report.outcomes) or runs or name in agents.dialling:
+                share = _share(agents, name, report or calls.report(name), runs)
+                if share.outcomes or share.runs or share.links:
+                    seen[name] = to_wire(share)
+        now_ms, said = self.clock.now_ms(), orjson.dumps(seen) if seen else b""
+        if said == self._told and (not said or now_ms - self._told_ms < _AGAIN_MS):
+            return
+        told = orjson.dumps({"at": now_ms, "agents": seen})
+        await self.reports.put(self.name_instance(), told)
+        self._told, self._told_ms = said, now_ms
+
+    async def _ask_others(
+        self, instance: str, name: str
+    ) -> tuple[dict[str, tuple[int, AgentShare]], bool]:
+        """What the others have said of an agent, and whether they could not be asked."""
+        others = [one for one in self.list_instances() if one != instance]
+        try:
+            said = await self.reports.read(others)
+        except StoreUnavailable:
+            return {}, True
+        found = {who: _read_report(report, name) for who, report in said.items()}
+        return {who: one for who, one in found.items() if one is not None}, False
+
+
+def _share(agents: WatchedAgents, name: str, report: CallReport, runs: int) -> AgentShare:
+    """What this instance has seen of an agent."""
+    card, modes = agents.peek(name), agents.list_breakers(name)
+    limits = agents.describe_limits(name)
+    return AgentShare(
+        status="unknown" if card is None else "stale" if card.stale else "ready",
+        since_ms=report.since_ms,
         outcomes=report.outcomes,
-        p50_ms=None if report.p50_s is None else max(1, round(report.p50_s * 1000)),
-        p95_ms=None if report.p95_s is None else max(1, round(report.p95_s * 1000)),
-        answered_at=None if report.answered_ms is None else format_ms(report.answered_ms),
-        failed_at=None if report.failed_ms is None else format_ms(report.failed_ms),
+        times=report.times,
+        answered_ms=report.answered_ms,
+        failed_ms=report.failed_ms,
+        rests=bool(modes) and "closed" not in modes.values(),
+        runs=runs,
+        links=agents.count_links(name) if name in agents.dialling else None,
+        in_use=limits.in_use,
+        used_up=limits.used_up,
     )
+
+
+def _read_report(report: bytes, name: str) -> tuple[int, AgentShare] | None:
+    """When somebody has said it, and what; None where it says nothing of the agent, or not as we read it."""
+    told: JsonObject = orjson.loads(report)
+    at_ms, share = told.get("at"), object_at(object_at(told, "agents"), name)
+    if not share or not isinstance(at_ms, int):
+        return None
+    try:
+        return at_ms, from_wire(AgentShare, share, newer=True)
+    except InvalidInput:
+        return None  # of another version
+
+
+def _show_instance(who: str, at_ms: int, share: AgentShare) -> InstanceHealth:
+    return InstanceHealth(
+        who,
+        format_ms(at_ms),
+        share.status,
+        share.rests,
+        share.runs,
+        share.links,
+        share.outcomes,
+    )
+
+
+def _add_calls(calls: WatchedCalls, shares: Sequence[AgentShare]) -> AgentCalls:
+    outcomes = Counter[str]()
+    for share in shares:
+        outcomes.update(share.outcomes)
+    longest = max(len(share.times) for share in shares)
+    alike = [share.times for share in shares if len(share.times) == longest]
+    times = [sum(column) for column in zip(*alike, strict=True)]
+    answered = [one.answered_ms for one in shares if one.answered_ms is not None]
+    failed = [one.failed_ms for one in shares if one.failed_ms is not None]
+    return AgentCalls(
+        since=format_ms(min(share.since_ms for share in shares)),
+        outcomes=dict(sorted(outcomes.items())),
+        p50_ms=_show_s(calls.find_quantile(times, 50)),
+        p95_ms=_show_s(calls.find_quantile(times, 95)),
+        answered_at=format_ms(max(answered)) if answered else None,
+        failed_at=format_ms(max(failed)) if failed else None,
+    )
+
+
+def _show_s(seconds: float | None) -> int | None:
+    return None if seconds is None else max(1, round(seconds * 1000))

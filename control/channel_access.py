@@ -6,16 +6,18 @@ read after its cursor: what is written in between comes again as an event, and n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, assert_never
 
 import orjson
 
 from passerelle.a2a_mapping.rpc import Method
-from passerelle.channels.services import StreamGrant, StreamName
+from passerelle.channels.services import EVERY_OWNER, StreamGrant, StreamName
 from passerelle.channels.views import (
     FullView,
     JobRowView,
+    MessageView,
     PacketView,
     PlainView,
     TaskRowView,
@@ -29,8 +31,9 @@ from passerelle.core.errors import Forbidden, NotFound
 from passerelle.core.event_type import EventType
 from passerelle.core.ids import parse_facade, read_shard
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.principal import AccessScope
+from passerelle.core.principal import AccessScope, name_tenant_lists
 from passerelle.core.session.machine import SessionRecord
+from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Visibility
 from passerelle.core.wire.codec import to_wire
@@ -103,6 +106,9 @@ class StreamGrants:
                 return StreamGrant(
                     _session(session.session_id), FullView() if full else PlainView()
                 )
+            case "messages":
+                require_scope(principal, self._follow)
+                return await self._grant_messages(principal, name)
             case "task":
                 require_scope(principal, self._follow)
                 record = await self._find_task(principal, name.id or "")
@@ -117,6 +123,8 @@ class StreamGrants:
                 await self.arrivals.wait(principal.key)
                 view = FullView() if principal.paired else UnpairedView()
                 return StreamGrant(StreamRef(StreamKind.INBOX, principal.key), view)
+            case "tasks" if name.id == EVERY_OWNER:
+                return await self._grant_tenant(principal, f"{name.word}:{name.id}")
             case "tasks" | "jobs":
                 require_scope(principal, _FOLLOW)
                 await self.projections.open_rows(principal.key, self.writes.clock.now_ms())
@@ -124,6 +132,30 @@ class StreamGrants:
                 return StreamGrant(StreamRef(StreamKind(name.word), principal.key), rows)
             case _:
                 assert_never(name.word)
+
+    async def _grant_messages(self, principal: Principal, name: StreamName) -> StreamGrant:
+        thread_id = name.id or ""
+        if read_shard(thread_id) is not None:
+            ref = EntityRef(EntityKind.THREAD, thread_id)
+            thread = (await self.writes.load([ref]))[ref].record
+            if isinstance(thread, ThreadRecord):
+                found = replace(name, id=thread.session_id)
+                with suppress(NotFound):
+                    session = await self._find_session(principal, found)
+                    await self._check_session(principal, session.session_id)
+                    stream = StreamRef(StreamKind.MESSAGES, session.session_id)
+                    return StreamGrant(stream, MessageView(thread_id))
+        raise NotFound("stream", f"{name.word}:{thread_id}")
+
+    async def _grant_tenant(self, principal: Principal, name: str) -> StreamGrant:
+        if self.oversight is None:
+            raise NotFound("stream", name)
+        require_scope(principal, (AccessScope.OVERSEE_TASKS,))
+        await self.oversight.tell_tenant(principal)
+        tenant = name_tenant_lists(principal.tenant)
+        await self.projections.watch_tenant(tenant, self.writes.clock.now_ms())
+        ref = StreamRef(StreamKind.TENANT_TASKS, tenant)
+        return StreamGrant(ref, TaskRowView(principal.agents))
 
     async def _find_session(self, principal: Principal, name: StreamName) -> SessionRecord:
         session_id = name.id or ""
@@ -203,8 +235,10 @@ class StreamSnapshots:
                 return await self._read_session(grant.stream.id)
             case "inputs" | "results":
                 return await self._read_packets(grant)
+            case "messages":
+                return await self._read_packets(grant, "messages")
             case "tasks":
-                return await self.lists.read_tasks(principal)
+                return await self.lists.read_tasks(principal, every=name.id == EVERY_OWNER)
             case "jobs":
                 return await self.lists.read_jobs(principal)
             case _:
@@ -220,11 +254,11 @@ class StreamSnapshots:
         said = [entry for entry in page if entry.type == EventType.CHANNEL_MESSAGE]
         return [orjson.loads(entry.data) for entry in said[-_NOTICES:]]
 
-    async def _read_packets(self, grant: StreamGrant) -> JsonObject:
+    async def _read_packets(self, grant: StreamGrant, word: str = "packets") -> JsonObject:
         """The last packets among the last events of a session; ``more``: there may be others before them."""
         head = await self.packets.read_head(grant.stream)
         if head is None:
-            return {"packets": [], "more": False}
+            return {word: [], "more": False}
         start = max(head.first - 1, head.sequence - _PACKETS_LOOKED_BACK)
         found: list[Json] = []
         after = start
@@ -235,7 +269,7 @@ class StreamSnapshots:
             found += [orjson.loads(entry.data) for entry in page if shows(grant.view, entry)]
             after = page[-1].sequence
         shown = found[-_LISTED_TASKS:]
-        return {"packets": shown, "more": start > 0 or len(shown) < len(found)}
+        return {word: shown, "more": start > 0 or len(shown) < len(found)}
 
     async def _read_task(self, task_id: str) -> JsonObject:
         ref = EntityRef(EntityKind.TASK, task_id)

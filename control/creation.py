@@ -11,8 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
+from passerelle.control.start_routing import check_profile
 from passerelle.control.task_changes import check_content, read_task, render_change
 from passerelle.control.task_graph import check_depth, check_width
+from passerelle.core.agent_name import ROUTER
 from passerelle.core.batch import (
     Conflict,
     DueChange,
@@ -110,17 +112,19 @@ class Creating:
         Raises:
             NotFound: an agent, session or parent that the caller does not have.
             Forbidden: a hidden task of somebody who does not operate the runtime.
-            InvalidInput: a member that cannot be kept, conditions that are none, or a parent in another session.
+            InvalidInput: a member that cannot be kept or read, conditions that are none, a parent in another session.
             GraphLimit: the parent stands too deep, or has as many children as it may.
             IdempotencyConflict: the key came with another request.
         """
         if not principal.may_call(command.agent):
             raise NotFound("agent", command.agent)
+        check_profile(command.agent, command.profile)
         if command.visibility is Visibility.HIDDEN and AccessScope.OPERATE not in principal.scopes:
             raise Forbidden(
                 f"a hidden task takes the scope {AccessScope.OPERATE}", scope=AccessScope.OPERATE
             )
-        self.find_peer(command.agent)
+        if command.agent != ROUTER or spawns is not None:
+            self.find_peer(command.agent)
         self.check_room()
         check_content(command)
         _check_scope(command.scope)
@@ -293,7 +297,7 @@ def _compose(plan: Plan, place: Place, task_id: str) -> TaskCreated:
         owner=who.key,
         tenant=who.tenant,
         context_id=place.context_id,
-        assignee=command.agent,
+        assignee=None if command.agent == ROUTER else command.agent,
         visibility=command.visibility,
         priority=command.priority,
         parent_task_id=parent.task_id if parent else None,
@@ -320,7 +324,7 @@ def name_row(task_id: str) -> str:
 
 def refuse_in_line(record: TaskRecord) -> None:
     """Raises UnsupportedOperation where a task begins without being started: its attempt waits for its turn."""
-    if record.status is Status.QUEUED and record.queued is not None:
+    if record.status in {Status.QUEUED, Status.WAITING_RESOURCE} and record.queued is not None:
         raise UnsupportedOperation(
             "the task waits in line already, and begins when its turn comes", status=record.status
         )

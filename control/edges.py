@@ -23,8 +23,10 @@ from passerelle.core.task import commands as tell
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.requests import LinkTasks, UnlinkTasks
-from passerelle.core.task.status import Status
+from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.record import change
+from passerelle.core.wire.times import format_ms
+from passerelle.delegation.runs.remarks import show_wait
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ class Linking:
             GraphLimit: it would close a cycle, make the tree too deep, or is one too many.
         """
         near, far = await self._find_ends(principal, command)
-        status = "open"
+        status, waits_for = "open", None
         if far is not None:
             command = replace(command, target=far.task_id)
             if _needs_look(near, command):
@@ -80,6 +82,8 @@ class Linking:
         changed = await self._change(principal, command, idem, _edge(command, status), near, far)
         if far is not None and status == "open" and not changed.repeated:
             await self._check_again(near, far, command)
+            if waits_for is not None and waits_for.status in ENDED:
+                await self._tell_end(waits_for, near.task_id if waits_for is far else far.task_id)
         return changed
 
     async def _check(self, near: TaskRecord, far: TaskRecord, kind: EdgeKind) -> None:
@@ -187,17 +191,22 @@ class Linking:
         row: DueRow,
         drop: Callable[[Shard, DueRow], Awaitable[bool]],
     ) -> None:
-        """``unblock:<task>``: the task has ended, and others wait for it. Only one that completed lets them go on."""
+        """``unblock:<task>``: the task has ended, and others wait for it. Only one that completed lets them go on.
+
+        Those that wait for one that ended otherwise say so in their reason (GR-2).
+        """
         shard = read_shard(row.entity)
         if shard is None:
             return
         ref = EntityRef(EntityKind.TASK, row.entity)
         record = (await self.changes.writes.load([ref]))[ref].record
-        if not isinstance(record, TaskRecord) or record.status is not Status.COMPLETED:
+        if not isinstance(record, TaskRecord) or record.status not in ENDED:
             await drop(shard, row)
             return
         waiting = [edge for edge in record.relationships if edge.is_waited_for]
-        if not waiting:
+        if not waiting or record.status is not Status.COMPLETED:
+            for edge in waiting:
+                await self._tell_end(record, edge.target)
             await drop(shard, row)
             return
         for edge in waiting:
@@ -214,6 +223,24 @@ class Linking:
             return AppendOptions(claim=DueClaim(row.member, row.token))
 
         await self.changes.writes.decide(record.session_id, [ref], body)
+
+    async def _tell_end(self, blocker: TaskRecord, target: str) -> None:
+        """Says at a blocked task that what it waits for has ended and did not complete."""
+        waiter = await self._read(target)
+        if waiter is None:
+            return
+        ref = EntityRef(EntityKind.TASK, target)
+
+        def body(decision: Decision) -> AppendOptions:
+            now = decision.state(ref)
+            if isinstance(now, TaskRecord):
+                facts = decide_still_blocked(now, blocker)
+                message_id = self.changes.writes.ids.mint("msg", ref.shard)
+                decision.add(show_wait(now, facts, message_id, format_ms(decision.now_ms)))
+            return AppendOptions()
+
+        await self.changes.writes.decide(waiter.session_id, [ref], body)
+        await self.changes.tell(ref)
 
     async def _satisfy(self, blocker: TaskRecord, target: str) -> None:
         blocked = await self._read(target)
@@ -241,6 +268,18 @@ def decide_edge(record: TaskRecord, edge: TaskDependencyUpdated) -> list[Fact]:
     return facts + (_follow(record, edge) if edge.kind == "blocked_by" else [])
 
 
+def decide_still_blocked(record: TaskRecord, blocker: TaskRecord) -> list[Fact]:
+    """A task waits on although its blocker has ended; nothing where it does not wait for it, or has said so."""
+    waits = any(edge.holds and edge.target == blocker.task_id for edge in record.relationships)
+    if not waits or record.status is not Status.BLOCKED:
+        return []
+    end = f"task {blocker.task_id} ended as {blocker.status}"
+    reason = f"{end}: this one waits until that one is retried and completes, or is unlinked"
+    if record.status_reason == reason:
+        return []
+    return tasks.decide(record, tell.BlockTask(tasks.describe_blocker(blocker.task_id, reason)))
+
+
 def _find(record: TaskRecord, edge: TaskDependencyUpdated) -> Edge | None:
     """The edge as it stands. That to a child which was created as one has another name than one that was linked."""
     for one in record.relationships:
@@ -252,7 +291,7 @@ def _find(record: TaskRecord, edge: TaskDependencyUpdated) -> Edge | None:
 
 def _follow(record: TaskRecord, edge: TaskDependencyUpdated) -> list[Fact]:
     if edge.status == "open":
-        if record.status not in tasks.TABLE[tell.BlockTask]:
+        if record.status is Status.BLOCKED or record.status not in tasks.TABLE[tell.BlockTask]:
             return []
         blocked = tasks.describe_blocker(edge.target, edge.reason)
         return tasks.decide(record, tell.BlockTask(blocked))

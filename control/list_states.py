@@ -30,9 +30,10 @@ class ListStates:
     projections: Projections
     tasks: TaskLists
 
-    async def read_tasks(self, principal: Principal) -> JsonObject:
-        """The tasks whose status has changed last."""
-        page = await self.tasks.list_tasks(principal, ListRecords(page_size=_ROWS))
+    async def read_tasks(self, principal: Principal, *, every: bool = False) -> JsonObject:
+        """The tasks whose status has changed last; ``every``: of all owners that the principal oversees."""
+        asked = ListRecords(page_size=_ROWS, owners="all" if every else "mine")
+        page = await self.tasks.list_tasks(principal, asked)
         return {"rows": page["tasks"], "more": bool(page["nextPageToken"])}
 
     async def read_jobs(self, principal: Principal) -> JsonObject:

@@ -13,24 +13,24 @@ from passerelle.core.agent_name import ROUTER
 from passerelle.core.errors import (
     Draining,
     InvalidInput,
-    Limited,
     NotFound,
     PasserelleError,
     PeerUnavailable,
 )
 from passerelle.core.message_bounds import MessageBounds
-from passerelle.core.session.thread import ThreadRecord
-from passerelle.core.task.record import TaskRecord
+from passerelle.core.session.thread import ThreadRecord, find_holder
+from passerelle.core.task.record import TaskRecord, waits_for_quota
 from passerelle.core.task.status import Status
-from passerelle.core.wire.record import change
+from passerelle.core.wire.record import change, value
 from passerelle.core.wire.trace import read_trace
 from passerelle.delegation.runs.answers import Answers, OpenTurn
 from passerelle.delegation.runs.delivery import read_options
+from passerelle.delegation.runs.quota_waits import UncoveredError
 from passerelle.delegation.runs.turn_places import find_thread
 from passerelle.delegation.runs.turn_request import TurnRequest
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.common.carried import TRACE, choose_trace
-from passerelle.runtime.limits.costs import FREE
+from passerelle.runtime.limits.costs import FREE, Shortage
 from passerelle.runtime.records.references import MEMBER, NOTHING
 
 if TYPE_CHECKING:
@@ -56,8 +56,17 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.turn_request import OpenedTurn
     from passerelle.delegation.runs.turn_templates import TemplatedTurns
     from passerelle.delegation.runs.turns import Turns
+    from passerelle.runtime.limits.costs import Charge
     from passerelle.runtime.records.references import References, Referred
     from passerelle.webhooks.push_configs import PushConfigs
+
+
+@value
+class _Uncovered:
+    """An agent that was chosen for a message whose run there no quota covers."""
+
+    peer: LimitedPeer
+    route: Route
 
 
 async def _interrupt_nobody(_principal: Principal, _opened: OpenedTurn) -> None:
@@ -157,25 +166,48 @@ class Messages:
     ) -> tuple[OpenedTurn, Begun | None]:
         """Stores a turn that opens a task, and makes its driver."""
         if peer is not None:
-            return await self._open_at(principal, command, idem, peer)
-        profile, unpaid = read_wanted(command.message, command.params), set[str]()
+            try:
+                return await self._open_at(principal, command, idem, peer)
+            except UncoveredError as error:
+                raise self.planning.refuse_uncovered(principal, error.shortage) from None
+        profile, uncovered = read_wanted(command.message, command.params), dict[str, _Uncovered]()
         known = (
             await find_thread(self.turns.writes, principal, command) if profile.continuity else None
         )
-        refused: Limited | None = None
         while True:
-            route = await self.router.route(principal, profile, _find_holder(known), unpaid)
+            route = await self.router.route(principal, profile, _find_holder(known), uncovered)
             if route.agent is None:
-                if refused is not None:
-                    raise refused
-                return await self._refuse(principal, command, idem, route), None
+                first = next(iter(uncovered.values()), None)
+                if first is None:
+                    return await self._refuse(principal, command, idem, route), None
+                # Nobody else is left: it waits for the agent that would have got it.
+                return await self._wait_at(principal, command, idem, first, known)
+            chosen = self.find_peer(route.agent)
             try:
-                chosen = self.find_peer(route.agent)
-                return await self._open_at(principal, command, idem, chosen, route, known)
-            except Limited as error:
+                return await self._open_at(
+                    principal, command, idem, chosen, route, known, may_wait=False
+                )
+            except UncoveredError:
                 # Nothing is stored, and another agent may cost less.
-                refused = refused or error
-                unpaid.add(route.agent)
+                uncovered[route.agent] = _Uncovered(chosen, route)
+
+    async def _wait_at(
+        self,
+        principal: Principal,
+        command: SubmitTurn,
+        idem: str | None,
+        first: _Uncovered,
+        known: Held | None,
+    ) -> tuple[OpenedTurn, Begun | None]:
+        """Stores a turn that waits for a quota, at the agent that comes first.
+
+        Raises:
+            Limited: it does not wait.
+        """
+        try:
+            return await self._open_at(principal, command, idem, first.peer, first.route, known)
+        except UncoveredError as error:
+            raise self.planning.refuse_uncovered(principal, error.shortage) from None
 
     async def _refuse(
         self, principal: Principal, command: SubmitTurn, idem: str | None, route: Route
@@ -193,8 +225,14 @@ class Messages:
         peer: LimitedPeer,
         route: Route | None = None,
         known: Held | None = None,
+        *,
+        may_wait: bool = True,
     ) -> tuple[OpenedTurn, Begun | None]:
-        """``route``: how the agent was chosen, if it was; ``known``: the thread of the context, if it was read."""
+        """``route``: how the agent was chosen, if it was; ``known``: the thread of the context, if it was read.
+
+        Raises:
+            UncoveredError: no quota of its caller covers it, and it does not wait for one.
+        """
         agent = command.agent if route is None else peer.name
         referred = await self._refer(principal, agent, command)
         self.check_room()
@@ -214,8 +252,9 @@ class Messages:
             if isinstance(admitted, str):
                 plan = change(plan, hold=await self._explain(agent, admitted, command))
             if self.planning.charges:
-                charge = await self.planning.charge_run(principal, agent)
-                plan = change(plan, facts=(*plan.facts, *charge.facts))
+                plan, charge = await self._charge(
+                    principal, command, agent, plan, may_wait=may_wait
+                )
             request = TurnRequest(
                 principal, command, plan, idem, known, partial(_read_options, command)
             )
@@ -263,12 +302,47 @@ class Messages:
             answers_at_once=configuration.get("returnImmediately") is True,
         )
 
+    async def _charge(
+        self,
+        principal: Principal,
+        command: SubmitTurn,
+        agent: str,
+        plan: Delegation,
+        *,
+        may_wait: bool,
+    ) -> tuple[Delegation, Charge]:
+        """The plan with what is said of the quotas of its caller, and what these were charged.
+
+        Where they do not cover it that is nothing, and it waits for them, whatever else it has to wait for.
+
+        Raises:
+            UncoveredError: it does not wait.
+        """
+        charged = await self.queues.charge(principal, agent)
+        if not isinstance(charged, Shortage):
+            return change(plan, facts=(*plan.facts, *charged.facts)), charged
+        hold = None
+        if may_wait:
+            configuration = object_at(command.params or {}, "configuration")
+            hold = await self.queues.explain_shortage(
+                principal,
+                agent,
+                charged,
+                _read_options(command),
+                answers_at_once=configuration.get("returnImmediately") is True,
+            )
+        if hold is None:
+            raise UncoveredError(charged)
+        return change(plan, hold=hold, facts=(*plan.facts, charged.fact)), FREE
+
     async def _put_in_line(
         self, principal: Principal, command: SubmitTurn, opened: OpenedTurn
     ) -> None:
         held = opened.held if isinstance(opened.held, dict) else opened.held.read()
         record = held[opened.task].record
-        if isinstance(record, TaskRecord) and record.status is Status.QUEUED:
+        if isinstance(record, TaskRecord) and (
+            record.status is Status.QUEUED or waits_for_quota(record)
+        ):
             await self.queues.enter(record)
         for one in record.relationships if isinstance(record, TaskRecord) else ():
             if one.holds:
@@ -331,4 +405,4 @@ def _give_back(place: SendPlace | None) -> None:
 def _find_holder(known: Held | None) -> str | None:
     """The agent that a context was given to last."""
     thread = known.record if known is not None else None
-    return next(reversed(thread.remotes), None) if isinstance(thread, ThreadRecord) else None
+    return find_holder(thread) if isinstance(thread, ThreadRecord) else None

@@ -12,13 +12,13 @@ from passerelle.a2a_mapping.members import object_at
 from passerelle.control.task_graph import check_width
 from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.task.requests import MOST_BEFORE
-from passerelle.core.task.status import Status
+from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.record import change
 from passerelle.delegation.runs.delivery import read_options
 from passerelle.delegation.runs.holds import QueueHold
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from passerelle.core.commands import SubmitTurn
     from passerelle.core.principal import Principal
@@ -51,7 +51,7 @@ class Prerequisites:
             raise InvalidInput(field, f"at most {MOST_BEFORE} tasks")
         found = [await self._find(principal, command, facade, field) for facade in named]
         records = {record.task_id: record for record in found}
-        undone = [name for name, one in records.items() if one.status is not Status.COMPLETED]
+        undone = [one for one in records.values() if one.status is not Status.COMPLETED]
         plan = change(plan, blockers=tuple(records))
         return change(plan, hold=_hold(command, agent, undone)) if undone else plan
 
@@ -67,16 +67,17 @@ class Prerequisites:
         raise InvalidInput(field, f"{facade} is no task of this context")
 
 
-def _hold(command: SubmitTurn, agent: str, undone: Iterable[str]) -> QueueHold:
-    names = [*undone]
+def _hold(command: SubmitTurn, agent: str, undone: Sequence[TaskRecord]) -> QueueHold:
+    names = [one.task_id for one in undone]
     which = f"task {names[0]} has" if len(names) == 1 else f"tasks {' and '.join(names)} have"
+    ended = [f"{one.task_id} ended as {one.status}" for one in undone if one.status in ENDED]
     params: JsonObject = {**(command.params or {}), "message": command.message}
     configuration = object_at(params, "configuration")
     return QueueHold(
         agent,
         "after",
         1,
-        f"{which} completed",
+        "; ".join([f"{which} completed", *ended]),
         read_options(params),
         answers_at_once=configuration.get("returnImmediately") is True,
     )

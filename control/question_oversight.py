@@ -1,4 +1,4 @@
-"""That a question of somebody else in the tenant waits: for whom, how grave, since when; never what is asked.
+"""That a question of somebody else in the tenant waits: for whom, at which risk, since when; never what is asked.
 
 Whoever oversees approvals keeps a tenant answering, and is not among those whose question it is. So the view has no
 words of the one who asks, no subject, and no option, and nothing can be answered by it. Each read is a fact in the

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.a2a_mapping.extensions import PROFILE, UNDERSTOOD, list_required
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.peer_profile import PeerTerms
     from passerelle.runtime.limits.costs import Price, Spending
     from passerelle.runtime.limits.pauses import AgentPauses
+
+    Bar: TypeAlias = Callable[[str, str | None, int], str | None]
+    """Agent, endpoint and price in millionths: the constraint that keeps a task from there; None: nothing does."""
 
 _KEPT_ROUTES: Final = 1_024
 _LOOK_MS: Final = 1_000
@@ -101,10 +104,12 @@ class Router:
         profile: TaskProfileResolved,
         held: str | None,
         unpaid: Collection[str] = (),
+        bar: Bar | None = None,
     ) -> Route:
         """The choice for a message of a caller.
 
-        ``held`` is the agent that has its context; ``unpaid`` are agents that the caller's budget does not cover.
+        ``held`` is the agent that has its context; ``unpaid`` are agents that the caller's budget does not cover, and
+        ``bar`` says what keeps the task of the message from an agent.
         """
         self._look()
         agents = self._list_usable(principal)
@@ -112,14 +117,14 @@ class Router:
         if unread:
             await self._read_cards(unread)
         denied, spending = self._list_denied(principal), self.spending
-        is_plain = not (denied or unpaid or (spending is not None and spending.has_quotas))
+        is_plain = not (denied or unpaid or bar or (spending is not None and spending.has_quotas))
         offers = tuple(
             one.offer
             if is_plain
             and not (
                 one.demands or one.peer.rests or one.peer.is_full or self.pauses.find(one.peer.name)
             )
-            else self._describe(one, principal, denied.get(one.peer.name), unpaid)
+            else self._describe(one, principal, denied.get(one.peer.name), unpaid, bar)
             for one in agents
         )
         return self._choose(profile, offers, held if profile.continuity and agents else None)
@@ -224,25 +229,29 @@ class Router:
         principal: Principal,
         denied_by: str | None,
         unpaid: Collection[str],
+        bar: Bar | None,
     ) -> AgentOffer:
         """An agent as it stands now; an equal state gives the same object."""
         name, spending = one.peer.name, self.spending
         lacks = one.demands - EXTENSIONS.get()
         is_unpaid = name in unpaid or not (spending is None or spending.covers(principal, name))
         rests, is_full, pause = one.peer.rests, one.peer.is_full, self.pauses.find(name)
-        if not (lacks or is_unpaid or denied_by or rests or is_full or pause):
+        endpoint = one.card.endpoint if one.card is not None else None
+        barred = None if bar is None else bar(name, endpoint, one.offer.price_micros or 0)
+        if not (lacks or is_unpaid or denied_by or rests or is_full or pause or barred):
             return one.offer
         over_limit: ReachedLimit | None = (
             "quota" if is_unpaid else "rate_limit" if is_full else None
         )
         paused = None if pause is None else _name_pause(pause.state)
-        state = (min(lacks, default=None), denied_by, over_limit, rests, paused)
+        state = (min(lacks, default=None), denied_by, over_limit, rests, paused, barred)
         offer = one.variants.get(state)
         if offer is None:
             offer = one.variants[state] = replace(
                 one.offer,
                 lacks=state[0],
                 denied_by=denied_by,
+                constraint=barred,
                 over_limit=over_limit,
                 rests=rests,
                 paused=paused,

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING
 import orjson
 
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
-from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable
+from passerelle.core.errors import (
+    InvalidInput,
+    NotFound,
+    StoreUnavailable,
+    UnsupportedOperation,
+)
 from passerelle.core.events import decode_event
 from passerelle.core.ids import read_shard
 from passerelle.core.index_changes import SCHEDULES, list_session
@@ -24,6 +29,7 @@ from passerelle.core.read_models.schedule import ScheduleHistory, ScheduleStep, 
 from passerelle.core.schedule import machine
 from passerelle.core.schedule.requests import (
     MOST_MESSAGE_BYTES,
+    MOST_SCHEDULES,
     DeleteSchedule,
     PauseSchedule,
     ResumeSchedule,
@@ -78,6 +84,7 @@ class Schedules:
         Raises:
             NotFound: an agent that the caller may not call.
             InvalidInput: times that are none, or a message that is too long.
+            UnsupportedOperation: the caller has as many as there may be.
             IdempotencyConflict: the key came with another request.
         """
         if not principal.may_call(command.agent):
@@ -89,6 +96,7 @@ class Schedules:
         stored = await once.find(writes.log, shard)
         if stored is not None:
             return await self._repeat(stored)
+        await self._refuse_more(principal)
         ref = EntityRef(EntityKind.SESSION, writes.ids.mint("se", shard))
         created = SessionCreated(
             owner=principal.key,
@@ -117,6 +125,14 @@ class Schedules:
             return await self._repeat(written.repeated)
         await self._list_now(written.held[ref])
         return await self._render(written.held[ref])
+
+    async def _refuse_more(self, principal: Principal) -> None:
+        """Of those that are made at the same moment a few may come on top."""
+        if await self.projections.count_index(principal.key, SCHEDULES, None) >= MOST_SCHEDULES:
+            raise UnsupportedOperation(
+                f"a caller has at most {MOST_SCHEDULES:,} schedules: delete one first",
+                limit=MOST_SCHEDULES,
+            )
 
     async def _repeat(self, stored: bytes) -> ScheduleChanged:
         ref = EntityRef(EntityKind.SESSION, stored.decode())

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.control.creation import name_row, refuse_in_line
-from passerelle.control.task_changes import read_task, render_change
+from passerelle.control.start_routing import is_routed
+from passerelle.control.task_changes import check_version, read_task, render_change
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, RunMove
 from passerelle.core.commands import SubmitTurn
 from passerelle.core.errors import (
@@ -34,14 +35,16 @@ from passerelle.core.task import commands as tell
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
-from passerelle.core.wire.record import change
+from passerelle.core.wire.record import change, value
 from passerelle.core.wire.trace import read_trace
 from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QUEUED, make_command
 from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
-from passerelle.delegation.runs.plan import begin_attempt
+from passerelle.delegation.runs.plan import add_conditions, begin_attempt
+from passerelle.delegation.runs.quota_waits import UncoveredError
 from passerelle.delegation.runs.turn_request import OpenedTurn
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.common.carried import TRACE, choose_trace
+from passerelle.runtime.limits.costs import FREE, Shortage
 from passerelle.runtime.records.assigned_threads import load_assigned
 from passerelle.runtime.records.blob_overflow import BlobOverflow
 from passerelle.runtime.records.family import check_above
@@ -55,12 +58,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.control.creation import Preparing
+    from passerelle.control.start_routing import StartRouting
     from passerelle.core.decision import Decision
-    from passerelle.core.payloads.limit import LimitPayload
     from passerelle.core.payloads.tool import ToolCatalogResolved
     from passerelle.core.peer import Peer, SendPlace
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
+    from passerelle.core.routing.table import Route
     from passerelle.core.session.thread import SubmitMessage
     from passerelle.core.task.requests import StartTask, TaskChanged
     from passerelle.core.wire.json import JsonObject
@@ -68,6 +72,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.plan import Delegation, Planner
     from passerelle.delegation.runs.turns import Turns
+    from passerelle.runtime.limits.costs import Charge
     from passerelle.runtime.records.idempotency import Once
     from passerelle.runtime.records.ownership import Owned, Ownership
     from passerelle.runtime.records.references import References, Referred
@@ -86,12 +91,25 @@ class TaskStart:
     submitting: SubmitMessage
     run_id: str
     remote_context: str
-    facts: tuple[LimitPayload, ...]
     once: Once
     caller: str
     """The id of the principal that starts it."""
+    wanted: tuple[JsonObject, ...] = ()
+    """What the tasks of the agent have to bring, where it was chosen just now."""
     other: EntityRef | None = None
     """The thread that runs it, where it is another one than its own."""
+
+
+@value
+class StartTarget:
+    """Where a task is to start, and the tasks that its message refers to, as that agent is told."""
+
+    peer: LimitedPeer
+    referred: Referred
+    route: Route | None = None
+    """How the agent was chosen, if it was."""
+    may_wait: bool = True
+    """Whether it waits for a quota that it takes there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +123,7 @@ class Starting:
     preparing: Preparing
     dispatch: Dispatch
     queues: AgentQueues
+    routing: StartRouting
     find_peer: Callable[[str], LimitedPeer]
     message_bounds: MessageBounds
     resolve_tools: Callable[[Principal], ToolCatalogResolved | None]
@@ -137,31 +156,94 @@ class Starting:
         turn = self._compose(owned.record, command, agent)
         caller = read_trace(command.traceparent, command.tracestate)
         TRACE.set(choose_trace(caller, self.turns.writes.ids.draw))
-        peer = self.find_peer(agent)
+        peer = None if is_routed(owned.record, agent) else self.find_peer(agent)
         if self.dispatch.runs.is_draining:
             raise Draining("this instance is shutting down", retry_after_s=1)
-        referred = await self.references.find(principal, agent, turn.message)
-        if peer.peek() is not None:
-            return await self._start(principal, owned, turn, peer, referred, command.version, once)
-        # Reading the card of an agent may take as long as the agent does.
-        await self.preparing.begin(owned, command.version)
+        if peer is None:
+            return await self._start_routed(principal, owned, turn, command.version, once)
         try:
-            return await self._start(principal, owned, turn, peer, referred, None, once)
-        except PasserelleError as error:
+            return await self._start_at(principal, owned, turn, peer, command.version, once)
+        except UncoveredError as error:
+            raise self.planning.refuse_uncovered(principal, error.shortage) from None
+
+    async def _start_at(
+        self,
+        principal: Principal,
+        owned: Owned,
+        turn: SubmitTurn,
+        peer: LimitedPeer,
+        version: int | None,
+        once: Once,
+    ) -> TaskChanged:
+        """Starts a task at the agent that was named; while its card is read it is being prepared."""
+        referred = await self.references.find(principal, turn.agent, turn.message)
+        if peer.peek() is not None:
+            return await self._start(
+                principal, owned, turn, StartTarget(peer, referred), version, once
+            )
+        # Reading the card of an agent may take as long as the agent does.
+        await self.preparing.begin(owned, version)
+        try:
+            return await self._start(
+                principal, owned, turn, StartTarget(peer, referred), None, once
+            )
+        except (PasserelleError, UncoveredError) as error:
             await self.preparing.put_back(owned.ref, owned.record.session_id, str(error))
             raise
+
+    async def _start_routed(
+        self,
+        principal: Principal,
+        owned: Owned,
+        turn: SubmitTurn,
+        version: int | None,
+        once: Once,
+    ) -> TaskChanged:
+        """Starts a task at the agent that the gateway chooses for it, by its profile (TR-12).
+
+        Raises:
+            InvalidInput: its profile cannot be read.
+            UnsupportedOperation: no agent fits; what speaks against each is noted on it.
+        """
+        check_version(version, owned.held.stamp.version)
+        uncovered: dict[str, Route] = {}
+        while True:
+            route = await self.routing.choose(principal, owned.record, turn.message, uncovered)
+            may_wait = route.agent is None
+            if route.agent is None:
+                first = next(iter(uncovered.values()), None)
+                if first is None:
+                    raise await self.routing.refuse(owned, route)
+                route = first
+            agent = route.agent or ""
+            peer = self.find_peer(agent)
+            referred = await self.references.find(principal, agent, turn.message)
+            try:
+                target = StartTarget(peer, referred, route, may_wait=may_wait)
+                return await self._start(principal, owned, turn, target, version, once)
+            except UncoveredError as error:
+                # Another agent may cost less; where there is none, it is refused as at the one that comes first.
+                if may_wait:
+                    raise self.planning.refuse_uncovered(principal, error.shortage) from None
+                uncovered[agent] = route
 
     async def _start(
         self,
         principal: Principal,
         owned: Owned,
         turn: SubmitTurn,
-        peer: LimitedPeer,
-        referred: Referred,
+        target: StartTarget,
         version: int | None,
         once: Once,
     ) -> TaskChanged:
-        plan = await self.planning.plan(turn, peer)
+        """Starts a task at the agent that was named, or chosen.
+
+        Raises:
+            UncoveredError: no quota of the caller covers it, and it does not wait for one.
+        """
+        peer, referred = target.peer, target.referred
+        plan = await self.planning.plan(turn, peer, target.route)
+        agent = plan.find_agent(turn)
         plan = change(
             plan,
             policy=bound_policy(owned.record, plan.policy),
@@ -169,17 +251,17 @@ class Starting:
             referred=referred,
             ground=object(),
         )
-        self.queues.refuse_drained(turn.agent)
-        charge = await self.planning.charge(principal, turn)
+        self.queues.refuse_drained(agent)
+        plan, charge = await self._charge(principal, agent, plan, may_wait=target.may_wait)
         place: SendPlace | None = None
         try:
-            admitted = await self.queues.admit(turn.agent, peer)
+            admitted = None if plan.hold else await self.queues.admit(agent, peer)
             if isinstance(admitted, str):
-                plan = change(plan, hold=await self.queues.explain(turn.agent, admitted))
+                plan = change(plan, hold=await self.queues.explain(agent, admitted))
             else:
                 place = admitted
-            _check_constraints(owned.record, turn.agent, plan, charge.facts)
-            start = await self._prepare(principal, owned, version, turn, plan, charge.facts, once)
+            _check_constraints(owned.record, agent, plan)
+            start = await self._prepare(principal, owned, version, turn, plan, once)
             written = await self._append(start)
         except BaseException:
             charge.refund()
@@ -196,6 +278,26 @@ class Starting:
         if isinstance(queued, TaskRecord):
             await self.queues.enter(queued)
         return render_change(written.held[owned.ref])
+
+    async def _charge(
+        self, principal: Principal, agent: str, plan: Delegation, *, may_wait: bool
+    ) -> tuple[Delegation, Charge]:
+        """The plan with what is said of the quotas of its caller, and what these were charged.
+
+        Raises:
+            UncoveredError: they do not cover it, and it does not wait for them.
+        """
+        if not self.planning.charges:
+            return plan, FREE
+        charged = await self.queues.charge(principal, agent)
+        if not isinstance(charged, Shortage):
+            return change(plan, facts=(*plan.facts, *charged.facts)), charged
+        hold = None
+        if may_wait:
+            hold = await self.queues.explain_shortage(principal, agent, charged)
+        if hold is None:
+            raise UncoveredError(charged)
+        return change(plan, hold=hold, facts=(*plan.facts, charged.fact)), FREE
 
     def _compose(self, record: TaskRecord, command: StartTask, agent: str) -> SubmitTurn:
         message = command.message or {
@@ -220,7 +322,6 @@ class Starting:
         version: int | None,
         turn: SubmitTurn,
         plan: Delegation,
-        facts: tuple[LimitPayload, ...],
         once: Once,
     ) -> TaskStart:
         record, ids, shard = owned.record, self.turns.writes.ids, owned.ref.shard
@@ -240,11 +341,14 @@ class Starting:
             submitting=submitting,
             run_id=ids.mint("run", shard),
             remote_context=ids.mint(REMOTE_CONTEXT, shard),
-            facts=facts,
             once=once,
             caller=principal.id,
+            wanted=() if plan.route is None else self._list_wanted(plan, turn),
             other=next(iter(assigned), None),
         )
+
+    def _list_wanted(self, plan: Delegation, turn: SubmitTurn) -> tuple[JsonObject, ...]:
+        return self.planning.find_terms(plan.find_agent(turn)).acceptance
 
     async def _append(self, start: TaskStart) -> Written:
         await self.turns.regain(start.task.shard)
@@ -309,11 +413,9 @@ def _give_back(place: SendPlace | None) -> None:
         place.give_back()
 
 
-def _check_constraints(
-    record: TaskRecord, agent: str, plan: Delegation, facts: tuple[LimitPayload, ...]
-) -> None:
+def _check_constraints(record: TaskRecord, agent: str, plan: Delegation) -> None:
     """Raises Forbidden where a constraint of the task does not let it be sent there."""
-    estimates = [one.amount_micros for one in facts if isinstance(one, CostEstimated)]
+    estimates = [one.amount_micros for one in plan.facts if isinstance(one, CostEstimated)]
     obstacle = find_obstacle(record, agent, plan.card.endpoint or None, sum(estimates))
     if obstacle is not None:
         raise Forbidden(obstacle, why="constraint")
@@ -330,17 +432,20 @@ def _decide(decision: Decision, start: TaskStart, ids: Ids) -> None:
         raise NotFound("context", record.scope.context_id)
     decision.add(threads.decide(thread, start.submitting))
     submitted = decision.state(start.thread)
+    if (route := start.plan.route) is not None:
+        decision.add(Fact(start.scope, payload) for payload in route.list_facts())
+        _add_conditions(decision, start)
     decision.add([Fact(start.scope, start.plan.judge(start.caller, ids, start.task.shard))])
     if isinstance(submitted, ThreadRecord):
         tools = ResolveTools(start.scope, start.caller, start.plan.catalog)
         decision.add(threads.decide(submitted, tools))
-    decision.add(Fact(start.scope, payload) for payload in start.facts)
+    decision.add(Fact(start.scope, payload) for payload in start.plan.facts)
     _note_references(decision, start)
     ready = decision.state(start.task)
     if isinstance(ready, TaskRecord):
         runs = decision.state(start.other) if start.other else thread
         remotes = runs.remotes if isinstance(runs, ThreadRecord) else {}
-        remote = remotes.get(start.turn.agent) or start.remote_context
+        remote = remotes.get(start.plan.find_agent(start.turn)) or start.remote_context
         started = begin_attempt(ready, start.turn, start.plan, remote)
         hold = start.plan.hold
         begins = (
@@ -351,12 +456,24 @@ def _decide(decision: Decision, start: TaskStart, ids: Ids) -> None:
         decision.add(tasks.decide(ready, begins))
 
 
+def _add_conditions(decision: Decision, start: TaskStart) -> None:
+    """What is wanted of the tasks of the agent that was chosen, beside what its caller wants of it (TR-13)."""
+    record, wanted = decision.state(start.task), start.wanted
+    if not isinstance(record, TaskRecord) or not wanted:
+        return
+    conditions = add_conditions(wanted, record.acceptance)
+    if conditions != record.acceptance:
+        changed: JsonObject = {"old": [*record.acceptance], "new": [*conditions]}
+        decision.add(tasks.decide(record, tell.DescribeTask({"acceptance": changed})))
+
+
 def _note_references(decision: Decision, start: TaskStart) -> None:
     """Says which tasks the message refers to, and what goes along with it in their place."""
     referred = start.plan.referred
     if not referred.names_any:
         return
-    decision.add(Fact(start.scope, one) for one in referred.list_facts(start.turn.agent))
+    agent = start.plan.find_agent(start.turn)
+    decision.add(Fact(start.scope, one) for one in referred.list_facts(agent))
     for edge in referred.list_edges():
         record = decision.state(start.task)
         if isinstance(record, TaskRecord):

@@ -244,7 +244,7 @@ class SubagentReads:
         raise NotFound("subagent", subagent_id)
 
     async def read_events(self, principal: Principal, query: GetSubagentEvents) -> JsonObject:
-        """A page of what it has lived through. Raises NotFound."""
+        """A page of its events. Raises NotFound."""
         subagent, name, family = await self.find(principal, query.subagent_id)
         events, marks = await self._read_thread(name, family)
         parent = subagent.parent

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 import orjson
 
+from passerelle.core.agent_name import ROUTER
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, VersionMismatch
 from passerelle.core.ids import TaskId, expose, read_shard
 from passerelle.core.payloads.task import TaskDependencyUpdated, TaskProgress
 from passerelle.core.read_models.task import show_record
+from passerelle.core.routing.profile import read_profile
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task import commands as tell
 from passerelle.core.task import machine as tasks
@@ -116,7 +118,7 @@ def owe_attempt(decision: Decision, task: EntityRef, before: TaskRecord) -> tupl
         return ()
     if after.status is Status.RETRYING:
         return (DueChange(name_row(task.id), decision.now_ms),)
-    if after.status is Status.QUEUED and after.queued is not None:
+    if after.status in {Status.QUEUED, Status.WAITING_RESOURCE} and after.queued is not None:
         # Its turn may have come and gone while it was held.
         return (_look_at_line(decision, task),)
     return ()
@@ -161,7 +163,7 @@ class TaskUpdates:
 
         Raises:
             NotFound: no such task, or no such agent, of the caller.
-            InvalidInput: a condition or a constraint that cannot be read.
+            InvalidInput: a condition, a constraint or the profile of a task that is routed cannot be read.
         """
         check_content(command)
         if command.assignee is not None:
@@ -170,6 +172,8 @@ class TaskUpdates:
             self.find_peer(command.assignee)
 
         def decide(record: TaskRecord) -> list[Fact]:
+            if record.kind == ROUTER and command.profile:
+                read_profile(command.profile, "profile")
             if command.acceptance is None:
                 return decide_update(record, command)
             conditions = self.conditions.read_command(record.kind, command.acceptance)

@@ -116,6 +116,8 @@ class TurnQueues:
                 queued.attempt,
                 queued.send_options,
                 decision.now_ms,
+                queued.until,
+                queued.unpaid,
             )
             decision.add(tasks.decide(task, moved))
             return AppendOptions(due=(DueChange(f"{QUEUED}:{ref.id}", decision.now_ms),))

@@ -13,6 +13,7 @@ from passerelle.core.ids import Shard, derive_id, derive_shard
 from passerelle.core.wire.record import value
 
 EVERY_AGENT: Final = "*"
+_TENANT: Final = "tn"
 
 PrincipalKind: TypeAlias = Literal["person", "service", "agent", "gateway"]
 
@@ -125,6 +126,17 @@ def _find_home(tenant: str, principal: str) -> Shard:
 @lru_cache(1024)
 def _derive_key(tenant: str, principal: str) -> str:
     return derive_id("pr", _find_home(tenant, principal), tenant, principal)
+
+
+@lru_cache(1024)
+def name_tenant_lists(tenant: str) -> str:
+    """Under which key the changes in the lists of all owners of a tenant are noted."""
+    return derive_id(_TENANT, derive_shard("tenant", tenant), tenant)
+
+
+def is_tenant_key(key: str) -> bool:
+    """Whether a key is a tenant's, and no owner's."""
+    return key.startswith(f"{_TENANT}_")
 
 
 OWNER: Final = Principal(id="owner", kind="person", scopes=frozenset(AccessScope), serves=None)

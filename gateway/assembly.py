@@ -192,7 +192,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         signals = InstanceSignals(store.nudges, parts.writes, duties.keeper.instance, outages.log)
         parts.dispatch.connect(routing, signals, duties.repair.find_loss)
         await duties.start()
-        await parts.queues.look(peers.names)
+        await _know_agents(stack, parts, peers, outages)
         parts.dispatch.detach(signals.listen(parts.dispatch.hear))
         stack.push_async_callback(deliveries.stop)
         stack.push_async_callback(duties.stop)
@@ -220,6 +220,14 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             host,
             memory,
         )
+
+
+async def _know_agents(
+    stack: AsyncExitStack, parts: Parts, peers: PeerRegistry, outages: Outages
+) -> None:
+    """Looks at whose turn it is at which agent, and tells other instances how calls to them go."""
+    await parts.queues.look(peers.names)
+    await stack.enter_async_context(parts.agent_watch.follow(outages.log))
 
 
 async def _follow_others(
@@ -346,6 +354,7 @@ def _list_dependencies(
         message_bounds=settings.requests.bounds(),
         describe_capabilities=terms.describe_capabilities,
         describe_runtime=partial(describe_runtime, store, late, terms),
+        list_instances=lambda: late.keeper.awake,
         catalogue=Catalogue(
             peers,
             terms.find_tags,

@@ -99,6 +99,8 @@ class Dependencies:
     """The configured agents as this process knows them."""
     calls: WatchedCalls | None = None
     """How calls to them went."""
+    list_instances: Callable[[], tuple[str, ...]] = tuple
+    """The instances that are awake, this one among them, as far as it is known here."""
     time_decision: Callable[[str, float], None] = lambda _risk, _seconds: None
     """Told for how long a question was open that a person has decided."""
     spending: Spending | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from passerelle.control.agent_health import AgentWatch
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 
 def register_oversight(
     handlers: Handlers, deps: Dependencies, tasks: TaskHandlers, runs: ActiveRuns
-) -> Overviews:
+) -> tuple[Overviews, AgentWatch]:
     """Adds them, those over questions around the handlers of their owners."""
     store = deps.store
 
-    def count_driven(agent: str) -> int:
+    def count_driven() -> Counter[str]:
         active = (runs.find(task) for task in runs.list_tasks())
-        return sum(one is not None and one.run.context.peer == agent for one in active)
+        return Counter(one.run.context.peer for one in active if one is not None)
 
     overviews = Overviews(
         tasks.records,
@@ -47,6 +48,8 @@ def register_oversight(
         deps.clock,
         count_driven,
         lambda: deps.describe_runtime().instance,
+        store.agent_reports,
+        deps.list_instances,
     )
     handlers.on_query(GetAgentHealth, health.read)
-    return overviews
+    return overviews, health

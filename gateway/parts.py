@@ -30,6 +30,7 @@ from passerelle.control.router import Router
 from passerelle.control.service import Service
 from passerelle.control.sessions import Sessions
 from passerelle.control.start import Starting
+from passerelle.control.start_routing import StartRouting
 from passerelle.control.subagents import SubagentReads
 from passerelle.control.task_changes import TaskChanges, TaskUpdates
 from passerelle.control.task_graph import GraphBounds
@@ -46,6 +47,7 @@ from passerelle.delegation.runs.follow_ups import FollowUps
 from passerelle.delegation.runs.inputs import Inputs
 from passerelle.delegation.runs.plan import Conditions, Planner
 from passerelle.delegation.runs.queued_attempts import QueuedAttempts
+from passerelle.delegation.runs.quota_waits import QuotaWaits
 from passerelle.delegation.runs.retries import Retries
 from passerelle.delegation.runs.turn_templates import TemplatedTurns
 from passerelle.delegation.runs.turns import Turns
@@ -91,6 +93,7 @@ from passerelle.webhooks.stream_webhooks import StreamWebhooks
 from passerelle.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:
+    from passerelle.control.agent_health import AgentWatch
     from passerelle.control.overview import Overviews
     from passerelle.control.subtrees import Subtrees
     from passerelle.delegation.runs.dispatch import Dispatch
@@ -149,6 +152,7 @@ class Parts:
     schedules: ScheduleHandlers
     subagents: SubagentHandlers
     overviews: Overviews
+    agent_watch: AgentWatch
 
 
 def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
@@ -179,8 +183,9 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     permissions = _make_permission_handlers(services, models, tasks.records, questions, tools)
     links = _make_link_handlers(services, webhooks, telling, models, (grants, snapshots))
     answers = Answers(writes, services.contents, dispatch, queues)
+    router = tasks.starting.routing.router
     messages = _make_messages(
-        services, telling.push_configs, working, answers, tools, queues, turn_queues
+        services, telling.push_configs, working, answers, tools, router, turn_queues
     )
     schedules = make_schedules(services, messages, working.cancelling, tasks.reads)
     handlers = Handlers()
@@ -189,7 +194,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         group.register(handlers)
     pausing.register(handlers)
     turn_queues.register(handlers)
-    overviews = register_oversight(handlers, deps, tasks, dispatch.runs)
+    overviews, agent_watch = register_oversight(handlers, deps, tasks, dispatch.runs)
     subtrees = register_bulk(
         handlers, tasks.records, working.governing, tasks.updates.changes, deps.find_principal
     )
@@ -224,6 +229,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         schedules=schedules,
         subagents=subagents,
         overviews=overviews,
+        agent_watch=agent_watch,
     )
 
 
@@ -233,7 +239,7 @@ def _make_messages(
     working: _Working,
     answers: Answers,
     tools: ToolInventories,
-    queues: AgentQueues,
+    router: Router,
     turn_queues: TurnQueues,
 ) -> Messages:
     deps, writes, dispatch = services.deps, services.writes, services.dispatch
@@ -248,16 +254,8 @@ def _make_messages(
         planning=working.planning,
         dispatch=dispatch,
         answers=answers,
-        queues=queues,
-        router=Router(
-            deps.catalogue,
-            deps.find_terms,
-            deps.spending,
-            tools.resolve,
-            deps.clock,
-            dispatch.detach,
-            deps.pauses,
-        ),
+        queues=turn_queues.queues,
+        router=router,
         find_peer=deps.find_peer,
         ids=deps.ids,
         bounds=deps.message_bounds,
@@ -267,10 +265,30 @@ def _make_messages(
     )
 
 
+def _make_router(services: CoreServices, tools: ToolInventories) -> Router:
+    deps = services.deps
+    return Router(
+        deps.catalogue,
+        deps.find_terms,
+        deps.spending,
+        tools.resolve,
+        deps.clock,
+        services.dispatch.detach,
+        deps.pauses,
+    )
+
+
 def _make_queues(services: CoreServices) -> AgentQueues:
     deps, store = services.deps, services.store
     attempts = QueuedAttempts(services.dispatch, services.references)
-    return AgentQueues(store.queues, deps.pauses, attempts, deps.find_peer, store.due.extend_claim)
+    return AgentQueues(
+        store.queues,
+        deps.pauses,
+        attempts,
+        deps.find_peer,
+        store.due.extend_claim,
+        QuotaWaits(deps.spending),
+    )
 
 
 def _make_tools(services: CoreServices) -> ToolInventories:
@@ -391,6 +409,7 @@ def _make_task_handlers(
             Preparing(writes),
             dispatch,
             queues,
+            StartRouting(_make_router(services, tools), writes),
             deps.find_peer,
             deps.message_bounds,
             tools.resolve,

@@ -62,6 +62,7 @@ async def take_over(gateway: Gateway, access: Access, old: Settings, new: Settin
     access.reload(new)
     gateway.gate.rebind(list_bounds(new))
     gateway.spending.reload(list_quotas(new), list_prices(new))
+    gateway.parts.queues.look_at_quotas()
     gateway.duties.sweep.terms = read_memory_terms(new)
     gateway.duties.retention_sweep.terms = read_forget_terms(new)
     gateway.parts.links.push_configs.rules.reload(new.webhooks.allow)

@@ -61,7 +61,7 @@ def read_stored(stated: Sequence[StatedRule]) -> tuple[Rule, ...]:
     seen: set[tuple[str | None, str]] = set()
     for place, one in enumerate(stated):
         if (one.owner, one.name) in seen:
-            raise InvalidInput(f"rules.{place}.name", f"{one.name!r} is there twice")
+            raise InvalidInput(f"rules.{place}.name", f"{one.name!r} is a duplicate name")
         seen.add((one.owner, one.name))
     return tuple(
         _read(one, place)

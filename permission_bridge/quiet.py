@@ -1,4 +1,4 @@
-"""Hours in which people are left alone: pushes for what is not grave wait until they are over.
+"""Hours in which people are left alone: pushes of low and medium risk wait until they are over.
 
 What stands in an inbox, goes over open links, or expires is none of their business, and to be left alone is no answer.
 """
@@ -48,12 +48,12 @@ class QuietHours:
         return round(end.timestamp() * 1000)
 
 
-def is_grave(risk: Risk) -> bool:
-    """Whether something is of high risk or above it: nobody is left alone with that."""
+def is_high_risk(risk: Risk) -> bool:
+    """Whether a risk is high or critical: pushes of these do not wait."""
     return not reaches("medium", risk)
 
 
 def find_quiet_end(hours: Iterable[QuietHours], person: str, now_ms: int) -> int | None:
-    """Until when a push to somebody waits that is not grave; None where it goes out now."""
+    """Until when a push of low or medium risk to somebody waits; None: it goes out now."""
     ends = [one.find_end_ms(person, now_ms) for one in hours]
     return max((end for end in ends if end is not None), default=None)

@@ -14,7 +14,8 @@ from passerelle.store import keys
 from passerelle.store.acks import KEEP_MS
 from passerelle.store.connection import pack
 from passerelle.store.key_scan import scan_keys
-from passerelle.store.replies import as_bytes, as_int
+from passerelle.store.list_notes import ListNotes
+from passerelle.store.replies import as_int
 from passerelle.store.scripts import Script
 
 if TYPE_CHECKING:
@@ -62,12 +63,14 @@ class RedisInboxes:
     async def trim_notes(self, owner: str, before_ms: int, now_ms: int) -> int:
         """The same of notes of lists; where nobody has followed them since, they end, and a cursor in them is a gap."""
         noted = StreamRef(StreamKind.TASKS, owner)
-        command = pack("HGET", keys.head(noted), "followed")
-        followed = await self._nodes.query(noted.shard, command, as_bytes)
-        if followed is not None and int(followed) < before_ms:
-            ended = pack("UNLINK", keys.head(noted), keys.entries(noted))
-            await self._nodes.update(noted.shard, ended)
-            return 1
+        command = pack("HMGET", keys.head(noted), "followed", "epoch")
+        [reply] = await self._nodes.query_all(noted.shard, command)
+        match reply:
+            case [bytes(followed), bytes(epoch)] if int(followed) < before_ms:
+                await ListNotes(self._nodes).end(owner, epoch.decode())
+                return 1
+            case _:
+                pass
         return await self._trim(noted, before_ms, now_ms)
 
     async def _trim(self, inbox: StreamRef, before_ms: int, now_ms: int) -> int:

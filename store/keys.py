@@ -271,14 +271,15 @@ MARK: Final = "mark:"
 
 
 def meta(shard: Shard) -> str:
-    """HASH epoch, ``mark:<consumer>``, dropped, ``taken:<shard>``, segments, merge.
+    """HASH epoch, ``mark:<consumer>``, dropped, ``taken:<shard>``, segments, merge, watched.
 
     Of shard 0 also runtime, schema, place.
 
     ``dropped`` is the feed id below which the feed has no rows any more; ``taken:<shard>`` the mark that another shard
     had for the rows of this one when the relay saw it last, and the epoch of that shard, ``<mark> <epoch>``.
     ``segments`` is the highest number of a segment of the archive, ``merge`` one that is being made of several;
-    ``place`` the SHA-256 of a file that stands in it.
+    ``place`` the SHA-256 of a file that stands in it. ``watched`` are the tenants whose lists somebody follows,
+    ``<key>=<epoch of the stream of their changes> …``.
     """
     return _key(shard, "meta")
 
@@ -286,7 +287,8 @@ def meta(shard: Shard) -> str:
 def marks(shard: Shard) -> str:
     """HASH source shard -> ``<epoch>.<feed id>``: what a projection's target shard has applied.
 
-    ``<source shard>~`` is the highest feed id of the epochs before: rows up to it may come again.
+    ``<source shard>~`` is the highest feed id of the epochs before: rows up to it may come again. ``<source shard>+``
+    is the same of notes of tenants.
     """
     return _key(shard, "hw")
 
@@ -360,6 +362,11 @@ def habits(shard: Shard, peer: str, card: str) -> str:
 def instances() -> str:
     """ZSET instance -> last seen in ms; one for the whole runtime."""
     return _key(Shard(0), "inst")
+
+
+def agent_report(shard: Shard, instance: str) -> str:
+    """STRING what an instance has seen of its agents lately, JSON by agent; expires within a minute."""
+    return _key(shard, "hr", instance)
 
 
 def channel(shard: Shard, channel_id: str) -> str:
@@ -470,7 +477,7 @@ KINDS: Final[dict[str, tuple[str, ...]]] = {
     "webhooks": ("tg", "stuck", "cb"),
     "idempotency": ("idem",),
     "limits": ("lim",),
-    "agents": ("ag", "agw", "agb", "hab", "qw", "qn", "qr", "qi"),
+    "agents": ("ag", "agw", "agb", "hab", "hr", "qw", "qn", "qr", "qi"),
     "tasks that agents share": ("kt", "ke", "ki"),
     "instances and duties": (
         *("own", "les", "duty", "due", "feed", "meta", "hw", "inst"),

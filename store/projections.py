@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard, shard_of
@@ -18,6 +17,7 @@ from passerelle.core.ports.projections import (
     FeedRow,
     InboxRow,
     IndexRow,
+    NoteRow,
     RelayPosition,
     Taken,
 )
@@ -25,11 +25,12 @@ from passerelle.core.read_models.list_rows import note_row
 from passerelle.store import keys
 from passerelle.store.append import Arguments
 from passerelle.store.connection import pack
+from passerelle.store.list_notes import ListNotes, pack_notes, read_watched
 from passerelle.store.list_registry import ListRegistry, name_list
 from passerelle.store.log import read_feed_rows
 from passerelle.store.owner_lists import OwnerIndex, Pending, read_page
-from passerelle.store.replies import as_hash, as_int, as_text, as_texts
-from passerelle.store.scripts import Script, read_script
+from passerelle.store.replies import as_hash, as_int, as_texts
+from passerelle.store.scripts import read_script
 from passerelle.store.stream_entries import as_entry_rows
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ _DROPPED: Final = "dropped"
 _EPOCH_TRIES: Final = 3
 _NO_FEED_ID: Final = ""
 """The feed id of rows that do not come from the feed."""
-_OPEN_ROWS: Final = Script("open_rows", as_text)
+BESIDE: Final = "+"
+"""Behind the source of notes of tenants: they go out behind the rows of the same part of a feed, under another mark."""
 
 
 class RedisProjections:
@@ -72,6 +74,7 @@ class RedisProjections:
         # Every task is listed beside an append.
         self._pending = Pending(nodes)
         self._registry = ListRegistry(nodes)
+        self._notes = ListNotes(nodes)
         self._epochs: dict[Shard, int] = {}
         self._trimmed_at: dict[Shard, float] = {}
         self.inbox_bytes = INBOX_BYTES
@@ -139,8 +142,8 @@ class RedisProjections:
             packed = self._pack_rows(source, target, feed_id, rows, epoch, known)
             reply = as_texts(await self._update(target, packed))
             match reply:
-                case ["ok", mark]:
-                    return Taken(mark, epoch)
+                case ["ok", mark, watched]:
+                    return Taken(mark, epoch, read_watched(watched))
                 case ["behind", mark]:
                     return Behind(mark)
                 case [_, current]:
@@ -214,9 +217,15 @@ class RedisProjections:
 
     async def open_rows(self, owner: str, now_ms: int) -> None:
         """From here on what changes in an owner's lists is noted, for whoever follows them."""
-        stream = StreamRef(StreamKind.TASKS, owner)
-        control: dict[str, ControlValue] = {"mint": secrets.token_hex(4), "at": str(now_ms)}
-        await self._nodes.run(_OPEN_ROWS, stream.shard, [keys.head(stream)], control)
+        await self._notes.open(owner, now_ms)
+
+    async def watch_tenant(self, tenant: str, now_ms: int) -> None:
+        """The same of the lists of all owners of a tenant, by its key."""
+        await self._notes.watch(tenant, now_ms)
+
+    async def restart_notes(self, tenant: str) -> None:
+        """The stream of a tenant's changes has lost some: it begins anew, and each cursor in it is a gap."""
+        await self._notes.restart(tenant)
 
     async def list_lists(self) -> list[ListedTasks]:
         """Every list of tasks that any owner has."""
@@ -256,6 +265,7 @@ class RedisProjections:
         known: str,
     ) -> bytes:
         arguments = Arguments((keys.marks(target), keys.meta(target), keys.due(target)))
+        beside = ""
         index: list[ControlValue] = []
         noted: dict[str, list[EncodedEvent]] = {}
         inboxes: dict[str, list[InboxRow]] = {}
@@ -271,9 +281,14 @@ class RedisProjections:
                         noted.setdefault(row.owner, []).append(note)
                 case InboxRow():
                     inboxes.setdefault(row.owner, []).append(row)
+                case NoteRow():
+                    beside = BESIDE
+                    noted.setdefault(row.owner, []).append(row.event)
+                case _:
+                    assert_never(row)
         index += _note_lists(target, rows, arguments)
         control: dict[str, ControlValue] = {
-            "source": source.tag,
+            "source": source.tag + beside,
             "batch": MOST_EVENTS,
             "source_epoch": str(self._log.shard_epoch(source)),
             "feed": feed_id,
@@ -281,7 +296,7 @@ class RedisProjections:
             "known": known,
             "index": index,
             "inbox_bytes": self.inbox_bytes,
-            "rows": [_note(owner, notes, arguments) for owner, notes in noted.items()],
+            "rows": [pack_notes(owner, notes, arguments) for owner, notes in noted.items()],
             "inbox": [_inbox(owner, mine, arguments) for owner, mine in inboxes.items()],
         }
         return read_script("advance_projection").pack_call(
@@ -335,23 +350,6 @@ def _note_lists(
         return []
     key = arguments.key(keys.listed_tasks(target))
     return [[key, name, str(at_ms), 0] for name, at_ms in times.items()]
-
-
-@lru_cache(4096)
-def _name_notes(owner: str) -> tuple[str, str, str]:
-    """Head, entries and hints of the notes of an owner's lists."""
-    stream = StreamRef(StreamKind.TASKS, owner)
-    return keys.head(stream), keys.entries(stream), keys.stream_hints(stream)
-
-
-def _note(owner: str, notes: Sequence[EncodedEvent], arguments: Arguments) -> ControlValue:
-    head, entries, hints = map(arguments.key, _name_notes(owner))
-    return {
-        # It has no receivers and nothing that is open, and is never begun here.
-        "keys": [head, entries, head, head, hints, head],
-        "mint": "",
-        "events": [[note.event_id, arguments.value(pack_copy(note))] for note in notes],
-    }
 
 
 def _inbox(owner: str, rows: Sequence[InboxRow], arguments: Arguments) -> ControlValue:

@@ -56,10 +56,10 @@ class RedisQueues:
         shard = _place(agent)
         return await self._nodes.run(_DROP, shard, keys.queue(shard, agent), {"task": task_id})
 
-    async def list_waiting(self, agent: str) -> list[str]:
-        """The whole line, caller by caller: a context has but one."""
-        shard = _place(agent)
-        command = pack("ZRANGE", keys.queue(shard, agent)[0], "0", "-1")
+    async def list_waiting(self, agent: str, most: int | None = None) -> list[str]:
+        """The line, caller by caller: a context, or a quota, has but one."""
+        shard, last = _place(agent), -1 if most is None else most - 1
+        command = pack("ZRANGE", keys.queue(shard, agent)[0], "0", f"{last}")
         members = await self._nodes.query(shard, command, as_texts)
         return [member.rpartition(" ")[2] for member in members]
 

@@ -80,6 +80,7 @@ OPERATIONS: Final = (
     "target",
     "trim",
     "trim_inbox",
+    "watch_lists",
 )
 
 

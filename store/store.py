@@ -16,6 +16,7 @@ from passerelle.core.errors import ConfigInvalid
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.store import keys
 from passerelle.store.acks import RedisAcks
+from passerelle.store.agent_reports import RedisAgentReports
 from passerelle.store.agents import RedisAgents
 from passerelle.store.archive.archiver import Archiver
 from passerelle.store.archive.ended_sessions import EndedSessions
@@ -200,6 +201,11 @@ class Store:
     def list_surveys(self) -> RedisListSurveys:
         """Looks at many lists at once."""
         return RedisListSurveys(self.nodes)
+
+    @property
+    def agent_reports(self) -> RedisAgentReports:
+        """What instances tell each other of their agents."""
+        return RedisAgentReports(self.nodes)
 
     def _open_exports(
         self, finder: SessionFinder, blobs: BlobStore, copies: BlobStore

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 RULES_FILE: Final = "passerelle.rules.yaml"
 RUNBOOK: Final = "docs/operate/runbook.md"
 NOW_M: Final = 30
-"""The minute at which a case is looked at."""
+"""The minute at which a case is looked at, of an alert that holds no longer."""
 _DRAWN: Final = "# Drawn from tools/alerts.yaml; `make generate` writes it.\n"
 _INTRODUCTION: Final = """# Runbook
 
@@ -63,11 +63,12 @@ def _compose_cases(alert: Alert) -> Iterator[JsonObject]:
     labels: JsonObject = {**alert.labels, "severity": alert.severity}
     fires: Json = [{"exp_labels": labels, "exp_annotations": annotations}]
     held = int(alert.hold.removesuffix("m"))
-    looks: list[tuple[int, Json]] = [(NOW_M, fires)]
+    now = max(NOW_M, held + 1)
+    looks: list[tuple[int, Json]] = [(now, fires)]
     if held:
         looks.insert(0, (held - 1, []))
     yield _compose_case(f"{alert.name} fires", alert, alert.fires, looks)
-    yield _compose_case(f"{alert.name} is quiet", alert, alert.quiet, [(NOW_M, [])])
+    yield _compose_case(f"{alert.name} is quiet", alert, alert.quiet, [(now, [])])
 
 
 def _compose_case(

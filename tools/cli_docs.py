@@ -18,12 +18,13 @@ Drawn from the code; `make generate` writes it. `passerelle COMMAND --help` says
 an example.
 
 Commands that ask a gateway also take `--url`, `--token-env`, `--config` and `--data-dir` (which gateway, and which
-token), and `-o json`, `-o yaml`, `-o name` and `--json` (for programs).
+token), and `-o json`, `-o yaml`, `-o name` and `--json` (for programs). A table fits the width of a terminal; in a pipe
+it is printed whole.
 """
 _OF_MOST: Final = frozenset({"output", "as_json", "url", "token_env", "config", "data_dir", "help"})
 _STATUSES: Final = {
     ExitStatus.DONE: "done",
-    ExitStatus.REMOTE: "something that the gateway depends on failed, or a check found faults; try again",
+    ExitStatus.REMOTE: "something that the gateway depends on failed, or a check found errors; try again",
     ExitStatus.CALLER: "the command or the configuration is wrong",
     ExitStatus.ALREADY_RESOLVED: "somebody else has decided the approval",
     ExitStatus.CLOSED: "the approval expired, was cancelled or was replaced",

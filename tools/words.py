@@ -72,6 +72,10 @@ PHRASES: Final = {
     "in one's back": "meanwhile",
     "waits for company": "waits for others to share its flush",
     "everything allowed": "everything auto-approved",
+    "it is grave": "it is of high risk",
+    "has lived through": "events of",
+    "whoever comes with it": "a repeat with the same key",
+    "over all instances together": "cluster-wide",
 }
 _TEXTS: Final = {".py", ".md", ".lua", ".js", ".ts", ".json", ".yaml", ".toml"}
 _NOT_NOW: Final = ("CHANGELOG.md", "docs/decisions/", "tools/words.py", "tests/", "bench/")

@@ -20,7 +20,7 @@ agents: Final = typer.Typer(rich_markup_mode=None)
 
 AgentArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the agent.")]
 ReasonOption = Annotated[
-    str | None, typer.Option(help="Why; callers whose messages wait are told.")
+    str | None, typer.Option(help="Reason, shown to callers whose messages wait.")
 ]
 _PATH: Final = "/v1/agents"
 
@@ -41,19 +41,19 @@ def list_all(
 
 @add_verb(agents, "agents pause echo --reason 'it is being moved'", changes=True)
 def pause(link: GatewayLink, name: AgentArgument, reason: ReasonOption = None) -> None:
-    """Hold what comes for an agent until it is resumed; what it works on goes on."""
+    """Queue new messages to an agent until it is resumed; running work continues."""
     _tell_change(link, link.post(name_path(_PATH, name, "pause"), {"reason": reason}))
 
 
 @add_verb(agents, "agents drain echo", changes=True)
 def drain(link: GatewayLink, name: AgentArgument, reason: ReasonOption = None) -> None:
-    """Refuse what comes for an agent until it is resumed; what it works on ends."""
+    """Refuse new messages to an agent until it is resumed; running work ends."""
     _tell_change(link, link.post(name_path(_PATH, name, "drain"), {"reason": reason}))
 
 
 @add_verb(agents, "agents resume echo", changes=True)
 def resume(link: GatewayLink, name: AgentArgument) -> None:
-    """Give an agent work again; what waits goes on in order."""
+    """Send work to an agent again, queued messages first."""
     _tell_change(link, link.post(name_path(_PATH, name, "resume")))
 
 
@@ -73,9 +73,9 @@ def _tell_change(link: GatewayLink, answer: JsonObject) -> None:
 
 @add_verb(agents, "agents show echo")
 def show(link: GatewayLink, name: AgentArgument) -> None:
-    """Show how an agent stands: card, breakers, limits, calls of the last hour.
+    """Show the state of an agent: card, breakers, limits, calls of the last hour.
 
-    As the instance that answers knows it; takes tasks:oversee or runtime:operate.
+    Calls and runs are those of all instances; takes tasks:oversee or runtime:operate.
     """
     answer = link.read(name_path(_PATH, name, "health"))
     link.tell(answer, describe_health(answer, read_now_ms()))
@@ -85,7 +85,7 @@ def describe_health(answer: JsonObject, now_ms: int) -> Iterator[str]:
     """One line for each thing that is known; ages in place of times."""
     calls, limits = object_at(answer, "calls"), object_at(answer, "limits")
     breakers = object_at(answer, "breakers")
-    outcomes = object_at(calls, "outcomes")
+    outcomes, instances = object_at(calls, "outcomes"), objects_at(answer, "instances")
     known = [text_at(answer, name) for name in ("protocol", "version", "signature")]
     yield from format_fields(
         [
@@ -94,8 +94,10 @@ def describe_health(answer: JsonObject, now_ms: int) -> Iterator[str]:
             ("says", flatten(", ".join(one for one in known if one))),
             *(("breaker", f"{flatten(name, 40)} {mode}") for name, mode in breakers.items()),
             ("rests", "no message is sent for now" if answer.get("rests") else ""),
-            ("links", "" if answer.get("links") is None else f"{answer['links']} sockets here"),
-            ("runs", f"{answer.get('runs')} here"),
+            ("links", "" if answer.get("links") is None else f"{answer['links']} sockets"),
+            ("runs", str(answer.get("runs"))),
+            ("seen by", _name_instances(answer, instances)),
+            *(("", _name_instance(one)) for one in instances if len(instances) > 1),
             ("limits", _name_limits(limits)),
             ("calls", ", ".join(f"{count} {name}" for name, count in outcomes.items()) or "none"),
             ("since", format_age(text_at(calls, "since"), now_ms)),
@@ -104,6 +106,21 @@ def describe_health(answer: JsonObject, now_ms: int) -> Iterator[str]:
             ("failed", _age_of(calls, "failedAt", now_ms)),
         ]
     )
+
+
+def _name_instances(answer: JsonObject, instances: list[JsonObject]) -> str:
+    if answer.get("alone"):
+        return "this instance; the others could not be asked"
+    return "" if len(instances) <= 1 else f"{len(instances)} instances"
+
+
+def _name_instance(one: JsonObject) -> str:
+    """What one of several knows, on a line of its own."""
+    outcomes = object_at(one, "outcomes")
+    calls = sum(count for count in outcomes.values() if isinstance(count, int))
+    rests = ", rests" if one.get("rests") else ""
+    name, status = flatten(text_at(one, "instance"), 28), text_at(one, "status")
+    return f"{name} {status}{rests}, {one.get('runs')} runs, {calls} calls"
 
 
 def _age(answer: JsonObject, name: str, since: str, now_ms: int) -> str:
@@ -119,7 +136,7 @@ def _age_of(calls: JsonObject, name: str, now_ms: int) -> str:
 def _name_limits(limits: JsonObject) -> str:
     said: list[str] = []
     if limits.get("concurrency") is not None:
-        said.append(f"{limits.get('inUse')} of {limits['concurrency']} at once in use here")
+        said.append(f"{limits.get('inUse')} of {limits['concurrency']} at once in use")
     if limits.get("rate") is not None:
         said.append(f"{limits['rate']} in {limits['rateS']} s")
     if limits.get("usedUp"):

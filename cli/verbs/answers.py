@@ -26,12 +26,12 @@ answers: Final = typer.Typer()
 
 QuestionArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the approval.")]
 OptionFlag = Annotated[
-    str | None, typer.Option("--option", help="Id of the option, where there are several.")
+    str | None, typer.Option("--option", help="Id of the option, if there are several.")
 ]
-CommentFlag = Annotated[str | None, typer.Option(help="Why; it is recorded.")]
+CommentFlag = Annotated[str | None, typer.Option(help="Comment, recorded with the decision.")]
 DigestFlag = Annotated[
     str | None,
-    typer.Option(help="Only if the approval still has this digest; no question is put back then."),
+    typer.Option(help="Only if the approval still has this digest; skips the confirmation."),
 ]
 
 

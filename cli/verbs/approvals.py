@@ -14,6 +14,7 @@ from passerelle.cli.verbs.verb import (
     flatten,
     format_fields,
     format_table,
+    make_group,
     name_path,
 )
 
@@ -37,11 +38,9 @@ _State = Literal[
 ]
 _Kind = Literal["permission", "input", "auth", "confirmation"]
 
-approvals: Final = typer.Typer(
-    help="Approvals: list, decide, watch; standing approvals, and rules tried on past ones.",
-    epilog="Example: passerelle approvals list",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+approvals: Final = make_group(
+    "Approvals: list, decide, watch; standing approvals, and rules tried on past ones.",
+    "approvals list",
 )
 
 ActionArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the approval.")]
@@ -51,7 +50,7 @@ ActionArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the app
 def list_pending(
     link: GatewayLink,
     *,
-    limit: Annotated[int, typer.Option(min=1, max=500, help="How many at most.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="Highest number of rows.")] = 100,
     kind: Annotated[_Kind | None, typer.Option(help="Only this kind.")] = None,
     risk: Annotated[RiskWord | None, typer.Option(help="Only this risk and above.")] = None,
     task: Annotated[str | None, typer.Option(help="Only those of this task.")] = None,
@@ -60,7 +59,7 @@ def list_pending(
     ] = "pending",
     page: Annotated[str | None, typer.Option(help="Token of the next page.")] = None,
     all_owners: Annotated[
-        bool, typer.Option("--all-owners", help="Of everybody; takes approvals:oversee.")
+        bool, typer.Option("--all-owners", help="Approvals of all owners; needs approvals:oversee.")
     ] = False,
 ) -> None:
     """List pending approvals, the newest first.
@@ -82,14 +81,14 @@ def list_pending(
 
 @add_verb(approvals, "approvals explain act_2f…")
 def explain(link: GatewayLink, question: ActionArgument) -> None:
-    """Say why an approval was asked for, and how it ended."""
+    """Explain why an approval was requested, and how it ended."""
     answer = link.read(name_path("/v1/approvals", question, "explain"))
     link.tell(answer, _explain(answer))
 
 
 @add_verb(approvals, "approvals grants")
 def grants(link: GatewayLink) -> None:
-    """List standing approvals with their uses, those that ended lately too."""
+    """List standing approvals with their uses, including recently ended ones."""
     answer = link.read("/v1/grants")
     link.tell(answer, _list_grants(answer))
 
@@ -108,7 +107,7 @@ def revoke(
 def bypass(
     link: GatewayLink,
     seconds: Annotated[
-        int, typer.Option(min=0, max=28_800, help="For how long; 0 ends it.")
+        int, typer.Option(min=0, max=28_800, help="Duration in seconds; 0 ends it.")
     ] = 3_600,
 ) -> None:
     """Approve everything for a while, except critical and destructive actions."""

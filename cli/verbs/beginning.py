@@ -32,10 +32,11 @@ def init(
     ] = Path("passerelle.yaml"),
     agent: Annotated[str | None, typer.Option(help="Address of an A2A agent.")] = None,
     name: Annotated[
-        str | None, typer.Option(help="What it is served as [the last word of its address].")
+        str | None,
+        typer.Option(help="Name that it is served under [the last word of its address]."),
     ] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on [8080].")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip questions.")] = False,
 ) -> None:
     """Write a first configuration, with comments."""
     from passerelle.cli.init import DEFAULT_PORT, propose_name, write_config
@@ -74,7 +75,7 @@ def serve(
     ] = None,
     channel_port: Annotated[
         int | None,
-        typer.Option(help="Port for channels alone, 0 for any; absent: only beside the rest."),
+        typer.Option(help="Additional port for channels, 0 for any; absent: none."),
     ] = None,
     redis_url: RedisUrlFlag = None,
     data_dir: DataDirFlag = None,
@@ -104,28 +105,42 @@ def serve(
         from passerelle.gateway.server import run
 
         # What is wrong is said before an agent is started.
-        settings = load(sources)
-        serving = _serve_with_demo_agents if demo_agents else _compose_service
-        served = serving(sources, settings)
+        if demo_agents:
+            served = _serve_with_demo_agents(sources, _check_with_demo_agents(sources))
+        else:
+            served = _compose_service(sources, load(sources))
     run(served)
 
 
-async def _serve_with_demo_agents(sources: Sources, settings: Settings) -> None:
-    """Agents of the configuration that have one of their names stay what they are."""
-    from dataclasses import replace
+def _check_with_demo_agents(sources: Sources) -> list[str]:
+    """Names of the sample agents to start: those that are no agents of the configuration, which stay what they are.
+
+    Raises:
+        ConfigInvalid: the settings do not hold, with the sample agents among the agents that they may name.
+    """
+    from passerelle.demo.stage import PEERS
+
+    not_started = {name: f"http://{name}.invalid" for name in PEERS}
+    settings = load(_add_agents(sources, not_started))
+    return [agent.name for agent in settings.agents if agent.url in not_started.values()]
+
+
+async def _serve_with_demo_agents(sources: Sources, names: list[str]) -> None:
     from tempfile import TemporaryDirectory
 
     from passerelle.demo.processes import run_peers
-    from passerelle.demo.stage import PEERS
     from passerelle.gateway.settings.source import load_settings
 
-    taken = {agent.name for agent in settings.agents}
-    names = [name for name in PEERS if name not in taken]
     with TemporaryDirectory(prefix="passerelle-agents-") as folder:
         async with run_peers(names, Path(folder)) as peers:
-            listed = tuple({"name": name, "url": peer.url} for name, peer in peers.items())
-            beside = replace(sources, agents=listed)
+            beside = _add_agents(sources, {name: peer.url for name, peer in peers.items()})
             await _compose_service(beside, load_settings(beside)[0])
+
+
+def _add_agents(sources: Sources, urls: dict[str, str]) -> Sources:
+    from dataclasses import replace
+
+    return replace(sources, agents=tuple({"name": name, "url": url} for name, url in urls.items()))
 
 
 def _compose_service(sources: Sources, settings: Settings) -> Coroutine[None, None, None]:

@@ -29,10 +29,10 @@ def bulk(  # noqa: PLR0917  the flags of a verb
         typer.Argument(metavar="VERB", help="cancel, pause, resume or retry."),
     ],
     expect: Annotated[
-        int, typer.Option(min=0, help="How many tasks it is about; of any other number none is.")
+        int, typer.Option(min=0, help="Expected number of tasks; with any other nothing is done.")
     ],
     status: Annotated[
-        list[str] | None, typer.Option(help="Only in this status; may be given again.")
+        list[str] | None, typer.Option(help="Only in this status; may be repeated.")
     ] = None,
     agent: Annotated[str | None, typer.Option(help="Only for this agent.")] = None,
     session: Annotated[str | None, typer.Option(help="Only of this session.")] = None,
@@ -45,7 +45,7 @@ def bulk(  # noqa: PLR0917  the flags of a verb
         str | None, typer.Option(metavar="TIME", help="Only since: 2026-01-31T12:00:00Z.")
     ] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="Only before.")] = None,
-    reason: Annotated[str | None, typer.Option(help="Why.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Reason.")] = None,
 ) -> None:
     """Cancel, pause, resume or retry every task that the flags match.
 

@@ -33,10 +33,12 @@ def call(
     link: GatewayLink,
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="Name of the agent.")],
     text: TextArgument,
-    task: Annotated[str | None, typer.Option(help="Answer this task, which waits for it.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Answer this task, which waits for input.")
+    ] = None,
     context: ContextFlag = None,
     timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds to wait for the answer; the task goes on.")
+        float, typer.Option(min=1, help="Seconds to wait for the answer; the task continues.")
     ] = 300.0,
 ) -> None:
     """Call an agent and print its answer.

@@ -10,14 +10,11 @@ from urllib.parse import urlsplit
 
 import typer
 
-from passerelle.cli.verbs.verb import format_table
+from passerelle.cli.verbs.verb import format_table, make_group
 
 login_verbs: Final = typer.Typer()
-contexts: Final = typer.Typer(
-    help="Gateways that one has logged in to: list, use, show.",
-    epilog="Example: passerelle contexts use team",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+contexts: Final = make_group(
+    "Gateways that you have logged in to: list, use, show.", "contexts use team"
 )
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")]
@@ -26,7 +23,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the c
 @login_verbs.command(epilog="Example: passerelle login https://agents.example.com --name team")
 def login(
     url: Annotated[str, typer.Argument(metavar="URL", help="Address of the gateway.")],
-    name: Annotated[str | None, typer.Option(help="What it is called here [its host].")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the context [its host].")] = None,
     token_env: Annotated[
         str | None,
         typer.Option(help="Variable with the token; else it is asked for, or read from a pipe."),
@@ -74,7 +71,7 @@ def logout(
 
 @contexts.command("list", epilog="Example: passerelle contexts list")
 def list_all() -> None:
-    """List the gateways that one has logged in to."""
+    """List the gateways that you have logged in to."""
     from passerelle.cli.contexts import find_context, read_contexts
 
     used = find_context()
@@ -89,7 +86,7 @@ def list_all() -> None:
 
 @contexts.command(epilog="Example: passerelle contexts use team")
 def use(name: NameArgument) -> None:
-    """Ask this gateway from now on."""
+    """Use this gateway from now on."""
     from passerelle.cli.contexts import read_contexts
 
     chosen = read_contexts().use(name)
@@ -99,7 +96,7 @@ def use(name: NameArgument) -> None:
 
 @contexts.command(epilog="Example: passerelle contexts show")
 def show() -> None:
-    """Say which gateway commands ask, and what says so."""
+    """Show which gateway commands use, and why."""
     from passerelle.cli.contexts import find_context
     from passerelle.gateway.settings.source import CONTEXT_VARIABLE, URL_VARIABLE
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from passerelle.a2a_mapping.members import as_list, objects_at
-from passerelle.cli.verbs.verb import GatewayLink, add_verb, format_table
+from passerelle.cli.verbs.verb import GatewayLink, add_verb, format_table, make_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,18 +17,15 @@ if TYPE_CHECKING:
 _MOST: Final = 1000
 _COLUMNS: Final = ("state", "reason", "tries", "since", "url", "delivery")
 
-deliveries: Final = typer.Typer(
-    help="Webhooks whose deliveries fail, and a retry for them.",
-    epilog="Example: passerelle deliveries list",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+deliveries: Final = make_group(
+    "Webhooks whose deliveries fail, and a retry for them.", "deliveries list"
 )
 
 
 @add_verb(deliveries, "deliveries list --json", "list")
 def show(
     link: GatewayLink,
-    limit: Annotated[int, typer.Option(min=1, max=_MOST, help="How many at most.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=_MOST, help="Highest number of rows.")] = 100,
 ) -> None:
     """List webhooks that were given up (dead) or wait for a retry (backoff)."""
     answer = link.read("/v1/deliveries", {"pageSize": limit})
@@ -41,9 +38,9 @@ def retry(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="DELIVERY...", help="As the list names them.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every one that was given up.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All that were given up.")] = False,
 ) -> None:
-    """Try failing webhooks again now, from what they have confirmed."""
+    """Retry failing webhooks now, from the first unconfirmed event."""
     if bool(names) == every:
         raise typer.BadParameter("name deliveries, or give --all", param_hint="'DELIVERY'")
     done = [

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
-from passerelle.cli.verbs.verb import GatewayLink, add_verb, flatten, format_table, name_path
+from passerelle.cli.verbs.verb import (
+    GatewayLink,
+    add_verb,
+    flatten,
+    format_table,
+    make_group,
+    name_path,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,12 +30,7 @@ _PATIENCE_S: Final = 130.0
 _OPTIONS: Final = "allow_once"
 _RISK: Final = "medium"
 
-devices: Final = typer.Typer(
-    help="Devices: pair, confirm, list, rename, revoke.",
-    epilog="Example: passerelle devices pair phone",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+devices: Final = make_group("Devices: pair, confirm, list, rename, revoke.", "devices pair phone")
 
 DeviceArgument = Annotated[str, typer.Argument(metavar="DEVICE", help="Id of the device.")]
 
@@ -38,12 +40,14 @@ def pair(
     link: GatewayLink,
     name: Annotated[str, typer.Argument(metavar="NAME", help="What the device is called.")],
     scope: Annotated[
-        list[str] | None, typer.Option(help="A right that it gets; may be given again.")
+        list[str] | None, typer.Option(help="A scope of the device; may be repeated.")
     ] = None,
     *,
     little: Annotated[
         bool,
-        typer.Option("--watch", help="For a watch: a yes once, up to medium risk, and any no."),
+        typer.Option(
+            "--watch", help="For a watch: approve once, up to medium risk, and reject anything."
+        ),
     ] = False,
 ) -> None:
     """Pair a device: show a code, wait for it, and compare six digits.
@@ -73,7 +77,7 @@ def confirm(
     device: DeviceArgument,
     digits: Annotated[str, typer.Argument(metavar="DIGITS", help="As the device shows them.")],
 ) -> None:
-    """Trust a device by the six digits that it shows."""
+    """Confirm a device by the six digits that it shows."""
     answer = link.post(name_path(_PATH, device, "confirm"), {"digits": digits.replace(" ", "")})
     link.tell(answer, _describe(object_at(answer, "device")))
 
@@ -83,7 +87,7 @@ def add_this(
     link: GatewayLink,
     name: Annotated[str, typer.Argument(metavar="NAME", help="What this machine is called.")],
 ) -> None:
-    """Make this machine a device, whose answers are signed."""
+    """Pair this machine as a device that signs its answers."""
     from passerelle.core.session.device import compose_proof
     from passerelle.permission_bridge.devices.device_keys import (
         make_key,
@@ -106,7 +110,7 @@ def add_this(
 
 @add_verb(devices, "devices list", "list")
 def list_all(link: GatewayLink) -> None:
-    """List devices that wait to be confirmed, are trusted, or were revoked."""
+    """List unconfirmed, confirmed and revoked devices."""
     answer = link.read(_PATH)
     link.tell(answer, _list(objects_at(answer, "devices")))
 
@@ -117,14 +121,14 @@ def rename(
     device: DeviceArgument,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its new name.")],
 ) -> None:
-    """Call a device something else."""
+    """Rename a device."""
     answer = link.patch(name_path(_PATH, device), {"name": name})
     link.tell(answer, _describe(object_at(answer, "device")))
 
 
 @add_verb(devices, "devices revoke dev_2f…")
 def revoke(link: GatewayLink, device: DeviceArgument) -> None:
-    """Trust a device no more, at once, and list what it has just decided."""
+    """Revoke a device at once, and list its latest decisions."""
     answer = link.delete(name_path(_PATH, device))
     link.tell(answer, _describe_revoked(answer))
 

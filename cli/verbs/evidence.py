@@ -15,7 +15,7 @@ import typer
 from passerelle.a2a_mapping.members import text_at, texts_at, whole_at
 from passerelle.cli import check_evidence
 from passerelle.cli.exit_status import ExitStatus
-from passerelle.cli.verbs.verb import GatewayLink, add_verb, name_path
+from passerelle.cli.verbs.verb import GatewayLink, add_verb, make_group, name_path
 from passerelle.core.errors import ConfigInvalid, InvalidInput, RemoteError
 
 if TYPE_CHECKING:
@@ -25,11 +25,8 @@ _PATH: Final = "/v1/evidence"
 _PART_BYTES: Final = 1024 * 1024
 _SCOPES: Final = {"se_": "sessionId", "th_": "threadId", "task_": "taskId"}
 
-evidence: Final = typer.Typer(
-    help="Evidence: export, replay, review, verify, key, checker.",
-    epilog="Example: passerelle evidence export task_2f…",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+evidence: Final = make_group(
+    "Evidence: export, replay, review, verify, key, checker.", "evidence export task_2f…"
 )
 
 ScopeArgument = Annotated[
@@ -38,7 +35,7 @@ ScopeArgument = Annotated[
 TurnFlag = Annotated[str | None, typer.Option(help="Only this turn of a session or thread.")]
 ThroughFlag = Annotated[
     int | None,
-    typer.Option(min=1, help="The last sequence that may be in it [that of the newest]."),
+    typer.Option(min=1, help="The last sequence to include [the newest]."),
 ]
 OutFlag = Annotated[
     Path | None, typer.Option("--out", "-o", help="File to write [<evidence id>.jsonl.gz].")
@@ -53,7 +50,7 @@ def export(
     through: ThroughFlag = None,
     out: OutFlag = None,
 ) -> None:
-    """Write the facts of a scope to a file that can be checked elsewhere."""
+    """Write the events of a scope to a file that can be checked elsewhere."""
     _export(link, "", _compose(scope, turn, through), out)
 
 
@@ -65,7 +62,7 @@ def replay(
     through: ThroughFlag = None,
     out: OutFlag = None,
 ) -> None:
-    """Write what is needed to do it again: inputs, options, answers, in order."""
+    """Write what is needed to repeat the work: inputs, options, answers."""
     _export(link, "replay", _compose(scope, turn, through), out)
 
 
@@ -77,7 +74,7 @@ def review(
     through: ThroughFlag = None,
     out: OutFlag = None,
 ) -> None:
-    """Write what the facts say in sentences, and what they leave open."""
+    """Write what the events state in sentences, and what remains open."""
     _export(link, "review", _compose(scope, turn, through), out)
 
 
@@ -88,16 +85,16 @@ def verify(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A bundle.")],
     trust: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Fingerprint of a gateway, or id of the key of a device; may be given again."
-        ),
+        typer.Option(help="Fingerprint of a gateway, or id of a device's key; may be repeated."),
     ] = None,
     content: Annotated[
         list[Path] | None,
-        typer.Option("--file", help="Content that a fact names by its hash; may be given again."),
+        typer.Option(
+            "--file", help="Content to compare with hashes in the bundle; may be repeated."
+        ),
     ] = None,
 ) -> None:
-    """Check a bundle, and say who approved what; it takes no gateway."""
+    """Check a bundle, and print who approved what; needs no gateway."""
     given = [f"--trust={one}" for one in trust or ()]
     given += [f"--file={one}" for one in content or ()]
     status = check_evidence.main([*given, "--", str(file)])

@@ -24,14 +24,14 @@ def show_health(
         str | None, typer.Option(help="The gateway; else PASSERELLE_URL, else the settings.")
     ] = None,
     live: Annotated[
-        bool, typer.Option("--live", help="Ask only whether the process lives (/healthz).")
+        bool, typer.Option("--live", help="Check only whether the process lives (/healthz).")
     ] = False,
     timeout: Annotated[
         float, typer.Option(min=0.1, max=60, help="Longest wait for an answer, in seconds.")
     ] = 4.0,
     config: ConfigFlag = None,
 ) -> None:
-    """Say whether the gateway takes work (/readyz). Exit status 1 means no.
+    """Check whether the gateway accepts work (/readyz). Exit status 1 means no.
 
     It needs no token. The gateway is the one of this machine's settings, not that of a context.
     """

@@ -22,9 +22,9 @@ inbox_verb: Final = typer.Typer()
 def watch(
     link: GatewayLink,
     *,
-    once: Annotated[bool, typer.Option("--once", help="Show what is pending, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show pending approvals, and exit.")] = False,
     patience: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait for a gateway that is down.")
+        float, typer.Option(min=0, help="Seconds to wait for an unavailable gateway.")
     ] = 60.0,
 ) -> None:
     """Watch the inbox, and decide from it.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -13,11 +12,14 @@ import typer
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
 from passerelle.cli.verbs.verb import (
     GatewayLink,
+    PageFlag,
     add_verb,
     flatten,
     format_fields,
     format_table,
+    make_group,
     name_path,
+    name_repeat,
 )
 from passerelle.core.errors import InvalidInput
 
@@ -27,16 +29,10 @@ if TYPE_CHECKING:
 
     from passerelle.core.wire.json import Json, JsonObject
 
-jobs: Final = typer.Typer(
-    help="Jobs: submit, list, show, results, watch, cancel, retry.",
-    epilog="Example: passerelle jobs list",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+jobs: Final = make_group("Jobs: submit, list, show, results, watch, cancel, retry.", "jobs list")
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
 _PATH: Final = "/v1/jobs"
-_LOOK_S: Final = 0.5
 _OVER: Final = frozenset({"completed", "failed", "cancelled"})
 _STATES: Final = ("waiting", "running", "completed", "failed", "cancelled")
 
@@ -46,30 +42,29 @@ _STATES: Final = ("waiting", "running", "completed", "failed", "cancelled")
 )
 def submit(  # noqa: PLR0917  the flags of a verb
     link: GatewayLink,
-    title: Annotated[str, typer.Argument(metavar="TITLE", help="Its name.")],
+    title: Annotated[str, typer.Argument(metavar="TITLE", help="The title.")],
     agents: Annotated[
-        list[str], typer.Argument(metavar="AGENT...", help="Whom to send to; several get one text.")
+        list[str],
+        typer.Argument(metavar="AGENT...", help="Names of agents; several of them get one text."),
     ],
     text: Annotated[
-        list[str] | None, typer.Option("--text", help="An input; may be given again.")
+        list[str] | None, typer.Option("--text", help="An input; may be repeated.")
     ] = None,
     inputs: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="An input for each line that is not empty; - is stdin."),
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Items that run at once.")] = 8,
-    attempts: Annotated[int, typer.Option(min=1, help="How often an item is tried.")] = 1,
-    most_failed: Annotated[
-        int, typer.Option(min=0, help="The job fails where more items do in the end.")
-    ] = 0,
+    attempts: Annotated[int, typer.Option(min=1, help="Attempts for each item.")] = 1,
+    most_failed: Annotated[int, typer.Option(min=0, help="The job fails if more items fail.")] = 0,
     distinct: Annotated[
         bool, typer.Option("--distinct", help="Equal inputs make one item.")
     ] = False,
     progress: Annotated[
-        bool, typer.Option("--progress", help="Items show how far they are; they cost more.")
+        bool, typer.Option("--progress", help="Report the progress of items, at a higher cost.")
     ] = False,
 ) -> None:
-    """Begin a task for each of many inputs, or for each of many agents."""
+    """Start a task for each of many inputs, or for each of many agents."""
     given: list[Json] = [*(text or ()), *_read_lines(inputs)]
     if not given:
         raise typer.BadParameter("give a --text or --inputs", param_hint="'--text'")
@@ -99,8 +94,8 @@ def _read_lines(path: str | None) -> list[str]:
 @add_verb(jobs, "jobs list", "list")
 def list_all(
     link: GatewayLink,
-    limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 50,
-    page: Annotated[str | None, typer.Option(help="The page that a list before has named.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="Highest number of rows.")] = 50,
+    page: PageFlag = None,
 ) -> None:
     """List jobs, the newest first."""
     answer = link.read(_PATH, {"pageSize": limit, "pageToken": page})
@@ -109,7 +104,7 @@ def list_all(
 
 @add_verb(jobs, "jobs show se_2f…")
 def show(link: GatewayLink, job: JobArgument) -> None:
-    """Show a job and how far it is."""
+    """Show a job and its progress."""
     answer = link.read(name_path(_PATH, job))
     link.tell(answer, _describe(answer))
 
@@ -122,29 +117,38 @@ def results(
         Literal["waiting", "running", "completed", "failed", "cancelled"] | None,
         typer.Option(help="Only items in this state."),
     ] = None,
-    after: Annotated[int, typer.Option(min=0, help="Only items behind this one.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="How many at most.")] = 50,
+    after: Annotated[int, typer.Option(min=0, help="Only items after this one.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Highest number of rows.")] = 50,
 ) -> None:
-    """Show the items of a job: state, attempts, task, and what came of each."""
+    """Show the items of a job: state, attempts, task and result."""
     path = name_path(_PATH, job, "results")
     answer = link.read(path, {"state": state, "after": after, "limit": limit})
     link.tell(answer, _describe_results(answer))
 
 
 @add_verb(jobs, "jobs watch se_2f…")
-def watch(link: GatewayLink, job: JobArgument) -> None:
-    """Watch a job until it is over: a bar in a terminal, else a line a change.
+def watch(
+    link: GatewayLink,
+    job: JobArgument,
+    patience: Annotated[
+        float, typer.Option(min=0, help="Seconds for which the gateway may be unavailable.")
+    ] = 60.0,
+) -> None:
+    """Watch a job: a bar in a terminal, otherwise a line for each change.
 
-    It ends with status 0 when the job has completed, with 1 when it ended otherwise.
+    It ends with status 0 when the job has completed, with 1 when it ended otherwise, and lasts through restarts of the
+    gateway.
     """
+    from passerelle.cli.watch.job_stream import follow_job
+
+    status = ""
     with _open_board(link) as tell:
-        answer = link.read(name_path(_PATH, job))
-        tell(answer)
-        while text_at(answer, "status") not in _OVER:
-            time.sleep(_LOOK_S)
-            answer = link.read(name_path(_PATH, job))
+        for answer in follow_job(link.read, name_path(_PATH, job), patience):
             tell(answer)
-    raise typer.Exit(0 if text_at(answer, "status") == "completed" else 1)
+            status = text_at(answer, "status")
+            if status in _OVER:
+                break
+    raise typer.Exit(0 if status == "completed" else 1)
 
 
 def _open_board(link: GatewayLink) -> AbstractContextManager[Callable[[JsonObject], None]]:
@@ -166,9 +170,9 @@ def _open_board(link: GatewayLink) -> AbstractContextManager[Callable[[JsonObjec
 def cancel(
     link: GatewayLink,
     job: JobArgument,
-    reason: Annotated[str | None, typer.Option(help="Why.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Reason.")] = None,
 ) -> None:
-    """Begin nothing more of a job, and stop what runs; what has ended stays as it is."""
+    """Cancel a job: stop running items, start no more; ended ones are kept."""
     _tell_change(link, link.post(name_path(_PATH, job, "cancel"), {"reason": reason}))
 
 
@@ -178,18 +182,17 @@ def retry(
     job: JobArgument,
     item: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Only this item; may be given again. Else all that failed."),
+        typer.Option(min=1, help="Only this item; may be repeated. Default: all failed ones."),
     ] = None,
 ) -> None:
-    """Try items of a job again that failed or were cancelled."""
+    """Retry failed and cancelled items of a job."""
     given: list[Json] = [*(item or ())]
     _tell_change(link, link.post(name_path(_PATH, job, "retry"), {"items": given}))
 
 
 def _tell_change(link: GatewayLink, answer: JsonObject) -> None:
     job = object_at(answer, "job")
-    again = ["as before"] if answer.get("repeated") else []
-    link.tell(answer, ["  ".join([text_at(job, "jobId"), _name_counts(job), *again])])
+    link.tell(answer, ["  ".join([text_at(job, "jobId"), _name_counts(job), *name_repeat(answer)])])
 
 
 def _name_counts(job: JsonObject) -> str:

@@ -23,7 +23,7 @@ _WIDEST: Final = 60
 
 @add_verb(overview, "overview --data-dir ./state", "overview")
 def show(link: GatewayLink) -> None:
-    """Show what is open, what waits for a person, and how the gateway stands.
+    """Show open work, what waits for a person, and the state of the gateway.
 
     Takes tasks:oversee for tasks and approvals, runtime:operate for the rest.
     """

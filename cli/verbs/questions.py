@@ -32,7 +32,7 @@ def evaluate(
     *,
     about: Annotated[_About, typer.Option(help="What the rules are about.")] = "asks",
     agent: Annotated[str | None, typer.Option(help="The agent that asks, or is called.")] = None,
-    text: Annotated[str | None, typer.Option(help="What an agent would be sent.")] = None,
+    text: Annotated[str | None, typer.Option(help="The message to the agent.")] = None,
     action_type: Annotated[
         str | None, typer.Option(help="Such as tool_call, command, file_change, network.")
     ] = None,
@@ -49,7 +49,7 @@ def evaluate(
         bool, typer.Option("--destructive", help="The caller states that it destroys something.")
     ] = False,
 ) -> None:
-    """Say what policy would decide, and why; nothing is recorded or asked."""
+    """Show what policy would decide, and why; nothing is recorded."""
     subject: dict[str, Json] = {
         "tool": tool,
         "arguments": None if args is None else _read_args(args),
@@ -78,7 +78,7 @@ def cancel(
     link: GatewayLink,
     question: Annotated[str, typer.Argument(metavar="ID", help="Id of the approval.")],
 ) -> None:
-    """Withdraw a pending approval that you asked for; others deny it."""
+    """Withdraw a pending approval that you requested; others deny it."""
     told = link.post(name_path(_PATH, question, "cancel"))
     link.tell(told, [f"{text_at(object_at(told, 'action'), 'state')}  {question}"])
 
@@ -115,7 +115,7 @@ MuteFlag = Annotated[
         min=1,
         max=MOST_MIN,
         metavar="MINUTES",
-        help="Send no pushes for this agent for so long, except at high risk.",
+        help="Mute pushes for this agent for so long, except at high risk.",
     ),
 ]
 

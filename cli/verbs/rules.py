@@ -43,12 +43,12 @@ def set_rules(
         Path, typer.Argument(metavar="FILE", help="YAML with `rules`, and `owners` if wanted.")
     ],
     *,
-    rev: Annotated[int, typer.Option(min=1, help="The rev that `approvals rules` has shown.")],
+    rev: Annotated[int, typer.Option(min=1, help="The rev printed by `approvals rules`.")],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be decided otherwise.")
+        bool, typer.Option("--dry-run", help="Only show which decisions would change.")
     ] = False,
     tries: Annotated[
-        int, typer.Option(min=0, max=1_000, help="How many recorded cases are looked at.")
+        int, typer.Option(min=0, max=1_000, help="Number of recorded cases to compare.")
     ] = 200,
 ) -> None:
     """Replace the edited rules at every instance; those of the file stay."""
@@ -62,9 +62,9 @@ def set_rules(
 def dry_run(
     link: GatewayLink,
     policy: PolicyFlag,
-    limit: Annotated[int, typer.Option(min=1, max=_MOST, help="How many at most.")] = 200,
+    limit: Annotated[int, typer.Option(min=1, max=_MOST, help="Highest number of rows.")] = 200,
 ) -> None:
-    """Say what other rules would have decided of what was asked lately."""
+    """Show what other rules would have decided about recent requests."""
     answer = link.post("/v1/policy/try", {"policy": _choose(_read(policy)), "limit": limit})
     link.tell(answer, _compare(answer))
 

@@ -9,11 +9,14 @@ import typer
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.cli.verbs.verb import (
     GatewayLink,
+    PageFlag,
     add_verb,
     flatten,
     format_fields,
     format_table,
+    make_group,
     name_path,
+    name_repeat,
 )
 from passerelle.core.errors import InvalidInput
 from passerelle.runtime.common.durations import parse_duration
@@ -23,11 +26,8 @@ if TYPE_CHECKING:
 
     from passerelle.core.wire.json import Json, JsonObject
 
-schedules: Final = typer.Typer(
-    help="Schedules: create, list, show, history, pause, resume, run, delete.",
-    epilog="Example: passerelle schedules list",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+schedules: Final = make_group(
+    "Schedules: create, list, show, history, pause, resume, run, delete.", "schedules list"
 )
 
 ScheduleArgument = Annotated[str, typer.Argument(metavar="SCHEDULE", help="Id of the schedule.")]
@@ -42,34 +42,33 @@ _PATH: Final = "/v1/schedules"
 )
 def create(  # noqa: PLR0917  the flags of a verb
     link: GatewayLink,
-    title: Annotated[str, typer.Argument(metavar="TITLE", help="Its name.")],
-    agent: Annotated[str, typer.Argument(metavar="AGENT", help="Whom to send to.")],
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to send.")],
+    title: Annotated[str, typer.Argument(metavar="TITLE", help="The title.")],
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="Name of the agent.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The message.")],
     cron: Annotated[
         str | None, typer.Option(help="Minute, hour, day, month, day of the week.")
     ] = None,
     every: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Instead of --cron: 90s, 15m, 1h30m.")
     ] = None,
-    timezone: Annotated[str, typer.Option(metavar="ZONE", help="Of --cron.")] = "UTC",
+    timezone: Annotated[str, typer.Option(metavar="ZONE", help="Time zone of --cron.")] = "UTC",
     missed: Annotated[
         Literal["skip", "once", "all"],
-        typer.Option(
-            help="What becomes of ticks whose time went by: nothing, one run, a run each."
-        ),
+        typer.Option(help="Missed ticks: start no run, one run, or one for each."),
     ] = "once",
     overlap: Annotated[
         Literal["skip", "wait", "replace", "allow"],
-        typer.Option(help="What becomes of a tick while a run goes on."),
+        typer.Option(help="A tick during a run: drop it, queue it, replace the run, or run both."),
     ] = "skip",
     jitter: Annotated[
-        str, typer.Option(metavar="DURATION", help="Each tick is later by a part of this.")
+        str, typer.Option(metavar="DURATION", help="Random delay of each tick, up to this.")
     ] = "0s",
     grace: Annotated[
-        str, typer.Option(metavar="DURATION", help="How late a tick may be and is not missed.")
+        str,
+        typer.Option(metavar="DURATION", help="How late a tick may be before it counts as missed."),
     ] = "60s",
 ) -> None:
-    """Send a message to an agent again and again."""
+    """Send a message to an agent at regular times."""
     body: dict[str, Json] = {
         "title": title,
         "agent": agent,
@@ -98,8 +97,8 @@ def _read_seconds(flag: str, text: str) -> int:
 @add_verb(schedules, "schedules list", "list")
 def list_all(
     link: GatewayLink,
-    limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 50,
-    page: Annotated[str | None, typer.Option(help="The page that a list before has named.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="Highest number of rows.")] = 50,
+    page: PageFlag = None,
 ) -> None:
     """List schedules, the newest first."""
     answer = link.read(_PATH, {"pageSize": limit, "pageToken": page})
@@ -117,8 +116,8 @@ def show(link: GatewayLink, schedule: ScheduleArgument) -> None:
 def history(
     link: GatewayLink,
     schedule: ScheduleArgument,
-    after: Annotated[int, typer.Option(min=0, help="Only steps behind this sequence.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 100,
+    after: Annotated[int, typer.Option(min=0, help="Only steps after this sequence.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="Highest number of rows.")] = 100,
 ) -> None:
     """Show the steps of a schedule in order: ticks, runs, pauses."""
     answer = link.read(name_path(_PATH, schedule, "history"), {"after": after, "limit": limit})
@@ -127,25 +126,25 @@ def history(
 
 @add_verb(schedules, "schedules pause se_2f…", changes=True)
 def pause(link: GatewayLink, schedule: ScheduleArgument) -> None:
-    """Let no tick count until the schedule is resumed; runs that have begun go on."""
+    """Pause a schedule: no new runs; active runs continue."""
     _tell_change(link, link.post(name_path(_PATH, schedule, "pause")))
 
 
 @add_verb(schedules, "schedules resume se_2f…", changes=True)
 def resume(link: GatewayLink, schedule: ScheduleArgument) -> None:
-    """Let ticks count again, from the next one on."""
+    """Resume a schedule from its next tick on."""
     _tell_change(link, link.post(name_path(_PATH, schedule, "resume")))
 
 
 @add_verb(schedules, "schedules run se_2f…", changes=True)
 def run(link: GatewayLink, schedule: ScheduleArgument) -> None:
-    """Run a schedule now, whatever else goes on."""
+    """Start a run of a schedule now."""
     _tell_change(link, link.post(name_path(_PATH, schedule, "run")))
 
 
 @add_verb(schedules, "schedules delete se_2f…", changes=True)
 def delete(link: GatewayLink, schedule: ScheduleArgument) -> None:
-    """Begin no further run; runs that have begun go on, and the history stays."""
+    """Delete a schedule; active runs continue, and the history is kept."""
     _tell_change(link, link.delete(name_path(_PATH, schedule)))
 
 
@@ -153,8 +152,10 @@ def _tell_change(link: GatewayLink, answer: JsonObject) -> None:
     schedule = object_at(answer, "schedule")
     said = [text_at(schedule, "scheduleId"), text_at(schedule, "status")]
     next_at = text_at(schedule, "nextAt")
-    again = ["as before"] if answer.get("repeated") else []
-    link.tell(answer, ["  ".join([*said, *([f"next {next_at}"] if next_at else []), *again])])
+    link.tell(
+        answer,
+        ["  ".join([*said, *([f"next {next_at}"] if next_at else []), *name_repeat(answer)])],
+    )
 
 
 def _name_times(schedule: JsonObject) -> str:

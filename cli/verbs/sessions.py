@@ -10,11 +10,14 @@ from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts
 from passerelle.cli.verbs.tasks import VersionFlag
 from passerelle.cli.verbs.verb import (
     GatewayLink,
+    PageFlag,
     add_verb,
     flatten,
     format_fields,
     format_table,
+    make_group,
     name_path,
+    name_repeat,
 )
 
 if TYPE_CHECKING:
@@ -22,25 +25,24 @@ if TYPE_CHECKING:
 
     from passerelle.core.wire.json import Json, JsonObject
 
-sessions: Final = typer.Typer(
-    help="Sessions: list, show, open, rename, interrupt, rollback, compact.",
-    epilog="Example: passerelle sessions list",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+sessions: Final = make_group(
+    "Sessions: list, show, open, rename, interrupt, rollback, compact.", "sessions list"
 )
 
 SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Id of the session.")]
 LabelFlag = Annotated[
     list[str] | None,
-    typer.Option("--label", metavar="NAME=TEXT", help="May be given again; no text removes it."),
+    typer.Option(
+        "--label", metavar="NAME=TEXT", help="May be repeated; an empty text removes the label."
+    ),
 ]
 
 
 @add_verb(sessions, "sessions list", "list")
 def list_all(
     link: GatewayLink,
-    limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 50,
-    page: Annotated[str | None, typer.Option(help="The page that a list before has named.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="Highest number of rows.")] = 50,
+    page: PageFlag = None,
 ) -> None:
     """List sessions, the newest activity first."""
     answer = link.read("/v1/sessions", {"pageSize": limit, "pageToken": page})
@@ -51,14 +53,12 @@ def list_all(
 def show(
     link: GatewayLink,
     session: SessionArgument,
-    limit: Annotated[
-        int, typer.Option(min=1, max=1000, help="How many of the newest events to look at.")
-    ] = 200,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of events.")] = 200,
     before: Annotated[
         int | None, typer.Option(min=1, help="Only events before this sequence.")
     ] = None,
 ) -> None:
-    """Show a session: its threads, what is open, and what was said last."""
+    """Show a session: threads, open work and the newest events."""
     path = name_path("/v1/sessions", session)
     answer = link.read(path, {"limit": limit, "before": before})
     link.tell(answer, _describe(answer))
@@ -67,10 +67,10 @@ def show(
 @add_verb(sessions, 'sessions open "Boats in the harbour" --label team=north', "open", changes=True)
 def open_one(
     link: GatewayLink,
-    title: Annotated[str, typer.Argument(metavar="TITLE", help="Its name.")],
+    title: Annotated[str, typer.Argument(metavar="TITLE", help="The title.")],
     label: LabelFlag = None,
 ) -> None:
-    """Open a session with a name; contexts are put into it by its id."""
+    """Open a session with a title; contexts are added by its id."""
     _tell_change(link, link.post("/v1/sessions", {"title": title, "labels": _read_labels(label)}))
 
 
@@ -82,7 +82,7 @@ def rename(
     label: LabelFlag = None,
     version: VersionFlag = None,
 ) -> None:
-    """Give a session another title or other labels; what is left out stays."""
+    """Change title or labels of a session; omitted ones are not changed."""
     labels = _read_labels(label)
     if title is None and not labels:
         raise typer.BadParameter("give a TITLE or a --label", param_hint="'TITLE'")
@@ -96,9 +96,9 @@ def interrupt(
     session: SessionArgument,
     thread: Annotated[str | None, typer.Option(help="Only in this thread.")] = None,
     turn: Annotated[str | None, typer.Option(help="Only this turn.")] = None,
-    reason: Annotated[str | None, typer.Option(help="Why.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Reason.")] = None,
 ) -> None:
-    """Stop what is under way in a session."""
+    """Stop the running work of a session."""
     answer = link.post(
         name_path("/v1/sessions", session, "interrupt"),
         {"threadId": thread, "turnId": turn, "reason": reason},
@@ -111,10 +111,10 @@ def interrupt(
 def rollback(
     link: GatewayLink,
     thread: Annotated[str, typer.Argument(metavar="THREAD", help="Id of the thread.")],
-    to: Annotated[str, typer.Option(metavar="TURN", help="The last turn that stands.")],
-    reason: Annotated[str | None, typer.Option(help="Why.")] = None,
+    to: Annotated[str, typer.Option(metavar="TURN", help="The last turn to keep.")],
+    reason: Annotated[str | None, typer.Option(help="Reason.")] = None,
 ) -> None:
-    """Take a thread back to the end of a turn; what came behind it stays readable."""
+    """Return a thread to the end of a turn; later turns stay readable."""
     answer = link.post(
         name_path("/v1/threads", thread, "rollback"), {"toTurn": to, "reason": reason}
     )
@@ -122,9 +122,8 @@ def rollback(
 
 
 def _describe_rollback(answer: JsonObject) -> Iterator[str]:
-    again = ["as before"] if answer.get("repeated") else []
     boundary = [text_at(answer, "boundaryId")] if answer.get("boundaryId") else []
-    yield "  ".join([text_at(answer, "outcome"), *boundary, *again])
+    yield "  ".join([text_at(answer, "outcome"), *boundary, *name_repeat(answer)])
     for task in texts_at(answer, "tasks"):
         yield f"left behind: {task}"
     for agent in texts_at(answer, "renewed"):
@@ -135,12 +134,12 @@ def _describe_rollback(answer: JsonObject) -> Iterator[str]:
 def compact(
     link: GatewayLink,
     thread: Annotated[str, typer.Argument(metavar="THREAD", help="Id of the thread.")],
-    to: Annotated[str, typer.Option(metavar="TURN", help="The last turn that is summed up.")],
+    to: Annotated[str, typer.Option(metavar="TURN", help="The last turn of the summary.")],
     text: Annotated[str | None, typer.Argument(metavar="TEXT", help="The summary.")] = None,
-    task: Annotated[str | None, typer.Option(help="The task whose artifact it is.")] = None,
+    task: Annotated[str | None, typer.Option(help="Task with the summary as an artifact.")] = None,
     artifact: Annotated[str | None, typer.Option(help="Id of that artifact.")] = None,
 ) -> None:
-    """Have a summary stand for a thread up to a turn; nothing before it is gone."""
+    """Add a summary of a thread up to a turn; nothing is deleted."""
     if (task is None) != (artifact is None):
         raise typer.BadParameter("go together", param_hint="'--task' and '--artifact'")
     source: JsonObject | None = None if task is None else {"taskId": task, "artifactId": artifact}
@@ -152,9 +151,8 @@ def compact(
 
 
 def _describe_boundary(answer: JsonObject) -> Iterator[str]:
-    again = ["as before"] if answer.get("repeated") else []
     span = f"events {answer.get('first')} to {answer.get('covers')}"
-    yield "  ".join([text_at(answer, "boundaryId"), span, *again])
+    yield "  ".join([text_at(answer, "boundaryId"), span, *name_repeat(answer)])
     for one in texts_at(answer, "stillOpen"):
         yield f"still open: {one}"
     for one in texts_at(answer, "missing"):
@@ -176,8 +174,7 @@ def _read_labels(given: list[str] | None) -> JsonObject | None:
 def _tell_change(link: GatewayLink, answer: JsonObject) -> None:
     session = object_at(answer, "session")
     said = [text_at(session, "sessionId"), f"version {answer.get('version')}"]
-    again = ["as before"] if answer.get("repeated") else []
-    link.tell(answer, ["  ".join([*said, *again, text_at(session, "title")])])
+    link.tell(answer, ["  ".join([*said, *name_repeat(answer), text_at(session, "title")])])
 
 
 def _list(found: list[JsonObject], next_page: str) -> Iterator[str]:

@@ -10,11 +10,14 @@ import typer
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
 from passerelle.cli.verbs.verb import (
     GatewayLink,
+    PageFlag,
     add_verb,
     flatten,
     format_fields,
     format_table,
+    make_group,
     name_path,
+    name_repeat,
 )
 from passerelle.core.errors import InvalidInput
 from passerelle.runtime.common.durations import parse_duration
@@ -24,11 +27,9 @@ if TYPE_CHECKING:
 
     from passerelle.core.wire.json import Json, JsonObject
 
-subagents: Final = typer.Typer(
-    help="Subagents: list, show, events, spawn, send, wait, resume, close.",
-    epilog="Example: passerelle subagents list --task task_2f…",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+subagents: Final = make_group(
+    "Subagents: list, show, events, spawn, send, wait, resume, close.",
+    "subagents list --task task_2f…",
 )
 
 SubagentArgument = Annotated[str, typer.Argument(metavar="SUBAGENT", help="Id of the subagent.")]
@@ -62,10 +63,10 @@ def show(link: GatewayLink, subagent: SubagentArgument) -> None:
 def events(
     link: GatewayLink,
     subagent: SubagentArgument,
-    limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 100,
-    page: Annotated[str | None, typer.Option(help="The page that a list before has named.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="Highest number of rows.")] = 100,
+    page: PageFlag = None,
 ) -> None:
-    """Show what a subagent has lived through, in order."""
+    """Show the events of a subagent in order."""
     query: dict[str, Json] = {"pageSize": limit, "pageToken": page}
     answer = link.read(name_path(_PATH, subagent, "events"), query)
     link.tell(answer, _describe_events(answer))
@@ -74,13 +75,13 @@ def events(
 @add_verb(subagents, "subagents spawn echo 'Look it up' --parent task_2f…", changes=True)
 def spawn(
     link: GatewayLink,
-    agent: Annotated[str, typer.Argument(metavar="AGENT", help="Whom to send to.")],
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to send.")],
-    parent: Annotated[str | None, typer.Option(help="The task that it is a child of.")] = None,
-    session: Annotated[str | None, typer.Option(help="The session that it is put into.")] = None,
-    title: Annotated[str | None, typer.Option(help="Name of its task.")] = None,
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="Name of the agent.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The message.")],
+    parent: Annotated[str | None, typer.Option(help="Its parent task.")] = None,
+    session: Annotated[str | None, typer.Option(help="Its session.")] = None,
+    title: Annotated[str | None, typer.Option(help="Title of its task.")] = None,
 ) -> None:
-    """Have an agent work on something in a context of its own."""
+    """Start work at an agent in a separate context."""
     body: dict[str, Json] = {
         "agent": agent,
         "text": text,
@@ -95,7 +96,7 @@ def spawn(
 def send(
     link: GatewayLink,
     subagent: SubagentArgument,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to send.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The message.")],
 ) -> None:
     """Send a further message to a subagent."""
     _tell_change(link, link.post(name_path(_PATH, subagent, "input"), {"text": text}))
@@ -104,15 +105,15 @@ def send(
 @add_verb(subagents, "subagents wait sub_2f…~1~echo sub_2f…~1~report --timeout 5m")
 def wait(
     link: GatewayLink,
-    names: Annotated[list[str], typer.Argument(metavar="SUBAGENT...", help="Whom to wait for.")],
+    names: Annotated[list[str], typer.Argument(metavar="SUBAGENT...", help="Ids of subagents.")],
     mode: Annotated[
-        Literal["any", "all"], typer.Option(help="Until one of them works on nothing, or all.")
+        Literal["any", "all"], typer.Option(help="Wait for one of them, or for all.")
     ] = "all",
     timeout: Annotated[
-        str, typer.Option(metavar="DURATION", help="How long at most: 90s, 15m.")
+        str, typer.Option(metavar="DURATION", help="Longest wait: 90s, 15m.")
     ] = "10m",
 ) -> None:
-    """Wait until subagents work on nothing.
+    """Wait until subagents have no work in progress.
 
     It ends with status 0 when they do, with 1 when the time is over before.
     """
@@ -138,9 +139,9 @@ def wait(
 def resume(
     link: GatewayLink,
     subagent: SubagentArgument,
-    reason: Annotated[str | None, typer.Option(help="Why.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Reason.")] = None,
 ) -> None:
-    """Have a subagent go on after a break."""
+    """Continue a subagent after an interruption."""
     _tell_change(link, link.post(name_path(_PATH, subagent, "resume"), {"reason": reason}))
 
 
@@ -148,17 +149,16 @@ def resume(
 def close(
     link: GatewayLink,
     subagent: SubagentArgument,
-    reason: Annotated[str | None, typer.Option(help="Why.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Reason.")] = None,
 ) -> None:
-    """Stop a subagent, and let its context go."""
+    """Stop a subagent, and close its context."""
     _tell_change(link, link.post(name_path(_PATH, subagent, "close"), {"reason": reason}))
 
 
 def _tell_change(link: GatewayLink, answer: JsonObject) -> None:
     subagent = object_at(answer, "subagent")
     said = [text_at(subagent, "subagentId"), text_at(answer, "outcome"), text_at(answer, "taskId")]
-    again = ["as before"] if answer.get("repeated") else []
-    link.tell(answer, ["  ".join([one for one in (*said, *again) if one])])
+    link.tell(answer, ["  ".join([one for one in (*said, *name_repeat(answer)) if one])])
 
 
 def _list(found: list[JsonObject]) -> Iterator[str]:

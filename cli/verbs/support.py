@@ -18,7 +18,7 @@ def support_bundle(
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
-    """Write one file for whoever helps: settings, versions, metrics; no secrets.
+    """Write a file for support: settings, versions, metrics; no secrets.
 
     No message, task or fact is in it. Look through it before you send it: names, addresses and rules of yours are.
     """

@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 
 changes: Final = typer.Typer()
 
-ReasonFlag = Annotated[str | None, typer.Option(help="Why; it is kept with the change.")]
-SubtreeFlag = Annotated[
-    bool, typer.Option("--subtree", help="The tasks below it are told as well.")
-]
+ReasonFlag = Annotated[str | None, typer.Option(help="Reason, recorded with the change.")]
+SubtreeFlag = Annotated[bool, typer.Option("--subtree", help="Also apply it to the tasks below.")]
 KindArgument = Annotated[
     str,
     typer.Argument(metavar="KIND", help="parent, child, blocks, blocked_by, source_task, …"),
@@ -37,7 +35,7 @@ def pause(
     subtree: SubtreeFlag = False,
     version: VersionFlag = None,
 ) -> None:
-    """Hold a task: nothing more is sent for it.
+    """Pause a task: nothing more is sent for it.
 
     Its run is kept, and what its agent does meanwhile is taken up when it is resumed.
     """
@@ -67,7 +65,7 @@ def give(
     ],
     version: VersionFlag = None,
 ) -> None:
-    """Transfer a task to another owner; from then on it is theirs alone.
+    """Transfer a task to another owner, who is then its only owner.
 
     Refused for a task that has ended, has a pending approval, or has other tasks that depend on it.
     """
@@ -83,10 +81,10 @@ def cancel(
     task: TaskArgument,
     reason: ReasonFlag = None,
     subtree: Annotated[
-        bool, typer.Option("--subtree", help="Its child tasks are cancelled with it.")
+        bool, typer.Option("--subtree", help="Also cancel its child tasks.")
     ] = False,
     here_only: Annotated[
-        bool, typer.Option("--here-only", help="The task ends here; its agent is not told.")
+        bool, typer.Option("--here-only", help="End the task only here; its agent is not notified.")
     ] = False,
 ) -> None:
     """Stop a task.
@@ -108,13 +106,13 @@ def cancel(
 def update(
     link: GatewayLink,
     task: TaskArgument,
-    title: Annotated[str | None, typer.Option(help="Name for lists.")] = None,
-    objective: Annotated[str | None, typer.Option(help="What is to be done.")] = None,
+    title: Annotated[str | None, typer.Option(help="Title in lists.")] = None,
+    objective: Annotated[str | None, typer.Option(help="The objective.")] = None,
     priority: Annotated[int | None, typer.Option(help="-100 to 100.")] = None,
-    assignee: Annotated[str | None, typer.Option(help="Agent that it goes to.")] = None,
+    assignee: Annotated[str | None, typer.Option(help="Agent that it is assigned to.")] = None,
     version: VersionFlag = None,
 ) -> None:
-    """Change what describes a task.
+    """Change the description of a task.
 
     What is left out stays. A task that has ended does not change.
     """
@@ -132,16 +130,18 @@ def update(
 def progress(
     link: GatewayLink,
     task: TaskArgument,
-    percent: Annotated[int | None, typer.Option(min=0, max=100, help="How far it is.")] = None,
+    percent: Annotated[
+        int | None, typer.Option(min=0, max=100, help="Progress in percent.")
+    ] = None,
     phase: Annotated[
         str | None,
-        typer.Option(help="planning, working, waiting, verifying, delivering, or an own word."),
+        typer.Option(help="planning, working, waiting, verifying, delivering, or your own."),
     ] = None,
-    step: Annotated[str | None, typer.Option(help="What is done at this moment.")] = None,
-    summary: Annotated[str | None, typer.Option(help="What was done so far.")] = None,
+    step: Annotated[str | None, typer.Option(help="The current step.")] = None,
+    summary: Annotated[str | None, typer.Option(help="Work done so far.")] = None,
     version: VersionFlag = None,
 ) -> None:
-    """Say how far a task is; what is left out stays."""
+    """Set the progress of a task; omitted members are not changed."""
     _change(
         link,
         task,
@@ -158,10 +158,10 @@ def progress(
 def complete(
     link: GatewayLink,
     task: TaskArgument,
-    summary: Annotated[str | None, typer.Option(help="What came of it.")] = None,
+    summary: Annotated[str | None, typer.Option(help="The result.")] = None,
     version: VersionFlag = None,
 ) -> None:
-    """End a task well, if every fact is there.
+    """Complete a task, if nothing is missing.
 
     The agent has ended, its artifacts are stored, and the delivery is recorded; what is missing is named.
     """
@@ -172,7 +172,9 @@ def complete(
 def fail(
     link: GatewayLink,
     task: TaskArgument,
-    code: Annotated[str | None, typer.Option(help="For programs, such as no_budget.")] = None,
+    code: Annotated[
+        str | None, typer.Option(help="Error code for programs, such as no_budget.")
+    ] = None,
     reason: ReasonFlag = None,
     version: VersionFlag = None,
 ) -> None:
@@ -185,13 +187,11 @@ def retry(
     link: GatewayLink,
     task: TaskArgument,
     reason: Annotated[str, typer.Argument(help="Why; it is kept with the attempt.")],
-    agent: Annotated[
-        str | None, typer.Option(help="Another agent than the one asked first.")
-    ] = None,
+    agent: Annotated[str | None, typer.Option(help="Use another agent.")] = None,
     subtree: SubtreeFlag = False,
     version: VersionFlag = None,
 ) -> None:
-    """Try a task again that has ended or is lost.
+    """Retry a task that has ended or is lost.
 
     Callers who have seen it end see it go on under another id, in the same context. Below it, what has not completed is
     tried again.
@@ -208,7 +208,7 @@ def link_to(
     target: TargetArgument,
     reason: ReasonFlag = None,
 ) -> None:
-    """Make an edge from a task.
+    """Create an edge from a task.
 
     It leads to another task, or to something else that has a name: an artifact, a thread.
     """

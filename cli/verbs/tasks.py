@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
@@ -15,22 +16,17 @@ from passerelle.cli.verbs.task_text import (
     list_subtree,
     list_tasks,
 )
-from passerelle.cli.verbs.verb import GatewayLink, add_verb, name_path
+from passerelle.cli.verbs.verb import GatewayLink, PageFlag, add_verb, make_group, name_path
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
 
-tasks: Final = typer.Typer(
-    help="Tasks: list, show, create, send, steer.",
-    epilog="Example: passerelle tasks list --status running",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+tasks: Final = make_group("Tasks: list, show, create, send, steer.", "tasks list --status running")
 
 TaskArgument = Annotated[str, typer.Argument(metavar="TASK", help="Id of the task.")]
 VersionFlag = Annotated[
     int | None,
-    typer.Option(min=1, help="Only if the task still has this version, as show tells it."),
+    typer.Option(min=1, help="Only if it still has this version, as printed by show."),
 ]
 SessionFlag = Annotated[str | None, typer.Option(help="Id of a session.")]
 ContextFlag = Annotated[str | None, typer.Option(help="Id of a context: a conversation.")]
@@ -45,23 +41,23 @@ def list_all(
     link: GatewayLink,
     *,
     status: Annotated[
-        list[str] | None, typer.Option(help="Only in this status; may be given again.")
+        list[str] | None, typer.Option(help="Only in this status; may be repeated.")
     ] = None,
     agent: Annotated[str | None, typer.Option(help="Only of this agent.")] = None,
     session: SessionFlag = None,
     context: ContextFlag = None,
     since: Annotated[
-        str | None, typer.Option(help="Only with a status from then on: 2026-01-31T12:00:00Z.")
+        str | None, typer.Option(help="Only with a change of status since: 2026-01-31T12:00:00Z.")
     ] = None,
-    until: Annotated[str | None, typer.Option(help="Only with a status from before.")] = None,
-    text: Annotated[str | None, typer.Option(help="Only with this in the title.")] = None,
+    until: Annotated[str | None, typer.Option(help="Only with a change of status before.")] = None,
+    text: Annotated[str | None, typer.Option(help="Only with this text in the title.")] = None,
     find: Annotated[
-        str | None, typer.Option(help="Only with this id, of whatever of it, or title.")
+        str | None, typer.Option(help="Only with this id (of any kind) or title.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 50,
-    page: Annotated[str | None, typer.Option(help="The page that a list before has named.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="Highest number of rows.")] = 50,
+    page: PageFlag = None,
     all_owners: Annotated[
-        bool, typer.Option("--all-owners", help="Those of everybody; takes tasks:oversee.")
+        bool, typer.Option("--all-owners", help="Tasks of all owners; needs tasks:oversee.")
     ] = False,
 ) -> None:
     """List tasks, the newest change of status first."""
@@ -96,7 +92,7 @@ def show(link: GatewayLink, task: TaskArgument) -> None:
 
 @add_verb(tasks, "tasks explain task_2f…")
 def explain(link: GatewayLink, task: TaskArgument) -> None:
-    """Say why a task is as it is.
+    """Explain the state of a task.
 
     Which agent and why, policy, limits, what it waits for, retries, its end: each reason with the fact it is made of.
     """
@@ -111,15 +107,18 @@ def create(
     objective: TextArgument,
     *,
     title: Annotated[
-        str | None, typer.Option(help="Name for lists; else how the text begins.")
+        str | None, typer.Option(help="Title in lists; default: the beginning of the text.")
     ] = None,
     priority: Annotated[int, typer.Option(help="-100 to 100.")] = 0,
-    parent: Annotated[str | None, typer.Option(help="Task that it is a part of.")] = None,
+    parent: Annotated[str | None, typer.Option(help="Parent task.")] = None,
     session: SessionFlag = None,
     context: ContextFlag = None,
-    draft: Annotated[bool, typer.Option("--draft", help="Not meant to be started yet.")] = False,
+    draft: Annotated[bool, typer.Option("--draft", help="Create it as a draft.")] = False,
+    profile: Annotated[
+        str | None, typer.Option(help="Profile for routing by passerelle: a tier, or JSON.")
+    ] = None,
 ) -> None:
-    """Create a task for an agent, without starting it."""
+    """Create a task for an agent, without starting it; passerelle chooses one."""
     answer = link.post(
         "/v1/tasks",
         {
@@ -131,9 +130,20 @@ def create(
             "sessionId": session,
             "contextId": context,
             "draft": draft,
+            "profile": read_profile(profile),
         },
     )
     tell_change(link, answer)
+
+
+def read_profile(text: str | None) -> JsonObject | None:
+    """What a task asks of an agent: a JSON object, or a tier alone."""
+    if text is None or not text.startswith("{"):
+        return None if text is None else {"tier": text}
+    try:
+        return cast("JsonObject", json.loads(text))
+    except ValueError as error:
+        raise typer.BadParameter(f"is no JSON: {error}", param_hint="--profile") from None
 
 
 @add_verb(tasks, "tasks start task_2f…", changes=True)
@@ -141,9 +151,12 @@ def start(
     link: GatewayLink,
     task: TaskArgument,
     text: Annotated[
-        str | None, typer.Option(help="Say this in place of the objective; - reads standard input.")
+        str | None,
+        typer.Option(help="Text to send instead of the objective; - reads standard input."),
     ] = None,
-    agent: Annotated[str | None, typer.Option(help="To this agent, not to its own.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(help="Send it to this agent instead of its own.")
+    ] = None,
     version: VersionFlag = None,
 ) -> None:
     """Send a task to its agent."""
@@ -157,7 +170,7 @@ def send(
     link: GatewayLink,
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="Name of the agent.")],
     text: TextArgument,
-    task: Annotated[str | None, typer.Option(help="Go on with this task.")] = None,
+    task: Annotated[str | None, typer.Option(help="Send it to this task.")] = None,
     context: ContextFlag = None,
     session: SessionFlag = None,
 ) -> None:

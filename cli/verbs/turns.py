@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from passerelle.a2a_mapping.members import objects_at, text_at, texts_at
-from passerelle.cli.verbs.verb import GatewayLink, add_verb, format_table, name_path
+from passerelle.cli.verbs.verb import GatewayLink, add_verb, format_table, make_group, name_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from passerelle.core.wire.json import JsonObject
 
-turns: Final = typer.Typer(
-    help="Turns that wait in a thread: list, promote, remove, policy.",
-    epilog="Example: passerelle turns list th_2f…",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+turns: Final = make_group(
+    "Turns that wait in a thread: list, promote, remove, policy.", "turns list th_2f…"
 )
 
 ThreadArgument = Annotated[str, typer.Argument(metavar="THREAD", help="Id of the thread.")]
@@ -32,28 +29,28 @@ _PATH: Final = "/v1/threads"
 
 @add_verb(turns, "turns list th_2f…", "list")
 def list_all(link: GatewayLink, thread: ThreadArgument) -> None:
-    """List the turns that wait in a thread, in their order."""
+    """List the waiting turns of a thread in order."""
     answer = link.read(name_path(_PATH, thread, "queue"))
     link.tell(answer, _list(answer))
 
 
 @add_verb(turns, "turns promote th_2f… turn_2f…", changes=True)
 def promote(link: GatewayLink, thread: ThreadArgument, turn: TurnArgument) -> None:
-    """Have a turn go before all others that wait."""
+    """Move a waiting turn to the front."""
     answer = link.post(name_path(_PATH, thread, "queue", turn, "promote"))
     link.tell(answer, _list(answer))
 
 
 @add_verb(turns, "turns remove th_2f… turn_2f…", changes=True)
 def remove(link: GatewayLink, thread: ThreadArgument, turn: TurnArgument) -> None:
-    """Take a turn out that waits; its task is cancelled."""
+    """Remove a waiting turn; its task is cancelled."""
     answer = link.delete(name_path(_PATH, thread, "queue", turn))
     link.tell(answer, _list(answer))
 
 
 @add_verb(turns, "turns policy th_2f… queue", changes=True)
 def policy(link: GatewayLink, thread: ThreadArgument, wanted: PolicyArgument) -> None:
-    """Say what becomes of messages to a thread while it works.
+    """Set the policy for messages to a thread that is working.
 
     They begin beside it (parallel), wait (queue), are refused (reject), or stop what
     goes on (interrupt).

@@ -58,11 +58,32 @@ def flatten(text: str, most: int = 60) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
+def name_repeat(answer: JsonObject) -> list[str]:
+    """Words for an answer that was given before, under the same key."""
+    return ["as before"] if answer.get("repeated") else []
+
+
+PageFlag = Annotated[
+    str | None, typer.Option(help="Token of the next page, printed by the list before.")
+]
+
+
+def make_group(about: str, example: str, *, name: str | None = None) -> typer.Typer:
+    """A group of commands that shows its help when it is given none; ``about`` is its line in the help above it."""
+    return typer.Typer(
+        name=name,
+        help=about,
+        epilog=f"Example: passerelle {example}",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class GatewayLink:
     """Opened with the first call, so that a flag that is wrong is complained about before a token is looked for.
 
-    ``key`` makes a change safe to be repeated: whoever comes with it again gets the first answer.
+    ``key`` makes a change safe to repeat: a repeat with the same key gets the first answer.
     """
 
     url: str | None = None
@@ -147,7 +168,7 @@ def _leave_out(members: Mapping[str, Json]) -> JsonObject:
 
 P = ParamSpec("P")
 
-KEY_HELP = "Idempotency key: whoever comes with it again gets the first answer."
+KEY_HELP = "Idempotency key: a repeat with the same key returns the first answer."
 
 
 def add_verb(

@@ -26,16 +26,19 @@ def watch(
     ] = None,
     *,
     session: Annotated[
-        list[str] | None, typer.Option(help="All tasks of this session; may be given again.")
+        list[str] | None, typer.Option(help="All tasks of this session; may be repeated.")
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Go on when every task has ended, for those that follow.")
+        bool, typer.Option("--keep", help="Continue after every task has ended, for further ones.")
+    ] = False,
+    all_owners: Annotated[
+        bool, typer.Option("--all-owners", help="Whatever is open of anybody; takes tasks:oversee.")
     ] = False,
     patience: Annotated[
-        float, typer.Option(min=0, help="Seconds that the gateway may be away.")
+        float, typer.Option(min=0, help="Seconds for which the gateway may be unavailable.")
     ] = 60.0,
 ) -> None:
-    """Watch tasks go on: status, progress and events per second.
+    """Watch tasks: status, progress and events per second.
 
     A table in a terminal; elsewhere, or with --json, one line for each change. It ends with status 0 when every task
     that was named has completed, with 1 when one ended otherwise, and lasts through restarts of the gateway.
@@ -44,19 +47,20 @@ def watch(
     from passerelle.runtime.common.clock import SystemClock
 
     link.refuse_forms()
+    if all_owners and (names or session):
+        raise typer.BadParameter("is for all tasks, and not for some", param_hint="--all-owners")
     client = link.open()
     streams = (
         *(f"task:{expand_id(client, 'tasks', name)}" for name in names or ()),
         *(f"session:{expand_id(client, 'sessions', name)}" for name in session or ()),
     )
-    watcher = Watcher(
-        WatchOptions(streams, keep, patience), _choose_output(as_json=link.as_json), SystemClock()
-    )
+    output = _choose_output(as_json=link.as_json, with_owners=all_owners)
+    watcher = Watcher(WatchOptions(streams, keep, patience, all_owners), output, SystemClock())
     token = client.token.get_secret_value() if client.token else None
     raise typer.Exit(asyncio.run(watcher.watch(client.url, token, client.tls)))
 
 
-def _choose_output(*, as_json: bool) -> BoardOutput:
+def _choose_output(*, as_json: bool, with_owners: bool) -> BoardOutput:
     from rich.console import Console
 
     from passerelle.cli.watch.lines import Lines
@@ -64,8 +68,8 @@ def _choose_output(*, as_json: bool) -> BoardOutput:
 
     console = Console()
     if not as_json and console.is_terminal and not console.is_dumb_terminal:
-        return Screen(console)
-    return Lines(_write, as_json)
+        return Screen(console, with_owners)
+    return Lines(_write, as_json, with_owners)
 
 
 def _write(line: str) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.wire.display import escape_text
@@ -14,19 +16,24 @@ if TYPE_CHECKING:
 
     from passerelle.core.wire.json import JsonObject
 
+_TITLE: Final = 24
+"""Characters of a title that are shown."""
 _ENDED: Final = ("completed", "failed", "cancelled")
 
 
 class JobBar:
     """While it is entered, it shows the job that it is told of."""
 
-    def __init__(self) -> None:
+    def __init__(self, console: Console | None = None) -> None:
+        # Counts are whole: on a narrow terminal first the bar gives way, then the title.
         self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[said]}", markup=False),
-            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False, table_column=_cut_at(_TITLE)),
+            BarColumn(bar_width=None, table_column=Column(ratio=1)),
+            MofNCompleteColumn(table_column=_cut_at(None)),
+            TextColumn("{task.fields[said]}", markup=False, table_column=_cut_at(None)),
+            TimeElapsedColumn(table_column=_cut_at(None)),
+            console=console,
+            expand=True,
         )
         self._bar = self._progress.add_task("", total=None, said="")
 
@@ -48,6 +55,10 @@ class JobBar:
             completed=sum(counts.get(name, 0) for name in _ENDED),
             said=" ".join([text_at(job, "status"), *said]),
         )
+
+
+def _cut_at(most: int | None) -> Column:
+    return Column(max_width=most, no_wrap=True, overflow="ellipsis")
 
 
 def _read(count: object) -> int:

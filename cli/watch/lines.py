@@ -26,6 +26,7 @@ class Lines:
 
     write: Callable[[str], None]
     as_json: bool
+    with_owners: bool = False
     _shown: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
 
     def show(self, board: Board, changed: Iterable[str], note: str, now_ms: int) -> None:
@@ -35,6 +36,8 @@ class Lines:
         for task_id in changed:
             line = board.show(task_id, now_ms)
             told = describe(line)
+            if self.with_owners:
+                told = {**told, "owner": line.scope.principal}
             if self._shown.get(task_id) != told:
                 self._shown[task_id] = told
                 self.write(self._render(line, told, board.measure(task_id, now_ms), now_ms))
@@ -51,7 +54,11 @@ class Lines:
         at = format_ms(now_ms)
         if self.as_json:
             return orjson.dumps({"at": at, **told, "rate": rate}).decode()
-        cells = (at, line.task_id, line.status.value, *describe_progress(line), f"{rate:.1f}/s")
+        owner = escape_line(str(told.get("owner", "")))
+        cells = (
+            *(at, line.task_id, owner, line.status.value),
+            *(*describe_progress(line), f"{rate:.1f}/s"),
+        )
         return "  ".join(cell for cell in cells if cell)
 
 

@@ -42,6 +42,7 @@ class Screen:
     """Draws into ``console`` until it is closed; what it drew last stays."""
 
     console: Console
+    with_owners: bool = False
     _live: Live = field(init=False)
 
     def __post_init__(self) -> None:
@@ -53,18 +54,24 @@ class Screen:
         del changed
         counts = ", ".join(f"{count} {status}" for status, count in sorted(board.count().items()))
         foot = Text(f"{counts or 'no task yet'}{f' | {note}' if note else ''}", style="dim")
-        self._live.update(Group(_draw(board, now_ms, self.console.width), foot), refresh=True)
+        table = _draw(board, now_ms, self.console.width, with_owners=self.with_owners)
+        self._live.update(Group(table, foot), refresh=True)
 
     def close(self) -> None:
         """Leaves the last picture and gives the cursor back."""
         self._live.stop()
 
 
-def _draw(board: Board, now_ms: int, width: int) -> Table:
+def _draw(board: Board, now_ms: int, width: int, *, with_owners: bool) -> Table:
     lines = [board.show(task_id, now_ms) for task_id in board.list_all()]
     short = {} if width >= _ROOMY else shorten_ids([line.task_id for line in lines])
     rows = [_make_row(line, short.get(line.task_id, line.task_id), board, now_ms) for line in lines]
     columns = [[*column] for column in zip(_TITLES, *rows, strict=True)]
+    if with_owners:
+        owners = [escape_line(line.scope.principal) for line in lines]
+        columns.append(["OWNER", *owners])
+        # What a task does is the last column, as it is cut.
+        columns[-2:] = [columns[-1], columns[-2]]
     titles, *fitted = fit_columns(columns, width)
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
     for title in titles:

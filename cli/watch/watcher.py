@@ -12,7 +12,7 @@ from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.cli.exit_status import ExitStatus
 from passerelle.cli.watch.board import Board
 from passerelle.cli.watch.link import Absence, open_link
-from passerelle.client.items import Event, Gap, Item, Live, Snapshot
+from passerelle.client.items import Event, Gap, Item, Live, Snapshot, StreamClosed
 from passerelle.core.task.status import ENDED
 
 if TYPE_CHECKING:
@@ -41,12 +41,16 @@ class BoardOutput(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """What to watch: streams as channels name them, or without any whatever is open. ``keep``: and what comes after."""
+    """What to watch: streams as channels name them, or without any whatever is open. ``keep``: and what comes after.
+
+    ``all_owners``: whatever is open of anybody, for whoever oversees.
+    """
 
     streams: tuple[str, ...] = ()
     keep: bool = False
     patience_s: float = 60.0
     """How long a gateway may be away."""
+    all_owners: bool = False
 
 
 @dataclass(slots=True)
@@ -97,8 +101,12 @@ class Watcher:
             self._readers[stream] = group.create_task(self._read(client, stream))
 
     async def _search(self, group: asyncio.TaskGroup, client: ChannelClient) -> None:
-        """Follows every session in which something is open, and those that come to it."""
-        opened = client.stream("tasks", start="snap")
+        """Follows every session in which something is open, and those that come to it.
+
+        Of others each task by itself, since not every session of theirs may be read.
+        """
+        every = self.wish.all_owners
+        opened = client.stream("tasks:tenant" if every else "tasks", start="snap")
         async with contextlib.aclosing(cast("AsyncGenerator[Item]", opened)) as items:
             async for item in items:
                 match item:
@@ -112,15 +120,34 @@ class Watcher:
                         assert_never(item)
                 for row in rows:
                     if row and text_at(row, "status") not in ENDED:
-                        self._open(group, client, f"session:{text_at(row, 'sessionId')}")
+                        of = ("task", "taskId") if every else ("session", "sessionId")
+                        self._open(group, client, f"{of[0]}:{text_at(row, of[1])}")
 
     async def _read(self, client: ChannelClient, stream: str) -> None:
         opened = client.stream(stream, start="snap")
-        async with contextlib.aclosing(cast("AsyncGenerator[Item]", opened)) as items:
-            async for item in items:
-                self._take(stream, item)
+        try:
+            async with contextlib.aclosing(cast("AsyncGenerator[Item]", opened)) as items:
+                async for item in items:
+                    changed = self._take(stream, item)
+                    if stream not in self.wish.streams and self._has_ended(stream, item, changed):
+                        break
+        except StreamClosed as closed:
+            if not self.wish.all_owners:
+                raise
+            self._note = f"{stream} is not shown: {closed.code}"
+            self._show(())
+        if self._readers.get(stream) is asyncio.current_task():
+            del self._readers[stream]
 
-    def _take(self, stream: str, item: Item) -> None:
+    def _has_ended(self, stream: str, item: Item, changed: list[str]) -> bool:
+        """Whether the one task of a stream has, so that another one can be followed in its place."""
+        if not stream.startswith("task:"):
+            return False
+        now_ms = self.clock.now_ms()
+        ended = any(self.board.show(one, now_ms).recorded in ENDED for one in changed)
+        return ended or (isinstance(item, Snapshot) and not changed)
+
+    def _take(self, stream: str, item: Item) -> list[str]:
         changed: list[str] = []
         match item:
             case Snapshot(data=data):
@@ -137,6 +164,7 @@ class Watcher:
         if changed or self._note:
             self._show(changed)
         self._look_whether_over()
+        return changed
 
     def _look_whether_over(self) -> None:
         """Nothing more is to be seen when all streams are live and no task in them is open."""

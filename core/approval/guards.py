@@ -118,8 +118,8 @@ def check_right(record: ActionRecord, answer: AnswerAction, option: Option) -> N
         Forbidden: the credential does not carry it.
     """
     says_yes = option.kind not in NEGATIVE and answer.turn_id is None and not answer.is_host
-    is_grave = not reaches("medium", record.request.risk)
-    if says_yes and is_grave and AccessScope.DECIDE_HIGH not in answer.who.scopes:
+    is_high_risk = not reaches("medium", record.request.risk)
+    if says_yes and is_high_risk and AccessScope.DECIDE_HIGH not in answer.who.scopes:
         raise Forbidden(
             f"a yes at {record.request.risk} risk takes {AccessScope.DECIDE_HIGH}",
             scope=AccessScope.DECIDE_HIGH,

@@ -52,7 +52,7 @@ MuteMinutes: TypeAlias = Annotated[int, Field(ge=1, le=480)]
 
 @record
 class MutePeer:
-    """No pushes for what this agent asks, unless it is grave. It answers nothing, and everything is in the inbox."""
+    """No pushes for what this agent asks, except at high risk. It answers nothing, and everything is in the inbox."""
 
     peer: Id
     minutes: MuteMinutes = 60

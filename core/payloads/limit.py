@@ -93,7 +93,7 @@ class QuotaLow:
 
 @record
 class QuotaBlocked:
-    """A call was refused before it was made (EXT-7); ``resets_at`` is RFC 3339."""
+    """A call was refused before it was made, or waits for the quota (EXT-7); ``resets_at`` is RFC 3339."""
 
     type: ClassVar = EventType.QUOTA_BLOCKED
     limited: LimitSubject

@@ -56,7 +56,7 @@ class TaskAccepted:
     type: ClassVar = EventType.TASK_ACCEPTED
 
 
-QueueCause: TypeAlias = Literal["paused", "draining", "capacity", "turn", "after"]
+QueueCause: TypeAlias = Literal["paused", "draining", "capacity", "turn", "after", "quota"]
 
 
 @record
@@ -64,7 +64,8 @@ class TaskQueued:
     """Waits for a peer, a queue, a dependency or capacity (TEV-3).
 
     ``cause`` says why it waits in the outgoing queue of an agent, with ``attempt`` as it will begin and the members of
-    its request beside the message; ``position`` counts from 1.
+    its request beside the message; ``position`` counts from 1. ``until``, RFC 3339, is when the quota begins anew that
+    it waits for.
     """
 
     type: ClassVar = EventType.TASK_QUEUED
@@ -76,6 +77,9 @@ class TaskQueued:
     send_options: JsonObject | None = None
     promoted_ms: int | None = None
     """When its turn was put before all others of its context."""
+    until: str | None = None
+    unpaid: Literal[True] | None = None
+    """No quota of its caller was charged with it yet: that comes before it begins."""
 
 
 @record
@@ -132,9 +136,13 @@ class TaskProgress:
     coverage: Coverage | None = None
 
 
+MissingResource: TypeAlias = Literal["credential", "quota", "file", "network", "worker", "external"]
+"""What is not there: ``worker`` is an agent that dials in, ``external`` one that takes no more work."""
+
+
 @record
 class TaskWaiting:
-    """Waits for somebody (TEV-7); ``waiting_for`` and ``status`` go together.
+    """Waits for somebody (TEV-7); ``waiting_for`` and ``status`` go together, and ``resource`` says which one it is.
 
     ``retry_at``, RFC 3339, says of a message that the peer would not take when it is sent again,
     and ``send_options`` what the request said beside the message.
@@ -150,6 +158,7 @@ class TaskWaiting:
     send_options: JsonObject | None = None
     updated_input: str | None = None
     """SHA-256 of the message that is to be sent, where a hook has changed it."""
+    resource: MissingResource | None = None
 
 
 @record

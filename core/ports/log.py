@@ -18,27 +18,30 @@ if TYPE_CHECKING:
 class StreamKind(StrEnum):
     """What can be followed: a session, or the inbox of a principal.
 
-    Inputs and results are those of a session: they stand in its stream, and are shown as packets. Tasks and jobs are
-    those of a principal: one stream has notes of what has changed in its lists, and each note is shown as the row.
+    Inputs and results are those of a session, and messages those of its threads: they stand in its stream, and are
+    shown as packets. Tasks and jobs are those of a principal: one stream has notes of what has changed in its lists,
+    and each note is shown as the row. A tenant has such a stream of the tasks of all its owners.
     """
 
     SESSION = "session"
     INBOX = "inbox"
     INPUTS = "inputs"
     RESULTS = "results"
+    MESSAGES = "messages"
     TASKS = "tasks"
     JOBS = "jobs"
+    TENANT_TASKS = "tasks:tenant"
 
 
-LISTS: Final = frozenset({StreamKind.TASKS, StreamKind.JOBS})
-"""What is read off the notes of a principal's lists."""
-DERIVED: Final = LISTS | {StreamKind.INPUTS, StreamKind.RESULTS}
+LISTS: Final = frozenset({StreamKind.TASKS, StreamKind.JOBS, StreamKind.TENANT_TASKS})
+"""What is read off the notes of the lists of a principal or of a tenant."""
+DERIVED: Final = LISTS | {StreamKind.INPUTS, StreamKind.RESULTS, StreamKind.MESSAGES}
 """What is shown otherwise than it stands."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRef:
-    """Names one stored stream; ``id`` is a session id, or the key of a principal."""
+    """Names one stored stream; ``id`` is a session id, or the key of a principal or of a tenant."""
 
     kind: StreamKind
     id: str

@@ -99,18 +99,28 @@ class InboxRow:
     closed_ms: int = 0
 
 
-ProjectionRow: TypeAlias = IndexRow | InboxRow
+@value
+class NoteRow:
+    """The note of a change in the lists of a tenant; ``owner`` is the tenant's key, and nobody's inbox or list."""
+
+    owner: str
+    event: EncodedEvent
+
+
+ProjectionRow: TypeAlias = IndexRow | InboxRow | NoteRow
 
 
 @value
 class Taken:
     """How far a target shard has taken the rows of a source: ``mark`` is ``<epoch of the source>.<feed id>``.
 
-    ``epoch`` is the shard epoch of the target under which it said so.
+    ``epoch`` is the shard epoch of the target under which it said so. ``watched`` are the keys of the tenants whose
+    lists somebody follows, as the target had them when it took the rows.
     """
 
     mark: str
     epoch: int
+    watched: tuple[str, ...] = ()
 
 
 @value
@@ -136,6 +146,14 @@ class Projections(Protocol):
 
     async def open_rows(self, owner: str, now_ms: int) -> None:
         """From here on what changes in an owner's lists is noted in a stream, for whoever follows them."""
+        ...
+
+    async def watch_tenant(self, tenant: str, now_ms: int) -> None:
+        """The same of the lists of all owners of a tenant, by its key (``core.principal.name_tenant_lists``)."""
+        ...
+
+    async def restart_notes(self, tenant: str) -> None:
+        """The stream of a tenant's changes has lost some: it begins anew, and each cursor in it is a gap."""
         ...
 
     async def read_feed(self, shard: Shard, after: str | None, limit: int = 128) -> list[FeedRow]:

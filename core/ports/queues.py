@@ -59,8 +59,12 @@ class QueueStore(Protocol):
         """Takes out a task that waits no more; whether it was there. Raises StoreUnavailable."""
         ...
 
-    async def list_waiting(self, agent: str) -> list[str]:
-        """All tasks that wait, by caller and then in order; for a line that is short. Raises StoreUnavailable."""
+    async def list_waiting(self, agent: str, most: int | None = None) -> list[str]:
+        """The tasks that wait, by caller and then in order: all of a line that is short, or the first ``most``.
+
+        Raises:
+            StoreUnavailable: nobody knows.
+        """
         ...
 
     async def count(self, agents: Sequence[str]) -> list[int]:

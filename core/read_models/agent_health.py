@@ -1,4 +1,4 @@
-"""How calls to an agent went lately, as one instance has seen it. No address, key or word of the agent is in it."""
+"""How calls to an agent went lately, over all instances. No address, key or word of the agent is in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CardState: TypeAlias = Literal["ready", "stale", "unknown"]
 
 @record
 class AgentCalls:
-    """Calls of the last hour, or since the instance started: how they ended, and how long answers took.
+    """Calls of the last hour, or since the first instance started: how they ended, and how long answers took.
 
     ``p50_ms`` and ``p95_ms`` are upper bounds: the time within which so many of a hundred messages were answered. The
     two times are of the last call that the agent has answered, and of the last that failed on the way, within 10 s.
@@ -30,7 +30,7 @@ class AgentCalls:
 
 @record
 class AgentLimits:
-    """What the configuration allows over all instances, and what of it is used here."""
+    """What the configuration allows over all instances, and what of it is used."""
 
     concurrency: int | None = None
     rate: int | None = None
@@ -40,11 +40,45 @@ class AgentLimits:
 
 
 @record
-class AgentHealth:
-    """An agent as the instance that answers knows it.
+class AgentShare:
+    """What one instance has seen of an agent, as it tells the others. Times are in ms.
 
-    ``card_since``: since when it knows this card. ``breakers`` by the interfaces that were used. ``links`` are the
-    sockets of an agent that dials in; ``runs`` those that this instance drives now.
+    ``times``: how many messages were answered within each bound of the histogram of requests, and above the last one.
+    """
+
+    status: CardState
+    since_ms: int
+    outcomes: Mapping[str, int]
+    times: tuple[int, ...] = ()
+    answered_ms: int | None = None
+    failed_ms: int | None = None
+    rests: bool = False
+    runs: int = 0
+    links: int | None = None
+    in_use: int | None = None
+    used_up: bool = False
+
+
+@record
+class InstanceHealth:
+    """What one instance knows of an agent, as of ``at``: the card, and whether it sends nothing for now (``rests``)."""
+
+    instance: str
+    at: str
+    status: CardState
+    rests: bool = False
+    runs: int = 0
+    links: int | None = None
+    outcomes: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@record
+class AgentHealth:
+    """An agent as all instances know it, the others as they have said within the last seconds.
+
+    ``calls``, ``runs``, ``links`` (the sockets of an agent that dials in) and what is used of ``limits`` are summed
+    over ``instances``. The card, since when it is known, and ``breakers`` (by the interfaces that were used) are those
+    of the ``instance`` that answers. ``alone``: the others could not be asked.
     """
 
     name: str
@@ -61,3 +95,5 @@ class AgentHealth:
     rests: bool = False
     links: int | None = None
     runs: int = 0
+    instances: tuple[InstanceHealth, ...] = ()
+    alone: bool = False

@@ -138,7 +138,10 @@ def _tell_rate(said: RateLimitHit) -> ReasonParts:
 def _tell_quota(said: QuotaLow | QuotaBlocked) -> ReasonParts:
     code = "quota_low" if isinstance(said, QuotaLow) else "quota_blocked"
     whom = f"{said.limited.kind} {said.limited.name}"
-    return "limits", code, f"{whom}: {said.used} of {said.limit} {said.unit} were used"
+    text = f"{whom}: {said.used} of {said.limit} {said.unit} were used"
+    if isinstance(said, QuotaBlocked) and said.resets_at is not None:
+        text = f"{text}, until {said.resets_at}"
+    return "limits", code, text
 
 
 def _tell_cost(said: CostEstimated | CostRecorded) -> ReasonParts:
@@ -159,7 +162,10 @@ REASONS: Final[dict[type, Callable[[Any], ReasonParts | None]]] = {
     HookFailed: _tell_failed_hook,
     ActionRequired: _tell_question,
     ActionResolved: _tell_answer,
-    say.TaskQueued: lambda said: ("waiting", "queued", f"{said.queue}: {said.reason}"),
+    say.TaskQueued: lambda said: (
+        # What waits for a quota says so with ``task.waiting``, in the same words.
+        None if said.cause == "quota" else ("waiting", "queued", f"{said.queue}: {said.reason}")
+    ),
     TurnSubmitted: lambda said: ("messages", "kept", said.kept) if said.kept else None,
     say.TaskWaiting: lambda said: (
         "waiting",

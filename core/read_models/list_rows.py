@@ -23,6 +23,11 @@ NO_ROW: Final = "none"
 _UNFOLLOWED: Final = frozenset({SESSIONS, SCHEDULES})
 
 
+def note_task(row: IndexRow, feed_id: str) -> EncodedEvent | None:
+    """The same for whoever follows a tenant, who sees no other lists than those of tasks."""
+    return None if row.agent == JOBS else note_row(row, feed_id)
+
+
 def note_row(row: IndexRow, feed_id: str) -> EncodedEvent | None:
     """The note of a change that came with a row of the feed; None of a list that nobody follows.
 

@@ -17,7 +17,7 @@ from passerelle.core.read_models.mark import FreshnessMark, unavailable
 from passerelle.core.read_models.subagents import list_edges
 from passerelle.core.read_models.task import TaskLine, name_task, show_task
 from passerelle.core.session.thread import ThreadRecord
-from passerelle.core.task.record import Edge, TaskRecord
+from passerelle.core.task.record import Edge, TaskRecord, waits_for_quota
 from passerelle.core.task.status import ENDED, WAITING, Status
 from passerelle.core.wire.record import record
 
@@ -66,9 +66,9 @@ def _list_edges(task: TaskRecord, thread: ThreadRecord | None) -> list[Edge]:
 
 @record
 class Blocker:
-    """What stands in the way: a question that is open, a task that is not done, or what the status says."""
+    """What stands in the way: an open question, a task that is not done, a quota, or what the status says."""
 
-    kind: Literal["action", "dependency", "status"]
+    kind: Literal["action", "dependency", "quota", "status"]
     target: str
     reason: str | None = None
 
@@ -100,6 +100,8 @@ def _find_blockers(task: TaskRecord) -> tuple[Blocker, ...]:
         for edge in task.relationships
         if edge.kind == "blocked_by" and edge.status == "open"
     ]
+    if waits_for_quota(task) and task.queued is not None:
+        found.append(Blocker("quota", task.queued.queue, task.status_reason))
     if not found and task.status in WAITING:
         found.append(Blocker("status", task.status, task.status_reason))
     return tuple(found)

@@ -404,6 +404,11 @@ def _start(payload: ThreadStarted, event: Event) -> ThreadRecord:
     )
 
 
+def find_holder(state: ThreadRecord) -> str | None:
+    """The agent that a context was given to last."""
+    return next(reversed(state.remotes), None)
+
+
 def begin_turn(state: ThreadRecord, turn_id: str, peer: str, context: str) -> ThreadRecord:
     """What the facts of a turn that begins at ``peer`` come to, but for the time and the sequence of the last one."""
     return change(

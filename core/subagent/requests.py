@@ -124,7 +124,7 @@ class GetSubagent:
 
 @record
 class GetSubagentEvents:
-    """What a subagent has lived through: ``limit`` events behind the first ``after`` of them (EVC-16)."""
+    """The events of a subagent: ``limit`` of them after the first ``after`` (EVC-16)."""
 
     subagent_id: Id
     after: int = 0

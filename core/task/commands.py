@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from passerelle.core.facts import Coverage, ErrorDetail, Ref, Scope
 from passerelle.core.payloads import task as say
@@ -32,7 +32,7 @@ class AcceptTask:
 
 @dataclass(frozen=True, slots=True)
 class QueueTask:
-    """Waits for capacity."""
+    """Waits for capacity, or, with the cause ``quota``, for what its caller may use up."""
 
     queue: str
     reason: str
@@ -42,6 +42,8 @@ class QueueTask:
     """The first or the next attempt as it begins when its turn has come."""
     send_options: JsonObject | None = None
     promoted_ms: int | None = None
+    until: str | None = None
+    unpaid: Literal[True] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,10 +99,14 @@ def _rows(sources: Iterable[Status], targets: Targets) -> dict[Status | None, Ta
 TABLE: Final[dict[type[TaskCommand], dict[Status | None, Targets]]] = {
     BeginTask: {None: _to(_S.DRAFT, _S.ACCEPTED)},
     AcceptTask: _rows({_S.DRAFT}, _to(_S.ACCEPTED)),
-    QueueTask: _rows(_BEFORE | {_S.RETRYING}, _to(_S.QUEUED)),
+    QueueTask: {
+        **_rows(_BEFORE | {_S.RETRYING}, _to(_S.QUEUED, _S.WAITING_RESOURCE)),
+        # An attempt that waits for a quota: its time is another one, or it waits for its agent from now on.
+        **_rows({_S.WAITING_RESOURCE}, _to(_S.QUEUED, _S.WAITING_RESOURCE)),
+    },
     PrepareTask: _rows({_S.ACCEPTED, _S.QUEUED, _S.PREPARING}, _to(_S.PREPARING)),
     PutBack: _rows({_S.PREPARING}, _to(_S.ACCEPTED)),
-    StartRun: _rows(_BEFORE | {_S.RETRYING}, _to(_S.RUNNING)),
+    StartRun: _rows(_BEFORE | {_S.RETRYING, _S.WAITING_RESOURCE}, _to(_S.RUNNING)),
     SendInput: _rows(_ACTIVE | _PARKED, SAME),
     ObserveStatus: {
         **_rows(_ACTIVE | _PARKED, _to(_S.QUEUED, _S.RUNNING, _S.UNKNOWN)),
@@ -115,7 +119,7 @@ TABLE: Final[dict[type[TaskCommand], dict[Status | None, Targets]]] = {
     ObserveArtifact: _rows(_ACTIVE | _PARKED | _HELD | {_S.CANCELLING}, SAME),
     WaitFor: _rows(_BEFORE | _ACTIVE | _PARKED, _PARKED),
     EndWait: _rows(_PARKED, _to(_S.RUNNING)),
-    BlockTask: _rows(_BEFORE | _ACTIVE | _PARKED | {_S.RETRYING}, _to(_S.BLOCKED)),
+    BlockTask: _rows(_BEFORE | _ACTIVE | _PARKED | {_S.RETRYING, _S.BLOCKED}, _to(_S.BLOCKED)),
     SuspendTask: _rows(_BEFORE | _ACTIVE | _PARKED | {_S.RETRYING, _S.BLOCKED}, _to(_S.PAUSED)),
     ContinueTask: {
         **_rows({_S.PAUSED}, _BEFORE | _PARKED | {_S.RUNNING, _S.RETRYING, _S.BLOCKED}),
@@ -288,6 +292,7 @@ def _drive(
     match command:
         case StartRun(run_id=run_id, started=started, refs=refs, thread_id=thread_id):
             require_unblocked(state)
+            _require_line(state)
             scope = change(scope, run_id=run_id)
             begun = scope if thread_id is None else change(scope, thread_id=thread_id)
             facts = [Fact(begun, started, refs)]
@@ -318,6 +323,15 @@ def _drive(
 def _require_run(state: TaskRecord) -> None:
     if state.run is None:
         raise UnsupportedOperation("the task has no live run", status=state.status)
+
+
+def _require_line(state: TaskRecord) -> None:
+    """Raises UnsupportedOperation where it is a run that waits for a resource, and no attempt that has not begun."""
+    if state.status is _S.WAITING_RESOURCE and (state.queued is None or state.run is not None):
+        missing = "an attempt that waits in line"
+        raise UnsupportedOperation(
+            "the run of the task waits, and goes on by itself", status=state.status, missing=missing
+        )
 
 
 def require_unblocked(state: TaskRecord) -> None:
@@ -468,16 +482,7 @@ def _steer(
         case AcceptTask():
             return [Fact(scope, say.TaskAccepted())]
         case QueueTask():
-            queued = say.TaskQueued(
-                command.queue,
-                command.reason,
-                command.position,
-                command.cause,
-                command.attempt,
-                command.send_options,
-                command.promoted_ms,
-            )
-            return [Fact(scope, queued)]
+            return _queue(state, command)
         case PrepareTask(step=step):
             progress = say.TaskProgress(phase=Phase.PLANNING, status=_S.PREPARING, step=step)
             return [Fact(scope, progress)]
@@ -496,6 +501,27 @@ def _steer(
             return [Fact(scope, describe_blocker(blocker.target, blocker.reason))]
         case _:
             assert_never(command)
+
+
+def _queue(state: TaskRecord, command: QueueTask) -> list[Fact]:
+    """Where it waits; for a quota it waits as for any other resource (ST-8)."""
+    _require_line(state)
+    scope = scope_of(state)
+    queued = say.TaskQueued(
+        command.queue,
+        command.reason,
+        command.position,
+        command.cause,
+        command.attempt,
+        command.send_options,
+        command.promoted_ms,
+        command.until,
+        command.unpaid,
+    )
+    if command.cause != "quota":
+        return [Fact(scope, queued)]
+    waiting = say.TaskWaiting("resource", _S.WAITING_RESOURCE, command.reason, resource="quota")
+    return [Fact(scope, queued), Fact(scope, waiting)]
 
 
 def _describe(
@@ -529,7 +555,7 @@ def _find_way_back(state: TaskRecord) -> Status | None:
     if state.status not in _HELD or before is None:
         return None
     if before in _PARKED:
-        return before if state.open_actions else None
+        return before if state.open_actions or state.queued is not None else None
     if state.run is not None:
         return None
     return before if before in _BEFORE | {_S.RETRYING} else _S.ACCEPTED

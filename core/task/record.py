@@ -191,6 +191,10 @@ class QueuedAttempt:
     position: int | None = None
     """When it came in, from 1."""
     promoted_ms: int | None = None
+    until: str | None = None
+    """When the quota begins anew that it waits for, RFC 3339."""
+    unpaid: Literal[True] | None = None
+    """No quota was charged with it yet."""
 
 
 @record
@@ -309,6 +313,16 @@ class TaskRecord:
             return self.queued.attempt.worker.peer
         owed = self.assignee if self.status is Status.RETRYING else None
         return owed or (self.attempts[-1].worker.peer if self.attempts else self.assignee)
+
+
+def waits_for_quota(record: object) -> TypeGuard[TaskRecord]:
+    """Whether a task waits for a quota of its owner to begin anew, and nobody holds it beside that."""
+    return (
+        isinstance(record, TaskRecord)
+        and record.status is Status.WAITING_RESOURCE
+        and record.queued is not None
+        and record.queued.cause == "quota"
+    )
 
 
 def waits_for_turn(record: object) -> TypeGuard[TaskRecord]:

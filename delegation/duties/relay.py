@@ -25,6 +25,7 @@ from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.ports.projections import ProjectionRow
 from passerelle.delegation.duties.rounds import Rounds
 from passerelle.delegation.duties.row_delivery import RowDelivery
+from passerelle.delegation.duties.tenant_notes import TenantNotes
 from passerelle.delegation.projections import REGISTRY, Projection, read_entity
 from passerelle.runtime.common.concurrency import join_all
 from passerelle.runtime.records.feed_snapshot import find_after, name_row
@@ -84,6 +85,7 @@ class Relay:
     count: Callable[[str], None] = lambda _outcome: None
     audit_s: float = AUDIT_S
     _delivery: RowDelivery = field(init=False)
+    _notes: TenantNotes = field(init=False)
     _audited_s: dict[Shard, float] = field(default_factory=dict["Shard", float])
     _starts_over: set[Shard] = field(default_factory=set["Shard"])
     _rounds: Rounds = field(init=False)
@@ -103,6 +105,7 @@ class Relay:
             self.rebuild,
             self.log,
         )
+        self._notes = TenantNotes(self.facts, self.projections, self._read_record, self.log)
 
     def wake(self, shard: Shard, within_s: float = 0.0) -> None:
         """Something was stored in a shard that a projection may need; what can wait a little costs less."""
@@ -118,7 +121,7 @@ class Relay:
         owned = self.duties()
         for shard in self._positions.keys() - owned:
             del self._positions[shard]
-            self._delivery.forget(shard)
+            self._forget(shard)
         for shard in self._glimpses.keys() - owned:
             del self._glimpses[shard]
         self._rounds.look_again()
@@ -147,7 +150,7 @@ class Relay:
             # Ids of the feed may repeat those of the lost history.
             await self.learn_epochs()
             position = ShardRelayPosition(self.shard_epoch(shard), None)
-            self._delivery.forget(shard)
+            self._forget(shard)
             self._starts_over.discard(shard)
         await self._audit_in_turn(shard)
         seen = self._glimpses.pop(shard, [])
@@ -158,14 +161,17 @@ class Relay:
             await self.learn_epochs()
             feed = await self.projections.read_feed(shard, None, _PAGE)
             position, seen = ShardRelayPosition(self.shard_epoch(shard), None), []
-            self._delivery.forget(shard)
+            self._forget(shard)
         known = {one.row: one for one in seen}
         leading = self._count_known(feed, known)
         # A question does not wait for what has to be read of the rows behind it.
         is_cut = 0 < leading < len(feed)
         feed = feed[:leading] if is_cut else feed
         if feed:
-            await self._delivery.send(shard, await self._project(shard, feed, known))
+            rows = await self._project(shard, feed, known)
+            watched = await self._delivery.send(shard, rows)
+            if watched:
+                await self._notes.send(shard, rows, watched)
             taken = self._delivery.list_taken(shard)
             await self.projections.move_mark(shard, RELAY, feed[-1].id, taken)
             position = ShardRelayPosition(position.epoch, feed[-1].id)
@@ -175,6 +181,10 @@ class Relay:
         if is_cut or len(feed) == _PAGE:
             return 0.0
         return _BUSY_S if any(row.look for row in feed) else math.inf
+
+    def _forget(self, shard: Shard) -> None:
+        self._delivery.forget(shard)
+        self._notes.forget(shard)
 
     async def _read_position(self, shard: Shard) -> ShardRelayPosition:
         stored = await self.projections.read_position(shard, RELAY)

@@ -2,6 +2,8 @@
 
 A visit says after how many seconds it wants the next one. News of a shard brings it forward. One shard is never
 visited twice at a time: news that comes during a visit makes another one follow at once.
+
+Visits stand in a heap by their time, so that what happens in one shard costs no look at the others.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
@@ -25,6 +28,8 @@ LONGEST_S: Final = 15.0
 """A visit is never further away than this. What other instances write into our shards is seen by ``ShardWatch``."""
 AFTER_FAILURE_S: Final = 0.25
 _AT_ONCE: Final = 64
+_MOST: Final = 1024
+"""Places of the heap, most of them of visits that were brought forward since."""
 
 
 @dataclass(slots=True)
@@ -45,6 +50,10 @@ class Rounds:
     _held: set[Shard] = field(default_factory=set["Shard"])
     _owned: frozenset[Shard] = frozenset()
     _again: dict[Shard, float] = field(default_factory=dict["Shard", float])
+    _line: list[tuple[float, Shard]] = field(default_factory=list["tuple[float, Shard]"])
+    """A heap of the visits that are planned, and of such as were planned before and stand in ``_due_s`` no more."""
+    _until_s: float = 0.0
+    """When the next look at the heap comes by itself."""
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def wake(self, shard: Shard, within_s: float = 0.0) -> None:
@@ -56,7 +65,15 @@ class Rounds:
         if shard in self._busy:
             self._again[shard] = min(due_s, self._again.get(shard, due_s))
         elif due_s < self._due_s.get(shard, 0.0):
-            self._due_s[shard] = due_s
+            self._put(shard, due_s)
+
+    def _put(self, shard: Shard, due_s: float) -> None:
+        """Plans the next visit of a shard."""
+        self._due_s[shard] = due_s
+        heappush(self._line, (due_s, shard))
+        if len(self._line) > _MOST:
+            self._sort()
+        if due_s < self._until_s:
             self._news.set()
 
     def look_again(self) -> None:
@@ -80,20 +97,31 @@ class Rounds:
         now_s = asyncio.get_running_loop().time()
         owned = self.duties()
         if owned is not self._owned:
-            self._owned = owned
-            for shard in self._due_s.keys() - owned:
-                del self._due_s[shard]
-        if self._held:
-            self._held &= owned
-        pause_s = self.longest_s
-        for shard in owned - self._busy:
-            wait_s = self._due_s.get(shard, now_s) - now_s
-            if wait_s > 0:
-                pause_s = min(pause_s, wait_s)
-            elif len(self._busy) < _AT_ONCE:
+            self._take_over(owned, now_s)
+        due_s = now_s + self.longest_s
+        while self._line and len(self._busy) < _AT_ONCE:
+            at_s, shard = self._line[0]
+            is_planned = shard not in self._busy and self._due_s.get(shard) == at_s
+            if is_planned and at_s > now_s:
+                due_s = min(due_s, at_s)
+                break
+            heappop(self._line)
+            if is_planned:
                 self._busy.add(shard)
                 group.create_task(self._visit(shard), name=f"{self.name} {shard.tag}")
-        return pause_s
+        self._until_s = due_s
+        return due_s - now_s
+
+    def _take_over(self, owned: frozenset[Shard], now_s: float) -> None:
+        """Other duties than before: a shard that is new is visited at once."""
+        self._owned = owned
+        self._held &= owned
+        self._due_s = {shard: self._due_s.get(shard, now_s) for shard in owned}
+        self._sort()
+
+    def _sort(self) -> None:
+        self._line = [(at_s, shard) for shard, at_s in self._due_s.items()]
+        heapify(self._line)
 
     async def _visit(self, shard: Shard) -> None:
         pause_s = AFTER_FAILURE_S
@@ -107,10 +135,14 @@ class Rounds:
             self.count("fault")
             self.log.exception("duty.failed", duty=self.name, shard=shard.tag)
         finally:
+            is_full = len(self._busy) >= _AT_ONCE
             self._busy.discard(shard)
             due_s = self._plan(pause_s)
-            self._due_s[shard] = min(due_s, self._again.pop(shard, due_s))
-            self._news.set()
+            due_s = min(due_s, self._again.pop(shard, due_s))
+            if shard in self._owned:
+                self._put(shard, due_s)
+            if is_full:
+                self._news.set()
 
     def _plan(self, pause_s: float) -> float:
         now_s = asyncio.get_running_loop().time()

@@ -9,7 +9,7 @@ source are to be made anew from its streams.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -84,8 +84,8 @@ class RowDelivery:
             for target, known in [*self._taken.get(source, {}).items()]
         )
 
-    async def send(self, source: Shard, found: FeedRows) -> None:
-        """Each target gets its rows, in order.
+    async def send(self, source: Shard, found: FeedRows) -> Collection[str]:
+        """Each target gets its rows, in order; returns the tenants whose lists are followed, as the targets say.
 
         Raises:
             StoreUnavailable: the rest is sent by a retry.
@@ -94,12 +94,17 @@ class RowDelivery:
         if len(parcels) == 1:
             # Most shards write for one owner in so short a time.
             [(target, mine)] = parcels.items()
-            await self._send_to(source, target, mine)
-        else:
-            await join_all(self._send_to(source, target, mine) for target, mine in parcels.items())
+            return await self._send_to(source, target, mine)
+        said = await join_all(
+            self._send_to(source, target, mine) for target, mine in parcels.items()
+        )
+        return {tenant for watched in said for tenant in watched}
 
-    async def _send_to(self, source: Shard, target: Shard, parcels: Iterable[RowBatch]) -> None:
+    async def _send_to(
+        self, source: Shard, target: Shard, parcels: Iterable[RowBatch]
+    ) -> tuple[str, ...]:
         taken = self._taken.setdefault(source, {})
+        watched: tuple[str, ...] = ()
         for parcel in parcels:
             known = taken.get(target)
             before = "" if known is None else known.mark
@@ -112,7 +117,8 @@ class RowDelivery:
                 answer = await self.projections.advance(
                     source, target, parcel.feed_id, parcel.rows, before
                 )
-            taken[target] = answer
+            taken[target], watched = answer, watched + answer.watched
+        return watched
 
     async def _compare(self, source: Shard, target: Shard, known: Taken) -> None:
         has = await self.projections.read_taken(source, target)
@@ -185,6 +191,7 @@ def _drop_older(rows: list[ProjectionRow]) -> list[ProjectionRow]:
         if isinstance(row, IndexRow):
             name = (row.owner, row.agent, row.facade)
             known = newest.get(name)
-            if known is None or known.at_ms <= row.at_ms:
+            # What leaves a list has no time of its own to win by.
+            if known is None or row.part == "gone" or known.at_ms <= row.at_ms:
                 newest[name] = row
     return [*newest.values(), *(row for row in rows if not isinstance(row, IndexRow))]

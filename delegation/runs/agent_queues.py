@@ -1,10 +1,11 @@
 """The outgoing queues of agents at work: who has to wait, and whose turn it is (TR-8, MK-6, ST-3).
 
 An attempt waits where its agent is paused, where it has as many sends under way as its limits allow, and where others
-wait already. For each agent at which somebody waits, as far as is known here, one loop takes a place of the limit, then
-the task whose turn it is, and begins it with that place. So all instances pull from one queue, in its order, and never
-beyond the limit. An instance learns that somebody waits when it puts a task in line, when it starts, when an agent is
-resumed, and by the due row of each task that waits.
+wait already; and where a quota of its caller does not cover it, in a line of that caller. For each agent, or line, at
+which somebody waits, as far as is known here, one loop takes a place of the limit, then the task whose turn it is, and
+begins it with that place. So all instances pull from one queue, in its order, and never beyond the limit. An instance
+learns that somebody waits when it puts a task in line, when it starts, when an agent is resumed, and by the due row of
+each task that waits.
 """
 
 from __future__ import annotations
@@ -28,11 +29,19 @@ from passerelle.core.peer import Peer, SendPlace
 from passerelle.core.ports.due import DueRow
 from passerelle.core.ports.queues import WaitingTask
 from passerelle.core.session.thread import ThreadRecord
-from passerelle.core.task.record import TaskRecord, waits_for_turn
+from passerelle.core.task.record import TaskRecord, waits_for_quota, waits_for_turn
 from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.times import parse_ms
-from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QUEUED, QueueHold, find_look_ms
+from passerelle.delegation.runs.holds import (
+    FIRST_LOOK_MS,
+    LONGEST_LOOK_MS,
+    QUEUED,
+    QueueHold,
+    find_look_ms,
+)
+from passerelle.delegation.runs.quota_waits import LINE, MOST_WAITING, make_hold, name_line
 from passerelle.delegation.runs.run import RunMovedError
+from passerelle.runtime.limits.costs import FREE, Shortage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -41,25 +50,41 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.task import QueueCause
     from passerelle.core.ports.queues import QueueStore
+    from passerelle.core.principal import Principal
     from passerelle.core.task.record import QueuedAttempt
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.queued_attempts import QueuedAttempts
+    from passerelle.delegation.runs.quota_waits import QuotaWaits
+    from passerelle.runtime.limits.costs import Charge
     from passerelle.runtime.limits.pauses import AgentPauses
 
 _LOOK_S: Final = 0.05
 """Between two tries to get a place, where nobody says that there is one."""
 _AWAY_S: Final = 1.0
-_TURN_S: Final = 0.5
-"""Between two looks whether a context rests, where nobody says so."""
+_TURN_S: Final = (0.5, 15.0)
+"""Between two looks whether a context rests, where nobody says so: shortest, longest."""
+_SAME_LOOKS: Final = 20
 _THREAD: Final = "thread:"
+_SHORTEST_S: Final = 1.0
+_LONGEST_S: Final = 30.0
+"""Between two tries to charge a quota that is used up. Other instances may hold some of it that they do not need."""
+_BEGUN_MS: Final = 50
 _LAST_MS: Final = 10**15 - 1
 _SEND_S: Final = 2.0
 """How long the next one waits for the send of the one before to begin, so that an agent is told in order."""
 DRAIN_RETRY_S: Final = 60
 
 
-def _name_line(queued: QueuedAttempt) -> str:
+def _name_line(record: TaskRecord, queued: QueuedAttempt) -> str:
+    if queued.cause == "quota":
+        return name_line(record.owner)
     return queued.queue if queued.cause == "turn" else find_base(queued.attempt.worker.peer)
+
+
+def find_turn_pause_s(looks: int) -> float:
+    """Until the next look at a context that was at work each of so many times: a turn in it may wait for days."""
+    shortest_s, longest_s = _TURN_S
+    return min(shortest_s * (1 << min(looks // _SAME_LOOKS, 8)), longest_s)
 
 
 def _find_place(record: TaskRecord, queued: QueuedAttempt) -> WaitingTask:
@@ -110,12 +135,15 @@ class AgentQueues:
     find_peer: Callable[[str], LimitedPeer]
     extend: Callable[[Shard, DueRow, int], Awaitable[object]]
     """Keeps a claimed row hidden for so many ms."""
+    quotas: QuotaWaits
     _waiting: set[str] = field(default_factory=set[str])
     """Agents at which somebody waits, as far as is known here."""
     _pulling: dict[str, asyncio.Event] = field(default_factory=dict[str, "asyncio.Event"])
     """By agent what wakes its loop."""
     _unused: dict[str, str] = field(default_factory=dict[str, str])
     """By agent, whose turn came to nothing: its task has ended, or had begun, or could not begin."""
+    _looks: dict[str, int] = field(default_factory=dict[str, int])
+    """By line of a context, how often it was found at work since it last rested."""
     _watched: dict[str, asyncio.Event] = field(default_factory=dict[str, "asyncio.Event"])
     """By task what wakes those who wait for its answer here."""
 
@@ -170,6 +198,58 @@ class AgentQueues:
             agent, cause, count + 1, reason, send_options, answers_at_once=answers_at_once
         )
 
+    async def charge(self, principal: Principal, agent: str) -> Charge | Shortage:
+        """Charges a message that is to begin now; one of a caller whose messages wait for a quota goes behind them.
+
+        Only where that is known here the store is asked for more than the quota itself.
+
+        Raises:
+            StoreUnavailable: nobody can tell.
+        """
+        line, known = name_line(principal.key), self.quotas.find_before(principal.key)
+        if known is not None:
+            if await self.store.count([line]) != [0]:
+                return known
+            self.quotas.forget(line)
+        return await self.quotas.take(principal, agent)
+
+    async def explain_shortage(
+        self,
+        principal: Principal,
+        agent: str,
+        shortage: Shortage,
+        send_options: JsonObject | None = None,
+        *,
+        answers_at_once: bool = False,
+    ) -> QueueHold | None:
+        """Why a message waits that a quota does not cover, with its place in line; None: it does not wait.
+
+        Raises:
+            StoreUnavailable: nobody knows how many wait.
+        """
+        if not shortage.is_waited_for:
+            return None
+        line = name_line(principal.key)
+        [count] = await self.store.count([line])
+        if count >= MOST_WAITING:
+            return None
+        now_ms = self.attempts.dispatch.writes.clock.now_ms()
+        is_behind = self.quotas.find(line) is shortage and shortage.till_ms <= now_ms
+        self.quotas.note(line, shortage)
+        return make_hold(
+            agent,
+            shortage,
+            count + 1,
+            send_options,
+            is_behind=is_behind,
+            answers_at_once=answers_at_once,
+        )
+
+    def look_at_quotas(self) -> None:
+        """Has messages go on that quotas cover by now, whoever put them in line: quotas may be others."""
+        for line in self.quotas.lines:
+            self.pull(line)
+
     def refuse_drained(self, agent: str) -> None:
         """Raises PeerUnavailable where an agent takes no new work."""
         if self.find_pause(agent) == "draining":
@@ -196,7 +276,7 @@ class AgentQueues:
 
     async def _add(self, record: TaskRecord, queued: QueuedAttempt) -> int:
         """How many wait in the line with it then, 0 where the store is away."""
-        base = _name_line(queued)
+        base = _name_line(record, queued)
         task = _find_place(record, queued)
         try:
             added = await self.store.add(base, task)
@@ -257,6 +337,8 @@ class AgentQueues:
         if record is None or queued is None or record.status in ENDED:
             if record is not None:
                 await self.store.drop(find_base(record.peer or ""), row.entity)
+                if self.quotas.spending is not None and self.quotas.spending.has_quotas:
+                    await self.store.drop(name_line(record.owner), row.entity)
                 if record.thread_id is not None:
                     await self.store.drop(f"{_THREAD}{record.thread_id}", row.entity)
                     await self.attempts.leave_line(
@@ -264,13 +346,36 @@ class AgentQueues:
                     )
             await drop(shard, row)
             return held
-        waiting = await self._add(record, queued) if record.status is Status.QUEUED else 0
-        waited_ms, is_paused = now_ms - parse_ms(queued.since), self._is_paused(queued)
-        await self.extend(shard, row, find_look_ms(waited_ms, waiting, is_paused=is_paused))
+        if waits_for_quota(record):
+            await self._tell_anew(record, queued, now_ms)
+        is_in_line = record.status is Status.QUEUED or waits_for_quota(record)
+        waiting = await self._add(record, queued) if is_in_line else 0
+        await self.extend(shard, row, self._find_look_ms(queued, now_ms, waiting))
         return held
 
+    def _find_look_ms(self, queued: QueuedAttempt, now_ms: int, waiting: int) -> int:
+        """Until the next look at a task that waits in a line of so many, or until its quota begins anew."""
+        if queued.until is not None:
+            left_ms = parse_ms(queued.until) - now_ms
+            # Not before that, by whatever clock it is judged.
+            return min(left_ms + _BEGUN_MS, LONGEST_LOOK_MS) if left_ms > 0 else FIRST_LOOK_MS
+        waited_ms, is_paused = now_ms - parse_ms(queued.since), self._is_paused(queued)
+        return find_look_ms(waited_ms, waiting, is_paused=is_paused)
+
     def _is_paused(self, queued: QueuedAttempt) -> bool:
-        return queued.cause != "turn" and self.find_pause(queued.attempt.worker.peer) is not None
+        """Whether it waits in the line of an agent that is paused."""
+        if queued.cause in {"turn", "quota"}:
+            return False
+        return self.find_pause(queued.attempt.worker.peer) is not None
+
+    async def _tell_anew(self, record: TaskRecord, queued: QueuedAttempt, now_ms: int) -> None:
+        """Says until when a message waits from now on, where its time has come and others have used up the quota."""
+        known = self.quotas.find(name_line(record.owner))
+        if known is None or known.till_ms <= now_ms or parse_ms(queued.until or "") > now_ms:
+            return
+        with suppress(WriteConflict, RunMovedError):  # it goes on, or is told the next time
+            hold = make_hold(queued.attempt.worker.peer, known, None, queued.send_options)
+            await self.attempts.wait_on(record.task_id, hold)
 
     async def _pull(self, agent: str) -> None:
         try:
@@ -288,6 +393,8 @@ class AgentQueues:
         """Begins the next attempt at an agent, or waits for a place; False: nobody waits."""
         if agent.startswith(_THREAD):
             return await self._pull_turn(agent)
+        if agent.startswith(LINE):
+            return await self._pull_paid(agent)
         place = await self._reserve(agent)
         if place is None:
             await self._rest(agent)
@@ -312,12 +419,44 @@ class AgentQueues:
                 place.give_back()
         return True
 
+    async def _pull_paid(self, line: str) -> bool:
+        """Has the next message of a caller go on once its quota covers it; False: nobody waits."""
+        news = self._pulling[line]
+        news.clear()
+        names = await self.store.list_waiting(line, 1)
+        if not names:
+            if not news.is_set():
+                self._waiting.discard(line)
+                self.quotas.forget(line)
+            return news.is_set()
+        # It stays first until it is stored that it goes on, so nobody who comes meanwhile takes its place.
+        record = await self.attempts.dispatch.read_task(names[0])
+        if waits_for_quota(record) and name_line(record.owner) == line:
+            charged = await self.quotas.pay(record)
+            if isinstance(charged, Shortage):
+                self.quotas.note(line, charged)
+                await self._rest(line, self._find_pause_s(record, charged))
+                return True
+            await self._go_on_paid(record, charged, None)
+        # Where it could not begin its due row puts it in line again.
+        await self.store.drop(line, names[0])
+        return True
+
+    def _find_pause_s(self, record: TaskRecord, shortage: Shortage) -> float:
+        """Until the next try to charge a message: it is the next period, or others have given something back."""
+        queued, now_ms = record.queued, self.attempts.dispatch.writes.clock.now_ms()
+        waited_ms = 0 if queued is None else now_ms - parse_ms(queued.since)
+        pause_s = min(max(waited_ms / 1000, _SHORTEST_S), _LONGEST_S)
+        return min(pause_s, (shortage.till_ms - now_ms + _BEGUN_MS) / 1000)
+
     async def _pull_turn(self, line: str) -> bool:
         """Starts the next turn of a context once it rests; False: none waits."""
         thread_id = line.removeprefix(_THREAD)
         if await self._is_busy(thread_id):
-            await self._rest(line, _TURN_S)
+            looks = self._looks[line] = self._looks.get(line, 0) + 1
+            await self._rest(line, find_turn_pause_s(looks))
             return True
+        self._looks.pop(line, None)
         news = self._pulling[line]
         news.clear()
         names = await self.store.list_waiting(line)
@@ -337,29 +476,78 @@ class AgentQueues:
 
     async def _start_turn(self, record: TaskRecord, thread_id: str, others: list[str]) -> bool:
         """Whether the first turn of a context is in its line no more; ``others`` are the tasks behind it."""
-        task_id, agent = record.task_id, record.peer or ""
+        task_id = record.task_id
         behind = await self.attempts.list_turns(others)
+        if await self._pay_and_go_on(record, behind):
+            return True
+        # Another instance was faster, with this turn or with one that does not wait; else its due row brings it back.
+        is_to_wait = await self._is_busy(thread_id)
+        return not (is_to_wait and waits_for_turn(await self.attempts.dispatch.read_task(task_id)))
+
+    async def _pay_and_go_on(self, record: TaskRecord, behind: tuple[str, ...]) -> bool:
+        """Whether a turn has left the line of its context, for the line of its caller perhaps."""
+        queued, charged = record.queued, FREE
+        if queued is not None and queued.unpaid:
+            found = await self.quotas.pay(record)
+            if isinstance(found, Shortage):
+                self.quotas.note(name_line(record.owner), found)
+                hold = make_hold(queued.attempt.worker.peer, found, None)
+                return await self._move_on(record.task_id, hold, behind)
+            charged = found
+        return await self._go_on_paid(record, charged, behind)
+
+    async def _go_on_paid(
+        self, record: TaskRecord, charged: Charge, behind: tuple[str, ...] | None
+    ) -> bool:
+        """The same of one that was charged: it has that back where nothing came of it, as far as anybody knows."""
+        try:
+            if await self._go_on(record, charged, behind):
+                return True
+        except StoreUnavailable as error:
+            if error.wrote != "unknown":
+                charged.refund()
+            raise
+        except BaseException:
+            charged.refund()
+            raise
+        charged.refund()
+        return False
+
+    async def _go_on(
+        self, record: TaskRecord, charged: Charge, behind: tuple[str, ...] | None
+    ) -> bool:
+        """Whether a task has begun whose turn has come, or waits for its agent from now on."""
+        agent = record.peer or ""
         try:
             admitted = await self.admit(agent, self.find_peer(agent))
         except NotFound:
             admitted = None
         if isinstance(admitted, str):
             hold = await self.explain(agent, admitted)
-            moved = await self.attempts.move_on(task_id, hold, behind)
-            if moved is not None:
-                await self.enter(moved)
-                return True
-        elif await self._begin_turn(task_id, admitted, behind):
-            return True
-        # Another instance was faster, with this turn or with one that does not wait; else its due row brings it back.
-        is_to_wait = await self._is_busy(thread_id)
-        return not (is_to_wait and waits_for_turn(await self.attempts.dispatch.read_task(task_id)))
+            return await self._move_on(record.task_id, hold, behind, charged)
+        return await self._begin_turn(record.task_id, admitted, behind, charged)
+
+    async def _move_on(
+        self,
+        task_id: str,
+        hold: QueueHold,
+        behind: tuple[str, ...] | None,
+        charged: Charge = FREE,
+    ) -> bool:
+        moved = await self.attempts.move_on(task_id, hold, behind, charged.facts)
+        if moved is not None:
+            await self.enter(moved)
+        return moved is not None
 
     async def _begin_turn(
-        self, task_id: str, place: SendPlace | None, behind: tuple[str, ...]
+        self,
+        task_id: str,
+        place: SendPlace | None,
+        behind: tuple[str, ...] | None,
+        charged: Charge,
     ) -> bool:
         try:
-            if await self._begin(task_id, place, behind):
+            if await self._begin(task_id, place, behind, charged):
                 place = None
                 self._tell_begun(task_id)
                 return True
@@ -369,12 +557,16 @@ class AgentQueues:
         return False
 
     async def _begin(
-        self, task_id: str, place: SendPlace | None, behind: tuple[str, ...] | None = None
+        self,
+        task_id: str,
+        place: SendPlace | None,
+        behind: tuple[str, ...] | None = None,
+        charged: Charge = FREE,
     ) -> bool:
         """Whether the attempt has begun. Where it has not, the due row of the task puts it in line again."""
         log = self.attempts.dispatch.log
         try:
-            return await self.attempts.begin(task_id, place, behind)
+            return await self.attempts.begin(task_id, place, behind, charged.facts)
         except asyncio.CancelledError:
             # Whoever goes on with the line finds it there at once.
             await self._put_back(task_id)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from passerelle.a2a_mapping.answer_metadata import SILENT, read_words
+from passerelle.a2a_mapping.answer_metadata import SILENT, read_usage, read_words
 from passerelle.a2a_mapping.history import complete_history
 from passerelle.a2a_mapping.identity import (
     Relabel,
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.draft import RunContext
     from passerelle.delegation.runs.peer_profile import SeenBehaviour
     from passerelle.delegation.runs.templates import SampleTurn, TemplatedTurn
+    from passerelle.runtime.limits.costs import Price
 
 _MOST_ARTIFACTS: Final = 4
 _MOST_PARTS: Final = 4
@@ -112,7 +113,9 @@ def read_templated(
     context: RunContext, turn: TemplatedTurn, result: JsonObject
 ) -> TemplatedAnswer | None:
     """The answer, if it is templated and the first of its run."""
-    if context.price is not None or context.content is not None or context.place is not None:
+    if context.content is not None or context.place is not None:
+        return None
+    if context.price is not None and not _is_priced_before(context.price, result):
         return None
     if context.redaction.is_on:
         return None
@@ -122,6 +125,12 @@ def read_templated(
     if isinstance(reply, TaskReply):
         return _read_task(context, turn, reply.task)
     return None
+
+
+def _is_priced_before(price: Price, result: JsonObject) -> bool:
+    """Whether nothing of an answer but its time says what it cost."""
+    said = object_at(result, "task") or object_at(result, "message")
+    return price.is_flat and read_usage(said) is None
 
 
 def _read_task(
@@ -231,7 +240,8 @@ def list_values(
         before, behind = split_thread(ended, at)
         version = f"{known.stamp.version + 1}"
     numbers = [f"{turn.first + place}" for place in end.sequences]
-    texts = (at, f"{now_ms}", version, *answer.texts, *numbers, *minted)
+    lasted_ms = max(0, now_ms - turn.began_ms)
+    texts = (at, f"{now_ms}", version, f"{lasted_ms}", *answer.texts, *numbers, *minted)
     return (*turn.values, answer.packed, before, behind, *quote(texts))
 
 
@@ -241,7 +251,7 @@ def find_template(
     """The template of an answer, made where its shape is worth it."""
     context = run.context
     known = turn.template.answers
-    key = (shape, context.peer_tags, context.always_task, epoch)
+    key = (shape, context.peer_tags, context.always_task, context.price, epoch)
     try:
         return known.recall(key)
     except KeyError:
@@ -309,7 +319,7 @@ def render_sample_answer(
 ) -> SampleAnswer | None:
     """Decides an answer to a sample turn by the code for every answer; None where it is not templated. Not stored."""
     chance, place = run.writes.ids, sample.place
-    now_ms = sample_ms(chance)
+    now_ms = sample.began_ms + sample_ms(chance)
     ids = RecordedIds(chance, place.shard, now_ms)
     before = sample.render(turn.template)
     settled = sample.decision.settle(sample.op, sample.first)
@@ -372,7 +382,7 @@ def render_sample_answer(
     return SampleAnswer(
         answer.shape,
         asked,
-        1 + len(answer.texts) + len(end.sequences),
+        2 + len(answer.texts) + len(end.sequences),
         end,
         Example(unpack(call), values),
         tuple(ref.kind for ref in draft.decision.touched),

@@ -359,6 +359,7 @@ def wait_for_file(draft: DecisionDraft, artifact: ArtifactRef, reason: str) -> N
         waiting_for="resource",
         status=Status.WAITING_RESOURCE,
         reason=f"a file of artifact {artifact.artifact_id} cannot be fetched: {reason}",
+        resource="file",
     )
     draft.add(draft.tell(WaitFor(waiting)))
 

@@ -42,6 +42,7 @@ from passerelle.delegation.runs.stream import follow_stream, judge_end
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
+    from passerelle.core.payloads.task import MissingResource
     from passerelle.core.peer import PeerOutcome
     from passerelle.core.task.record import TaskRecord
     from passerelle.core.wire.json import JsonObject
@@ -70,8 +71,11 @@ class Deferred:
     """One of our limits is in the way: it may be gone in a moment."""
     is_absent: bool = False
     """The agent dials in, and not here: the run is for the instance that it is linked to."""
+    resource: MissingResource = "external"
 
 
+_RESOURCES: Final[dict[str, MissingResource]] = {"absent": "worker", "breaker": "network"}
+"""Why an agent was not reached, and what is missing then; one that was, or may not be yet, has enough to do."""
 SendResult: TypeAlias = "Literal['settled', 'unknown', 'unsent'] | Deferred"
 """``unsent``: nothing has left, and the next try begins at once: the lease ended before there was a connection."""
 
@@ -204,7 +208,8 @@ async def _settle(active: ActiveRun, outcome: PeerOutcome, tries: int) -> SendRe
             )
         ):
             refusal = explain(outcome, active.run.context, active.run.record)
-            return Deferred(refusal, wait_ms, is_ours, is_absent)
+            resource = _RESOURCES.get(why, "external")
+            return Deferred(refusal, wait_ms, is_ours, is_absent, resource)
     return "settled" if await apply_outcome(active, outcome) else "unknown"
 
 
@@ -252,6 +257,7 @@ async def _hold(active: ActiveRun, sent: JsonObject, held: Deferred) -> None:
             reason=reason,
             retry_at=format_ms(at_ms),
             send_options=options,
+            resource=held.resource,
         )
         facts = draft.tell(WaitFor(waiting))
         if draft.record.shown or is_told:

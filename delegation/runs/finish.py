@@ -12,7 +12,7 @@ from passerelle.a2a_mapping.content import fold
 from passerelle.a2a_mapping.frames import (
     note_status,
 )
-from passerelle.a2a_mapping.states import CANCELED, FAILED
+from passerelle.a2a_mapping.states import CANCELED, FAILED, REJECTED
 from passerelle.core.errors import ArtifactTooLarge, InvalidAgentResponse, PeerUnavailable
 from passerelle.core.facts import ErrorCategory, ErrorDetail
 from passerelle.core.payloads.task import TaskCancelled, TaskTimedOut
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import DueChange, DueClaim
     from passerelle.core.errors import TooLarge
+    from passerelle.core.events import Fact
+    from passerelle.core.wire.json import Json
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.delegation.runs.limits import TimeLimit
@@ -194,3 +196,18 @@ async def time_out(
         draft.end_with(draft.tell(ending), FAILED, reason)
 
     await run.append(end, lambda _draft: AppendOptions(claim=claim))
+
+
+def refuse_send(draft: DecisionDraft, reason: str) -> None:
+    """Nothing was sent, and nothing will be."""
+    failure = ErrorDetail("not_permitted", ErrorCategory.POLICY, reason, source=draft.context.peer)
+    draft.close_actions("asker_withdrew")
+    draft.add(draft.tell(FailRun(Status.FAILED, failure)))
+    facts = draft.tell(EndInError(failure, rejected=True))
+    show_own(draft, facts, REJECTED, [{"text": reason}])
+
+
+def show_own(draft: DecisionDraft, facts: list[Fact], state: str, parts: list[Json]) -> None:
+    """A status in the gateway's words; the first one of a task shows the whole of it."""
+    draft.show_status(facts, state, parts, whole=draft.context.content is None)
+    draft.end_turn("task")

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.dialects.presentation import read_decision
+from passerelle.a2a_mapping.extensions import NAMED
+from passerelle.a2a_mapping.inbound import read_named
 from passerelle.a2a_mapping.members import object_at, texts_at
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, IdempotencyRow
@@ -171,7 +173,9 @@ class FollowUps:
         if record.withheld is not None:
             raise UnsupportedOperation("the agent has ended the task; it is being looked at")
         question = await self._find_question(record)
-        if message.works or question is not None:
+        # What the gateway has asked itself is answered to it: nothing of it goes to the agent.
+        is_ours = question is not None and question.request.origin.asked_by == "gateway"
+        if message.works or (question is not None and not is_ours):
             message = await self._govern(message)
         if question is not None:
             if question.request.kind == "auth":
@@ -186,6 +190,9 @@ class FollowUps:
     async def _refer(self, message: FollowUp) -> FollowUp:
         """The message with the tasks that it refers to; one that refers to none costs nothing."""
         said, record = message.command.message, message.record
+        if "metadata" in said and read_named(said):
+            field = f"message.metadata.{NAMED}"
+            raise InvalidInput(field, "names go with a message that opens a task; refer to tasks")
         if MEMBER not in said:
             return message
         peer = record.peer or record.kind

@@ -28,22 +28,22 @@ import orjson
 from passerelle.a2a_mapping.dialects.presentation import list_request_parts
 from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.a2a_mapping.members import texts_at
-from passerelle.a2a_mapping.states import AUTH_REQUIRED, REJECTED
+from passerelle.a2a_mapping.states import AUTH_REQUIRED
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.approval import machine as approval
 from passerelle.core.approval.commands import ConsumeAction, OpenAction
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.errors import CallerError, StoreUnavailable
 from passerelle.core.events import Fact
-from passerelle.core.facts import ErrorCategory, ErrorDetail
 from passerelle.core.ids import derive_id
 from passerelle.core.payloads.run import request
 from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.task import machine as tasks
-from passerelle.core.task.commands import EndInError, EndWait, FailRun, SendInput, WaitFor
+from passerelle.core.task.commands import EndWait, LinkTask, SendInput, WaitFor
 from passerelle.core.task.status import WAITING, Status
+from passerelle.delegation.runs.choices import resolve_names
 from passerelle.delegation.runs.draft import find_action
-from passerelle.delegation.runs.finish import confirm_cancel
+from passerelle.delegation.runs.finish import confirm_cancel, refuse_send, show_own
 from passerelle.permission_bridge.answers.action_rows import open_rows
 from passerelle.permission_bridge.cases import InboundCall, OutboundDelegation, describe_case
 from passerelle.permission_bridge.delegations import (
@@ -56,6 +56,7 @@ from passerelle.permission_bridge.recorded_cases import state_case
 from passerelle.permission_bridge.requests import Asking
 from passerelle.runtime.records.blob_overflow import keep_subject, write_notes
 from passerelle.runtime.records.message_summary import read_text
+from passerelle.runtime.records.references import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.hooks.hooks import HookResults
     from passerelle.permission_bridge.policy import Evaluation
     from passerelle.permission_bridge.rules import Policy
+    from passerelle.runtime.records.references import Referred
 
 FIRST_REVISION: Final = 1
 
@@ -121,17 +123,18 @@ async def _judge(active: ActiveRun) -> JudgedSend | None:
     message, run = await active.find_message(), active.run.record.run
     if message is None or run is None:
         return None
+    given, message = message, await resolve_names(active, message)
+    if message is None:
+        return None
     send = _describe(active)
     refers = bool(texts_at(message, "referenceTaskIds"))
-    whole = await _quote(active, message) if refers else message
+    is_named = message is not given
+    referred = await active.refer(message) if refers else NOTHING
+    whole = referred.join(message)
     judged = await judge_send(active.deps.consulting, send, whole, active.run.context.mint)
-    return replace(judged, refers=refers)
-
-
-async def _quote(active: ActiveRun, message: JsonObject) -> JsonObject:
-    """The message with the artifacts that go along in place of references."""
-    referred = await active.refer(message)
-    return referred.join(message)
+    # What the caller refers to itself was told when the message came.
+    news = referred if is_named else NOTHING
+    return replace(judged, is_other=refers or is_named, news=news)
 
 
 def _describe(active: ActiveRun) -> SendCase:
@@ -153,6 +156,7 @@ def _store(draft: DecisionDraft, active: ActiveRun, judged: JudgedSend) -> None:
         return
     scope = tasks.scope_of(draft.record)
     changed = draft.spill.keep(judged.changed).blob if judged.changed is not None else None
+    _note_references(draft, judged.news)
     draft.add(write_notes(draft.spill, scope, judged.heard.notes))
     draft.add([Fact(scope, one.to_payload()) for one in judged.evaluations])
     match judged.strictest.decision:
@@ -161,7 +165,18 @@ def _store(draft: DecisionDraft, active: ActiveRun, judged: JudgedSend) -> None:
         case "ask":
             _ask(draft, active, judged, changed)
         case "deny":
-            _refuse(draft, f"policy does not let it be sent: {judged.strictest.reason}")
+            refuse_send(draft, f"policy does not let it be sent: {judged.strictest.reason}")
+
+
+def _note_references(draft: DecisionDraft, referred: Referred) -> None:
+    """Says which tasks names of the message have turned out to mean, and what goes along in their place."""
+    if not referred.names_any:
+        return
+    scope = tasks.scope_of(draft.record)
+    draft.add([Fact(scope, one) for one in referred.list_facts(draft.context.peer)])
+    for edge in referred.list_edges():
+        if not any(one.edge_id == edge.edge_id for one in draft.record.relationships):
+            draft.add(draft.tell(LinkTask(edge)))
 
 
 def _intend(draft: DecisionDraft, changed: str | None = None) -> None:
@@ -195,7 +210,7 @@ def _ask(draft: DecisionDraft, active: ActiveRun, judged: JudgedSend, changed: s
         send_options=active.options,
     )
     parts: list[Json] = [*list_request_parts(request, FIRST_REVISION), {"text": _GOES_ON}]
-    _show(draft, draft.tell(WaitFor(waiting)), AUTH_REQUIRED, parts)
+    show_own(draft, draft.tell(WaitFor(waiting)), AUTH_REQUIRED, parts)
 
 
 def _make_asking(draft: DecisionDraft, action_id: str) -> Asking:
@@ -209,21 +224,6 @@ def _make_asking(draft: DecisionDraft, action_id: str) -> Asking:
         scope=tasks.scope_of(record),
         card_hash=record.run.worker.card_hash if record.run else None,
     )
-
-
-def _refuse(draft: DecisionDraft, reason: str) -> None:
-    """Nothing was sent, and nothing will be."""
-    failure = ErrorDetail("not_permitted", ErrorCategory.POLICY, reason, source=draft.context.peer)
-    draft.close_actions("asker_withdrew")
-    draft.add(draft.tell(FailRun(Status.FAILED, failure)))
-    facts = draft.tell(EndInError(failure, rejected=True))
-    _show(draft, facts, REJECTED, [{"text": reason}])
-
-
-def _show(draft: DecisionDraft, facts: list[Fact], state: str, parts: list[Json]) -> None:
-    """A status in the gateway's words; the first one of a task shows the whole of it."""
-    draft.show_status(facts, state, parts, whole=draft.context.content is None)
-    draft.end_turn("task")
 
 
 async def _await_answer(active: ActiveRun) -> bool:
@@ -263,7 +263,7 @@ async def _use(active: ActiveRun, request: ApprovalRequest) -> bool:
         decision = action.decision
         if action.state != "allowed" or decision is None:
             said = decision.comment if decision and decision.comment else action.state
-            _refuse(draft, f"it may not be sent: {said}")
+            refuse_send(draft, f"it may not be sent: {said}")
             return
         facts = PolicyFacts(draft.context.mint("eval"), is_configured=True)
         found = evaluate(
@@ -279,7 +279,7 @@ async def _use(active: ActiveRun, request: ApprovalRequest) -> bool:
             )
         except CallerError as refusal:
             draft.note(found.to_payload())
-            _refuse(draft, f"it was allowed, and may not be sent: {refusal.message}")
+            refuse_send(draft, f"it was allowed, and may not be sent: {refusal.message}")
             return
         draft.add(used)
         _intend(draft)
@@ -312,13 +312,15 @@ class SendCase:
 class JudgedSend:
     """What everybody said about one message, and the message as it may go.
 
-    ``refers``: it names other tasks, and what stands there may be another thing when it goes.
+    ``is_other``: it names other tasks, and what stands there may be another thing when it goes, or names became tasks.
+    ``news``: the tasks that names have turned out to mean.
     """
 
     evaluations: tuple[Evaluation, ...]
     heard: HookResults
     message: JsonObject
-    refers: bool = False
+    is_other: bool = False
+    news: Referred = NOTHING
 
     @property
     def strictest(self) -> Evaluation:
@@ -328,7 +330,7 @@ class JudgedSend:
     @property
     def changed(self) -> bytes | None:
         """The message as it is kept, where what the caller sent does not say it any more."""
-        is_other = self.refers or self.heard.message is not None
+        is_other = self.is_other or self.heard.message is not None
         return orjson.dumps(self.message) if is_other else None
 
 

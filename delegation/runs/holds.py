@@ -1,9 +1,11 @@
-"""Why an attempt waits in the outgoing queue of an agent, in the words that people read. Pure."""
+"""Why an attempt waits, for its agent, its context, another task or a quota, in the words that people read. Pure."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final, Literal, assert_never
 
+from passerelle.a2a_mapping.frames import note_status
+from passerelle.a2a_mapping.states import SUBMITTED, WORKING
 from passerelle.core.agent_name import find_base
 from passerelle.core.task.commands import QueueTask
 from passerelle.core.wire.record import record, value
@@ -14,8 +16,8 @@ if TYPE_CHECKING:
 
 QUEUED: Final = "queued"
 """The kind of the due row of a task that waits there."""
-UNFORESEEN: Final[frozenset[QueueCause]] = frozenset({"paused", "draining", "after"})
-"""Nobody knows when a wait of these ends: callers learn of it at once, and are not kept waiting."""
+UNFORESEEN: Final[frozenset[QueueCause]] = frozenset({"paused", "draining", "after", "quota"})
+"""Nobody knows when a wait of these ends, or it may be days: callers learn of it at once, and are not kept waiting."""
 MOST_WAITING: Final = 100
 """Turns that wait in one context."""
 INTERRUPTS: Final = "interrupts"
@@ -43,23 +45,33 @@ class InterruptWish:
 
 @value
 class QueueHold:
-    """An attempt that does not begin yet. ``position`` counts from 1."""
+    """An attempt that does not begin yet. ``position`` counts from 1; None: it is not told."""
 
     agent: str
     cause: QueueCause
-    position: int
+    position: int | None
     reason: str | None = None
-    """What the operator has said of it, or what has to come first."""
+    """What the operator has said of it, what has to come first, or the quota that is used up."""
     send_options: JsonObject | None = None
     """What the request says beside its message."""
     thread_id: str | None = None
     """The context whose turns go first."""
     answers_at_once: bool = False
     """Whether the caller wants the Task before anything comes of it."""
+    caller: str | None = None
+    """Whose quota it is."""
+    until: str | None = None
+    """When that begins anew, RFC 3339."""
+    is_behind: bool = False
+    """Whether others of the same caller wait for it already, and it may be that it is not used up any more."""
+    unpaid: Literal[True] | None = None
+    """No quota was charged with it yet."""
 
     @property
     def queue(self) -> str:
         """The name of the queue."""
+        if self.cause == "quota":
+            return f"quota:{self.caller}"
         if self.thread_id is not None:
             return f"thread:{self.thread_id}"
         return f"agent:{find_base(self.agent)}"
@@ -87,9 +99,29 @@ class QueueHold:
                 said = "another message of this context is worked at"
             case "after":
                 return f"the message is sent when {self.reason}, and can be cancelled"
+            case "quota":
+                return self._tell_quota()
             case _:
                 assert_never(self.cause)
-        return f"{said}; {_name_place(self.position)}, and can be cancelled"
+        return f"{said}; {_name_place(self.position or 1)}, and can be cancelled"
+
+    @property
+    def state(self) -> str:
+        """The state that callers see meanwhile: a task that waits for a resource works, as far as A2A can say."""
+        return WORKING if self.cause == "quota" else SUBMITTED
+
+    def describe(self) -> JsonObject:
+        """The same for programs: what stands in the metadata of the status."""
+        if self.cause != "quota":
+            return note_status(f"agent_{self.cause}", peer=self.agent)
+        return note_status("caller_quota", peer=self.agent, until=self.until or "")
+
+    def _tell_quota(self) -> str:
+        said = f"{self.reason} is used up; the message is sent when it begins anew at {self.until}"
+        if self.is_behind:
+            said = f"it goes after others of its caller that wait for {self.reason}"
+        place = "" if self.position is None else f"; {_name_place(self.position)}"
+        return f"{said}{place}, and can be cancelled"
 
 
 def find_look_ms(waited_ms: int, waiting: int = 0, *, is_paused: bool) -> int:
@@ -105,7 +137,16 @@ def find_look_ms(waited_ms: int, waiting: int = 0, *, is_paused: bool) -> int:
 
 def make_command(attempt: TaskAttemptStarted, hold: QueueHold) -> QueueTask:
     """What a task is told that waits."""
-    return QueueTask(hold.queue, hold.text, hold.position, hold.cause, attempt, hold.send_options)
+    return QueueTask(
+        hold.queue,
+        hold.text,
+        hold.position,
+        hold.cause,
+        attempt,
+        hold.send_options,
+        until=hold.until,
+        unpaid=hold.unpaid,
+    )
 
 
 def _name_place(position: int) -> str:

@@ -29,7 +29,7 @@ from passerelle.delegation.runs.reconciliation import reconcile
 from passerelle.delegation.runs.returns import return_answers
 from passerelle.delegation.runs.search import find_send
 from passerelle.delegation.runs.stream import follow_stream, judge_end
-from passerelle.runtime.records.references import NOTHING
+from passerelle.runtime.records.references import MEMBER, NOTHING
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
@@ -83,6 +83,9 @@ async def _prepare(active: ActiveRun, params: JsonObject, referred: Referred) ->
         if message is None:
             return None
         params = {**params, "message": message}
+        if MEMBER in message:
+            # A name in it may have become a reference.
+            referred = await active.refer(message)
         # What goes along was judged with the message, and stands in it.
         referred = replace(referred, parts=())
     sent = active.address(params, referred)

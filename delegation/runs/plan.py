@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from passerelle.a2a_mapping.acceptance import read_conditions
 from passerelle.a2a_mapping.errors import ExtensionRequired
 from passerelle.a2a_mapping.extensions import ACCEPTANCE, PREFIX, UNDERSTOOD, list_required
+from passerelle.a2a_mapping.inbound import read_named
 from passerelle.a2a_mapping.members import object_at
 from passerelle.core.agent_name import ROUTER
-from passerelle.core.errors import PeerUnavailable
+from passerelle.core.errors import PeerUnavailable, UnsupportedOperation
 from passerelle.core.facts import RetryPolicy, Worker
 from passerelle.core.payloads.task import TaskAttemptStarted
 from passerelle.core.peer import PeerCard
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import Incarnation
     from passerelle.core.commands import SubmitTurn, WaitMode
+    from passerelle.core.errors import Limited
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.approval import PermissionEvaluated
     from passerelle.core.payloads.context import ContextResolved
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.holds import QueueHold
     from passerelle.delegation.runs.peer_profile import PeerTerms
     from passerelle.permission_bridge.rules import Policy
-    from passerelle.runtime.limits.costs import Charge, Spending
+    from passerelle.runtime.limits.costs import Charge, Shortage, Spending
     from passerelle.runtime.records.references import Referred
     from passerelle.runtime.records.writes import Writes
 
@@ -151,6 +153,17 @@ def read_acceptance(wanted: tuple[JsonObject, ...], message: JsonObject) -> tupl
     return wanted if own is None else _join(wanted, own, _AT_MESSAGE)
 
 
+def add_conditions(
+    wanted: tuple[JsonObject, ...], own: tuple[JsonObject, ...]
+) -> tuple[JsonObject, ...]:
+    """The conditions of a task once it is known whose it is.
+
+    Raises:
+        InvalidInput: they are too many together.
+    """
+    return _join(wanted, [*own], "acceptance")
+
+
 def _join(wanted: tuple[JsonObject, ...], own: Json, at: str) -> tuple[JsonObject, ...]:
     further = [one for one in read_conditions(own, at) if one not in wanted]
     return read_conditions([*wanted, *further], at)
@@ -210,10 +223,13 @@ class Planner:
         wishes = EXTENSIONS.get()
         if missing := known.demands - wishes:
             raise ExtensionRequired(min(missing))
+        if "metadata" in command.message and read_named(command.message):
+            # What a name means is looked up before anything goes out.
+            known = change(known, gated=True)
         acceptance, trace = read_acceptance(terms.acceptance, command.message), TRACE.get()
         if not acceptance and trace is None and not wishes:
             return known
-        return replace(known, acceptance=acceptance, trace=trace, extensions=_choose_kept(wishes))
+        return change(known, acceptance=acceptance, trace=trace, extensions=_choose_kept(wishes))
 
     def refuse(self, route: Route) -> Delegation:
         """The plan of a message that no agent gets."""
@@ -270,6 +286,12 @@ class Planner:
         if self.spending is None:
             return FREE
         return await self.spending.charge(principal, command.agent, opens=command.task is None)
+
+    def refuse_uncovered(self, principal: Principal, shortage: Shortage) -> Limited:
+        """What the caller of a message is told that no quota covers, and that does not wait."""
+        if self.spending is None:
+            raise UnsupportedOperation("nobody has a quota")
+        return self.spending.refuse(principal, shortage)
 
     async def charge_run(self, principal: Principal, agent: str) -> Charge:
         """The same for a further attempt at a task that its owner wants."""

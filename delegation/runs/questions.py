@@ -103,6 +103,7 @@ def _wait(
         reason=reason,
         action_ids=actions,
         native_status=prompt.native_status,
+        resource="credential" if status is Status.WAITING_RESOURCE else None,
     )
     return draft.tell(WaitFor(waiting, draft.step_id))
 

@@ -18,7 +18,7 @@ from passerelle.core.payloads.conversation import QueueChanged
 from passerelle.core.session import thread as threads
 from passerelle.core.session.thread import ChangeQueue, StartTurn, ThreadRecord
 from passerelle.core.task.commands import StartRun
-from passerelle.core.task.record import TaskRecord, waits_for_turn
+from passerelle.core.task.record import TaskRecord, waits_for_quota, waits_for_turn
 from passerelle.core.task.status import Status
 from passerelle.delegation.runs.draft import compose_input
 from passerelle.delegation.runs.finish import fail_owed
@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import DueClaim
     from passerelle.core.decision import Decision
+    from passerelle.core.payloads.limit import LimitPayload
     from passerelle.core.payloads.task import TaskAttemptStarted
     from passerelle.core.peer import Peer, PeerCard, SendPlace
     from passerelle.core.task.record import QueuedAttempt
-    from passerelle.core.wire.json import JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.delegation.runs.holds import QueueHold
@@ -94,21 +95,32 @@ class QueuedAttempts:
         await self.dispatch.writes.decide(record.session_id, [ref], body)
 
     async def move_on(
-        self, task_id: str, hold: QueueHold, behind: tuple[str, ...]
+        self,
+        task_id: str,
+        hold: QueueHold,
+        behind: tuple[str, ...] | None,
+        paid: tuple[LimitPayload, ...] = (),
     ) -> TaskRecord | None:
-        """Has a turn start whose agent has no place for it: its task waits there from now on.
+        """Has a task whose turn has come wait for something else from now on, such as a place at its agent.
 
-        None where it does not wait for its turn any more, or another turn of its context is under way.
+        ``behind`` are the turns that wait in its context from then on, where it has waited for others of them, and
+        ``paid`` is what is said of the quota that it was charged to. None where it does not wait for that any more, or
+        another turn of its context is under way.
         """
         run = await self.dispatch.hold(task_id)
         queued = run.record.queued
-        if queued is None or not waits_for_turn(run.record):
+        waits = waits_for_quota(run.record) if behind is None else waits_for_turn(run.record)
+        if queued is None or not waits:
             return None
 
         def start(draft: DecisionDraft) -> None:
-            _start_turn(draft, behind)
+            if behind is not None:
+                _start_turn(draft, behind)
+            elif not waits_for_quota(draft.record):
+                raise UnsupportedOperation("it does not wait for a quota any more")
+            draft.note(*paid)
             kept = replace(hold, send_options=queued.send_options)
-            draft.add(draft.tell(make_command(queued.attempt, kept)))
+            _tell_wait(draft, queued, kept)
 
         try:
             await run.append(start)
@@ -116,20 +128,41 @@ class QueuedAttempts:
             return None
         return run.record
 
+    async def wait_on(self, task_id: str, hold: QueueHold) -> None:
+        """Says of a task that waits for a quota until when it does so from now on.
+
+        Raises:
+            StoreUnavailable, WriteConflict: it is not known to be written; to try again does no harm.
+        """
+        run = await self.dispatch.hold(task_id)
+
+        def tell(draft: DecisionDraft) -> None:
+            queued = draft.record.queued
+            if queued is not None and waits_for_quota(draft.record):
+                _tell_wait(draft, queued, hold)
+
+        await run.append(tell)
+
     async def begin(
-        self, task_id: str, place: SendPlace | None, behind: tuple[str, ...] | None = None
+        self,
+        task_id: str,
+        place: SendPlace | None,
+        behind: tuple[str, ...] | None = None,
+        paid: tuple[LimitPayload, ...] = (),
     ) -> bool:
         """Begins the attempt of a task whose turn has come; False where there is none (any more).
 
         ``place`` is what the send needs of the limits of its agent; it is the run's where one begins. ``behind``: the
-        turns that wait in its context from then on, where it has waited for others of them.
+        turns that wait in its context from then on, where it has waited for others of them. ``paid`` is what is said of
+        the quota that it was charged to just now.
 
         Raises:
             StoreUnavailable: the due row of the task stays, and puts it in line again.
         """
         run = await self.dispatch.hold(task_id)
         queued = run.record.queued
-        if queued is None or run.record.status is not Status.QUEUED:
+        is_ready = run.record.status is Status.QUEUED or waits_for_quota(run.record)
+        if queued is None or not is_ready:
             return False
         try:
             peer = self.dispatch.find_peer(run.context.peer)
@@ -144,7 +177,7 @@ class QueuedAttempts:
             return False
         started = self._compose(run, queued, card)
         try:
-            await self._start(run, queued, started, peer, place, behind)
+            await self._start(run, queued, started, peer, place, behind, paid)
         except UnsupportedOperation:
             return False  # somebody else has begun it, or it has ended
         return True
@@ -157,6 +190,7 @@ class QueuedAttempts:
         peer: Peer,
         place: SendPlace | None,
         behind: tuple[str, ...] | None,
+        paid: tuple[LimitPayload, ...],
     ) -> None:
         task = run.context.task
         message = {**compose_input(run.context.accepted), "messageId": started.message_id}
@@ -170,6 +204,7 @@ class QueuedAttempts:
         def start(draft: DecisionDraft) -> None:
             if behind is not None:
                 _start_turn(draft, behind)
+            draft.note(*paid)
             draft.add(draft.tell(StartRun(run_id, started, thread_id=other)))
             draft.decision.set_field(task, OWNER, str(driver).encode())
 
@@ -199,7 +234,7 @@ class QueuedAttempts:
     ) -> TaskAttemptStarted:
         """The attempt as it was to begin, at the agent as it is now."""
         meant = queued.attempt
-        gated = self.dispatch.find_rules().judges_sends
+        gated = meant.gated or self.dispatch.find_rules().judges_sends
         started = replace(
             meant, retry_policy=bound_policy(run.record, meant.retry_policy), gated=gated
         )
@@ -212,6 +247,16 @@ class QueuedAttempts:
             native_protocol=card.protocol,
             delivery_mechanism="streaming" if streams else "unary",
         )
+
+
+def _tell_wait(draft: DecisionDraft, queued: QueuedAttempt, hold: QueueHold) -> None:
+    """What a task waits for; where nobody knows for how long, or for days, its callers are told as well."""
+    facts = draft.tell(make_command(queued.attempt, hold))
+    if hold.cause != "quota":
+        draft.add(facts)
+        return
+    parts: list[Json] = [{"text": hold.text}]
+    draft.show_status(facts, hold.state, parts, hold.describe(), whole=not draft.record.shown)
 
 
 def _start_turn(draft: DecisionDraft, behind: tuple[str, ...]) -> None:

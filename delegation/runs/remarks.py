@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final, Literal
 from passerelle.a2a_mapping.content import is_remark, make_remark
 from passerelle.a2a_mapping.frames import make_message, make_status, status_frame
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.a2a_mapping.states import SUBMITTED
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import TurnCompleted
-from passerelle.core.payloads.task import TaskWaiting
+from passerelle.core.payloads.task import TaskBlocked, TaskWaiting
 from passerelle.core.session import thread as threads
 from passerelle.core.session.thread import EndTurn, ThreadRecord
 from passerelle.core.task import machine as tasks
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from passerelle.core.approval.record import ActionRecord
     from passerelle.core.batch import EntityRef
     from passerelle.core.decision import Decision
+    from passerelle.core.events import Fact
     from passerelle.core.wire.json import Json, JsonObject
 
 _SHOWN: Final = 3
@@ -60,6 +62,7 @@ def remark(
         reason=text,
         action_ids=task.open_actions,
         native_status=run.native_status if run else None,
+        resource="credential" if task.status is Status.WAITING_RESOURCE else None,
     )
     facts = tasks.decide(task, WaitFor(waiting))
     frame = status_frame(facade, context, shown)
@@ -67,6 +70,21 @@ def remark(
     if isinstance(thread, ThreadRecord):
         completed = TurnCompleted("task", task.status)
         decision.add(threads.decide(thread, EndTurn(turn_id, task.task_id, completed)))
+
+
+def show_wait(record: TaskRecord, facts: list[Fact], message_id: str, at: str) -> list[Fact]:
+    """Facts of a task that waits on, the last one as its callers see it: why a message of theirs is not sent yet.
+
+    Nothing is shown where callers have seen nothing of the task, or an attempt of it was sent.
+    """
+    if not (facts and record.shown) or record.attempts:
+        return facts
+    facade, context = expose(TaskId(record.task_id), record.exposure), record.scope.context_id
+    payload = facts[-1].payload
+    text = payload.reason if isinstance(payload, TaskBlocked) else None
+    said = make_message(message_id, facade, context, [{"text": text or ""}])
+    frame = status_frame(facade, context, make_status(SUBMITTED, at, said))
+    return [*facts[:-1], *show(BlobOverflow(), facts[-1], frame, facade, "status")]
 
 
 def explain_kept(approval: ActionRecord) -> str:

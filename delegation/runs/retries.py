@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from passerelle.a2a_mapping.inbound import read_named
 from passerelle.a2a_mapping.members import text_at
 from passerelle.core.batch import DueClaim, RunMove
 from passerelle.core.errors import Draining, NotFound
@@ -161,7 +162,8 @@ class Retries:
             traceparent=last.traceparent,
             tracestate=last.tracestate,
             extensions=last.extensions,
-            gated=self.dispatch.find_rules().judges_sends,
+            gated=bool(read_named(run.context.accepted[0]))
+            or self.dispatch.find_rules().judges_sends,
         )
 
 

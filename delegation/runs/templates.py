@@ -77,6 +77,7 @@ class SampleTurn:
     feed: bool
     remote_context_id: str
     """The context that the agent would be told."""
+    began_ms: int
     first: int
     """The sequence of its first event."""
     known: KnownThread | None
@@ -93,6 +94,7 @@ class SampleTurn:
             self.task,
             self.turn_id,
             self.remote_context_id,
+            self.began_ms,
             self.known,
             self.first,
         )
@@ -145,6 +147,7 @@ class TemplatedTurn:
     turn_id: str
     remote_context_id: str
     """The context that the agent is told."""
+    began_ms: int
     known: KnownThread | None
     """None where it has opened its context."""
     first: int = 0

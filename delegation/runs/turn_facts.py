@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from passerelle.a2a_mapping.frames import make_message, make_status, note_status, task_frame
+from passerelle.a2a_mapping.frames import make_message, make_status, task_frame
 from passerelle.a2a_mapping.history import complete_history
 from passerelle.a2a_mapping.states import REJECTED, SUBMITTED
 from passerelle.core.agent_name import ROUTER
@@ -202,7 +202,7 @@ class TurnFacts:
         if not (hold.is_told or self.request.plan.shows_at_once):
             self.decision.add(facts)
             return None
-        return self._show(facts, SUBMITTED, hold.text, hold)
+        return self._show(facts, hold.state, hold.text, hold)
 
     def _compose(self) -> TaskAttemptStarted | None:
         """The first attempt, as it begins now or later."""
@@ -225,7 +225,7 @@ class TurnFacts:
         status = make_status(state, format_ms(self.decision.now_ms), message)
         task: JsonObject = {"id": facade, "contextId": context_id, "status": status}
         if hold is not None:
-            task["metadata"] = note_status(f"agent_{hold.cause}", peer=hold.agent)
+            task["metadata"] = hold.describe()
         shown = complete_history(task, [self.request.command.message])
         told = show(self.spill, facts[-1], task_frame(shown), facade, "status")
         self.decision.add([*facts[:-1], *told])

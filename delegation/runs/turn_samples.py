@@ -109,6 +109,7 @@ def render_sample(
         example=Example(unpack(call), values),
         feed=standing.feed,
         remote_context_id=remote,
+        began_ms=now_ms,
         first=sample_ms(chance),
         known=begun,
     )

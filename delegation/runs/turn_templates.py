@@ -1,7 +1,8 @@
 """Turns that differ in ids, times and words alone: their first append is rendered from a template.
 
 A turn is templated when it opens a new context, or goes on with one that rests, and nothing is asked for beside the
-message, but that it is taken once under its key, and that a webhook is told of it. Two such turns at one agent store
+message, but that it is taken once under its key, that a webhook is told of it, that it has a price, that its task meets
+conditions, and that somebody has a say in what is sent. Two such turns at one agent store
 the same but for ids, times, words, names of callers, addresses of webhooks and what their threads know. What a thread
 becomes is folded, and filled in whole. So two samples of a shape are rendered by the code that decides every other
 turn, and a wire template is made of what they would store; from then on the ids, times, words and names of a turn are
@@ -34,6 +35,7 @@ from passerelle.core.decision import Held
 from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
 from passerelle.core.ids import CONTEXT_BITS, TaskId, compose_context, expose
 from passerelle.core.mint_log import mint_together
+from passerelle.core.payloads.limit import CostEstimated
 from passerelle.core.session.thread import ThreadRecord, has_tools
 from passerelle.core.wire.generated import make_picker
 from passerelle.core.wire.record import change
@@ -106,7 +108,9 @@ class TemplatedTurns:
         match result:
             case Appended(first=first):
                 unread = Unread(writes.log, packed, first, held)
-                templated = change(turn, first=first)
+                # What follows a judged message, and what a judged answer leads to, is decided.
+                is_judged = request.plan.gated or bool(request.plan.acceptance)
+                templated = None if is_judged else change(turn, first=first)
                 return OpenedTurn(place, task, turn_id, unread, driver, templated=templated)
             case Again(result=bytes(stored)) if read_task(stored) != task.id:
                 return await self.turns.repeat(stored, request.plan)
@@ -187,7 +191,7 @@ class TemplatedTurns:
         first_event = f"ev{stem}{ordinals.first_event}"
         packed = PackedBatch(place.session.id, shard, touched, first_event, call)
         owner = principal.key
-        turn = TemplatedTurn(template, values, place, owner, task, turn_id, remote, known)
+        turn = TemplatedTurn(template, values, place, owner, task, turn_id, remote, now_ms, known)
         return turn, packed
 
     def _find(
@@ -197,6 +201,8 @@ class TemplatedTurns:
         (driver, epoch), trace, templates = under, request.plan.trace, self._templates
         shape = (
             request.plan.ground,
+            _list_prices(request.plan),
+            orjson.dumps(request.plan.acceptance) if request.plan.acceptance else b"",
             request.idem is None,
             request.command.context_id is None,
             names_webhook(request.command),
@@ -248,12 +254,28 @@ _read_plan, _NO_PLAN = _list_rest(
     "ground",
     "catalog",
     "route",
+    "facts",
+    "acceptance",
+    "gated",
 )
 
 
 def is_templated(command: SubmitTurn, plan: Delegation) -> bool:
     """Whether nothing is asked for beside the message, also by members that these classes may get one day."""
-    return _read_command(command) == _NO_COMMAND and _read_plan(plan) == _NO_PLAN
+    return (
+        _read_command(command) == _NO_COMMAND
+        and _read_plan(plan) == _NO_PLAN
+        and len(_list_prices(plan)) == len(plan.facts)
+    )
+
+
+def _list_prices(plan: Delegation) -> tuple[tuple[str, int, str, str], ...]:
+    """What the call is thought to cost: the one thing said on a turn that is the same on the next."""
+    return tuple(
+        (one.peer, one.amount_micros, one.currency, one.basis)
+        for one in plan.facts
+        if isinstance(one, CostEstimated)
+    )
 
 
 def names_webhook(command: SubmitTurn) -> bool | None:

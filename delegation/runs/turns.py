@@ -233,6 +233,7 @@ class TurnAttempt:
             send_options=options,
             thread_id=self.place.thread.id,
             answers_at_once=configuration.get("returnImmediately") is True,
+            unpaid=None if self.request.plan.hold is None else self.request.plan.hold.unpaid,
         )
 
     async def append(self) -> OpenedTurn | None:

@@ -58,8 +58,8 @@ _STATE: Final[JsonObject] = {
     "properties": {"stream": _TEXT, "cursor": _CURSOR, "snapshot": {"type": "object"}},
 }
 _STREAM: Final = (
-    "The stream: `session:<id>`, `task:<id>`, `inbox`, `tasks`, `jobs`, `inputs:<session id>` or "
-    "`results:<session id>`."
+    "The stream: `session:<id>`, `task:<id>`, `inbox`, `tasks`, `tasks:tenant`, `jobs`, "
+    "`inputs:<session id>`, `results:<session id>` or `messages:<thread id>`."
 )
 
 
@@ -103,7 +103,7 @@ def _describe_events() -> JsonObject:
         "content": {MEDIA_TYPE: {"schema": PROBLEM}},
     }
     described = _describe_stream(
-        "follow_stream", "What follows a cursor of a stream", parameters, content
+        "follow_stream", "The events after a cursor of a stream", parameters, content
     )
     responses = cast("JsonObject", described["responses"])
     return {**described, "responses": {**responses, "410": gap}}
@@ -112,7 +112,7 @@ def _describe_events() -> JsonObject:
 def _describe_snapshot() -> JsonObject:
     stream = _param("stream", "path", _TEXT, _STREAM, required=True)
     content: JsonObject = {"application/json": {"schema": _STATE}}
-    summary = "The state of a stream, and the cursor from which it is followed on"
+    summary = "The state of a stream, and its cursor"
     return _describe_stream("read_snapshot", summary, [stream], content)
 
 

@@ -23,11 +23,11 @@ def _change(name: str, summary: str, command: type[Any]) -> MethodRow:
 
 
 AGENT_ROWS: Final[Sequence[MethodRow]] = (
-    _change("pause_agent", "Hold what comes for an agent until it is resumed", PauseAgent),
+    _change("pause_agent", "Queue new messages to an agent until it is resumed", PauseAgent),
     _change(
         "drain_agent",
-        "Refuse what comes for an agent until it is resumed, and let end what it works on",
+        "Refuse new messages to an agent until it is resumed; running work ends",
         DrainAgent,
     ),
-    _change("resume_agent", "Give an agent work again; what waits goes on in order", ResumeAgent),
+    _change("resume_agent", "Send work to an agent again, queued messages first", ResumeAgent),
 )

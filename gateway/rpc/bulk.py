@@ -12,7 +12,7 @@ from passerelle.runtime.common.calls import MethodRow
 BULK_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "change_tasks",
-        "Cancel, pause, resume or retry every task that a filter matches, if there are as many as is expected",
+        "Cancel, pause, resume or retry every task that a filter matches, if their number is the expected one",
         (AccessScope.WRITE_TASKS,),
         ChangeTasks,
         lambda given, _: given,

@@ -33,9 +33,9 @@ def _export(kind: BundleKind, summary: str) -> MethodRow:
 
 
 EVIDENCE_ROWS: Final[Sequence[MethodRow]] = (
-    _export("evidence", "Make a bundle of facts that can be checked elsewhere"),
-    _export("replay", "The same of what is needed to do it again"),
-    _export("review", "The same of what the facts say in sentences, and leave open"),
+    _export("evidence", "Export a bundle of events that can be checked elsewhere"),
+    _export("replay", "The same, with what is needed to repeat the work"),
+    _export("review", "The same, as sentences, with what remains open"),
     MethodRow(
         "get_evidence",
         "A bundle as it was exported, part by part",

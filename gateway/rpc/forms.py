@@ -228,7 +228,7 @@ class SubagentInputParams:
 
 @record
 class SubagentEventsParams:
-    """Which page of what a subagent has lived through, in order."""
+    """Which page of the events of a subagent, in order."""
 
     subagent_id: _Id
     page_size: Annotated[int, Field(ge=1, le=PAGE_LIMIT)] | None = None

@@ -36,13 +36,13 @@ def _row(
 JOB_ROWS: Final[Sequence[MethodRow]] = (
     _row(
         "submit_job",
-        "Begin a task for each of many inputs, or for each of many agents",
+        "Start a task for each of many inputs, or for each of many agents",
         AccessScope.CALL,
         SubmitJob,
         JobChanged,
     ),
     _row("list_jobs", "The jobs of the caller, the newest first", AccessScope.READ_TASKS, ListJobs),
-    _row("get_job", "A job and how far it is", AccessScope.READ_TASKS, GetJob, model=JobModel),
+    _row("get_job", "A job and its progress", AccessScope.READ_TASKS, GetJob, model=JobModel),
     MethodRow(
         "get_job_results",
         "The items of a job, each with its state, attempts, task and result",
@@ -58,14 +58,14 @@ JOB_ROWS: Final[Sequence[MethodRow]] = (
     ),
     _row(
         "cancel_job",
-        "Begin nothing more of a job, and stop what runs",
+        "Cancel a job: stop running items, start no more",
         AccessScope.WRITE_TASKS,
         CancelJob,
         JobChanged,
     ),
     _row(
         "retry_job",
-        "Try items of a job again that failed or were cancelled",
+        "Retry failed and cancelled items of a job",
         AccessScope.WRITE_TASKS,
         RetryJob,
         JobChanged,

@@ -14,7 +14,7 @@ from passerelle.runtime.common.calls import MethodRow
 OVERSIGHT_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "get_overview",
-        "What is open in the tenant, and how the runtime stands",
+        "Open work of the tenant, and the state of the runtime",
         (AccessScope.OVERSEE_TASKS, AccessScope.OPERATE),
         GetOverview,
         lambda given, _: given,
@@ -22,7 +22,7 @@ OVERSIGHT_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "get_agent_health",
-        "How an agent stands: its card, breakers, limits, and the calls of the last hour",
+        "The state of an agent: card, breakers, limits, and calls of the last hour",
         (AccessScope.OVERSEE_TASKS, AccessScope.OPERATE),
         GetAgentHealth,
         lambda given, _: given,

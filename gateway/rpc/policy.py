@@ -68,7 +68,7 @@ from passerelle.runtime.common.calls import Caller, MethodRow
 POLICY_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "list_grants",
-        "The standing approvals of the caller, and how often each was used",
+        "The standing approvals of the caller, with their uses",
         (AccessScope.READ_APPROVALS,),
         ListGrants,
         lambda given, _: given,
@@ -91,7 +91,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "evaluate_permission",
-        "What policy would say, and why; nothing is written",
+        "What policy would decide, and why; nothing is recorded",
         (AccessScope.READ_APPROVALS, AccessScope.HOST, AccessScope.ASK),
         EvaluatePermission,
         lambda given, _: given,
@@ -99,7 +99,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "get_tool_inventory",
-        "What the caller may use now: agents, their skills, and what policy says",
+        "What the caller may use now: agents, skills, and policy",
         (AccessScope.CALL,),
         GetToolInventory,
         lambda given, _: given,
@@ -107,7 +107,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "ask_permission",
-        "Ask, as a worker, whether something may be done for a task",
+        "Request approval for an action of a task, as a worker",
         (AccessScope.ASK,),
         AskPermission,
         lambda given, _: given,
@@ -115,7 +115,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "use_permission",
-        "Say, as a worker, that what was allowed is done now",
+        "Use an approval, as a worker, right before the action",
         (AccessScope.ASK,),
         UsePermission,
         lambda given, _: given,
@@ -123,7 +123,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "withdraw_permission",
-        "Withdraw a pending approval, as whoever asked for it",
+        "Withdraw a pending approval, as its requester",
         (AccessScope.ASK, AccessScope.CALL, AccessScope.WRITE_TASKS),
         WithdrawPermission,
         lambda given, _: given,
@@ -139,7 +139,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "see_action",
-        "Say that an approval was shown to the caller",
+        "Record that an approval was shown to the caller",
         (AccessScope.READ_APPROVALS,),
         NoteSeen,
         lambda given, _: given,
@@ -147,7 +147,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "return_again",
-        "Try an answer again that could not be delivered",
+        "Retry delivery of a decision to the agent",
         (AccessScope.DECIDE,),
         ReturnAgain,
         lambda given, _: given,
@@ -155,7 +155,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "mute_peer",
-        "Have no pushes for what an agent asks for a while, unless it is grave",
+        "Send no pushes for requests of an agent for a while, except of high and critical risk",
         (AccessScope.READ_APPROVALS,),
         MutePeer,
         lambda given, _: given,
@@ -163,7 +163,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "unmute_peer",
-        "Have pushes again for what an agent asks",
+        "Send pushes for requests of an agent again",
         (AccessScope.READ_APPROVALS,),
         UnmutePeer,
         lambda given, _: given,
@@ -179,7 +179,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "get_action_content",
-        "The whole subject of an approval, where the approval itself shows its beginning only",
+        "The whole subject of an approval that shows only its beginning",
         (AccessScope.READ_APPROVALS, AccessScope.ASK),
         GetActionContent,
         lambda given, _: given,
@@ -187,14 +187,14 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "explain_action",
-        "Why an approval was asked for, what every source said, and how it ended",
+        "Why an approval was requested, the result of each source, and how it ended",
         (AccessScope.READ_APPROVALS,),
         ExplainAction,
         lambda given, _: given,
     ),
     MethodRow(
         "try_policy",
-        "What other rules would have said to what was asked lately",
+        "What other rules would have decided about recent requests",
         (AccessScope.READ_APPROVALS,),
         TryPolicy,
         lambda given, _: given,
@@ -202,7 +202,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "get_policy",
-        "The rules that are in force for the work of the caller",
+        "The rules in force for the work of the caller",
         (AccessScope.READ_AUDIT, AccessScope.OPERATE, AccessScope.WRITE_POLICY),
         GetPolicy,
         lambda given, _: given,
@@ -210,7 +210,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "set_policy",
-        "Put rules beside those of the configuration, for every instance, or say what that would change",
+        "Replace the edited rules at every instance, or show what that would change",
         (AccessScope.WRITE_POLICY,),
         SetPolicy,
         lambda given, _: given,
@@ -218,7 +218,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "get_permissions",
-        "What may be done in a thread, and who is asked at this moment",
+        "Permissions of a thread, and its pending approvals",
         (AccessScope.READ_TASKS,),
         GetPermissions,
         lambda given, _: given,
@@ -259,10 +259,15 @@ DEVICE_ROWS: Final[Sequence[MethodRow]] = (
         model=Audit,
     ),
     _row("get_push_key", "The key that browsers subscribe with", _LOOK, GetPushKey, None),
-    _row("pair_device", "Offer a device a code", _MANAGE, PairDevice, DevicePaired),
-    _row("confirm_device", "Trust a device by the digits that it shows", _MANAGE, ConfirmDevice),
-    _row("rename_device", "Call a device something else", _MANAGE, RenameDevice),
-    _row("revoke_device", "Trust a device no more", _MANAGE, RevokeDevice),
-    _row("set_device_push", "Where a device takes Web Push", _SUBSCRIBE, SetDevicePush),
-    _row("remove_device_push", "Send a device no Web Push", _SUBSCRIBE, RemoveDevicePush),
+    _row("pair_device", "Create a pairing code for a device", _MANAGE, PairDevice, DevicePaired),
+    _row("confirm_device", "Confirm a device by the digits that it shows", _MANAGE, ConfirmDevice),
+    _row("rename_device", "Rename a device", _MANAGE, RenameDevice),
+    _row("revoke_device", "Revoke a device", _MANAGE, RevokeDevice),
+    _row("set_device_push", "Set the Web Push subscription of a device", _SUBSCRIBE, SetDevicePush),
+    _row(
+        "remove_device_push",
+        "Remove the Web Push subscription of a device",
+        _SUBSCRIBE,
+        RemoveDevicePush,
+    ),
 )

@@ -26,21 +26,17 @@ def _change(name: str, summary: str, command: type[Any]) -> MethodRow:
 QUEUE_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "get_turn_queue",
-        "The turns of a thread that wait, in order",
+        "The waiting turns of a thread in order",
         (AccessScope.READ_TASKS,),
         GetTurnQueue,
         lambda given, _: given,
         model=TurnQueue,
     ),
-    _change(
-        "promote_queued_turn", "Have a turn that waits go before all others", PromoteQueuedTurn
-    ),
-    _change(
-        "remove_queued_turn", "Take a turn out that waits; its task is cancelled", RemoveQueuedTurn
-    ),
+    _change("promote_queued_turn", "Move a waiting turn to the front", PromoteQueuedTurn),
+    _change("remove_queued_turn", "Remove a waiting turn; its task is cancelled", RemoveQueuedTurn),
     _change(
         "set_queue_policy",
-        "Say what becomes of messages to a thread while it works",
+        "Set the policy for messages to a thread that is working",
         SetQueuePolicy,
     ),
 )

@@ -95,7 +95,7 @@ def _show(name: str, summary: str, query: type[Any], model: type[Any] | None = N
 SCHEDULE_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "create_schedule",
-        "Send a message to an agent again and again",
+        "Send a message to an agent at regular times",
         (AccessScope.CALL,),
         CreateScheduleParams,
         _read_create,
@@ -117,8 +117,8 @@ SCHEDULE_ROWS: Final[Sequence[MethodRow]] = (
         ),
         model=ScheduleHistory,
     ),
-    _change("pause_schedule", "Let no tick count until it is resumed", PauseSchedule),
-    _change("resume_schedule", "Let ticks count again, from the next one on", ResumeSchedule),
+    _change("pause_schedule", "Pause a schedule; active runs continue", PauseSchedule),
+    _change("resume_schedule", "Resume a schedule from its next tick on", ResumeSchedule),
     _change("run_schedule", "Run a schedule now", RunSchedule),
-    _change("delete_schedule", "Begin no further run", DeleteSchedule),
+    _change("delete_schedule", "Delete a schedule; active runs continue", DeleteSchedule),
 )

@@ -88,7 +88,7 @@ SUBAGENT_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "get_subagent_events",
-        "What a context of an agent has lived through, in order",
+        "The events of a subagent in order",
         _READ,
         SubagentEventsParams,
         lambda given, _: GetSubagentEvents(
@@ -100,7 +100,7 @@ SUBAGENT_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "wait_subagents",
-        "Wait until any or all of some subagents work on nothing",
+        "Wait until any or all of some subagents have no work in progress",
         (AccessScope.READ_TASKS,),
         WaitSubagents,
         lambda given, _: given,
@@ -108,7 +108,7 @@ SUBAGENT_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "spawn_subagent",
-        "Have an agent work on something in a context of its own",
+        "Start work at an agent in a separate context",
         (AccessScope.CALL,),
         SpawnSubagentParams,
         _read_spawn,
@@ -126,7 +126,7 @@ SUBAGENT_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "resume_subagent",
-        "Have a subagent go on after a break",
+        "Continue a subagent after an interruption",
         _WRITE,
         ResumeSubagent,
         lambda given, _: given,
@@ -134,7 +134,7 @@ SUBAGENT_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "close_subagent",
-        "Stop a subagent, and let its context go",
+        "Stop a subagent, and close its context",
         _WRITE,
         CloseSubagent,
         lambda given, _: given,

@@ -143,7 +143,7 @@ _ROWS: Final = (
     ),
     MethodRow(
         "list_actions",
-        "The approvals of the caller: the pending ones, or those that ended",
+        "The approvals of the caller, pending or ended",
         (AccessScope.READ_APPROVALS, AccessScope.OVERSEE_APPROVALS),
         ListActionsParams,
         lambda params, _: ListActions(
@@ -181,7 +181,7 @@ _ROWS: Final = (
     ),
     MethodRow(
         "get_capabilities",
-        "What this gateway covers of its scope, part by part, and what it lacks",
+        "What this gateway supports of its scope, part by part",
         (AccessScope.CALL, AccessScope.READ_TASKS, AccessScope.READ_APPROVALS, AccessScope.OPERATE),
         GetCapabilities,
         lambda params, _: cast("GetCapabilities", params),
@@ -198,7 +198,7 @@ _ROWS: Final = (
     ),
     MethodRow(
         "retry_delivery",
-        "Try a failing webhook again now, from what it has confirmed",
+        "Retry a failing webhook now, from the first unconfirmed event",
         (AccessScope.WRITE_TASKS, AccessScope.OPERATE),
         DeliveryParams,
         lambda params, _: RetryDelivery(params.delivery),

@@ -162,9 +162,9 @@ TASK_ROWS: Final[Sequence[MethodRow]] = (
         lambda params, _: params,
         TaskGiven,
     ),
-    _change("append_task_progress", "Say how far a task is", AppendTaskProgress),
+    _change("append_task_progress", "Set the progress of a task", AppendTaskProgress),
     _steer("pause_task", "Send nothing more for a task until it is resumed", PauseTask),
-    _steer("resume_task", "Go on with a task that is paused or blocked", ResumeTask),
+    _steer("resume_task", "Resume a task that is paused or blocked", ResumeTask),
     MethodRow(
         "cancel_task",
         "Stop a task",
@@ -175,10 +175,10 @@ TASK_ROWS: Final[Sequence[MethodRow]] = (
         ),
         CancelAnswer,
     ),
-    _change("complete_task", "End a task well, if every fact is there", CompleteTask),
+    _change("complete_task", "Complete a task, if nothing is missing", CompleteTask),
     _change("fail_task", "End a task with an error", FailTask),
-    _steer("retry_task", "Try a task again that has ended or is lost", RetryTask),
-    _change("link_tasks", "Make an edge from a task", LinkTasks),
+    _steer("retry_task", "Retry a task that has ended or is lost", RetryTask),
+    _change("link_tasks", "Create an edge from a task", LinkTasks),
     _change("unlink_tasks", "Mark an edge as removed", UnlinkTasks),
 )
 
@@ -199,14 +199,14 @@ _FOLLOW: Final = (
 
 SESSION_ROWS: Final[Sequence[MethodRow]] = (
     _row("list_sessions", "The sessions of the caller, the newest activity first", ListSessions),
-    _row("open_session", "Open a session with a name", OpenSession, SessionChanged),
+    _row("open_session", "Open a session with a title", OpenSession, SessionChanged),
     _row(
         "update_session", "Change the title or labels of a session", DescribeSession, SessionChanged
     ),
-    _row("interrupt_turn", "Stop what is under way in a session", InterruptTurn, TurnInterrupted),
+    _row("interrupt_turn", "Stop the running work of a session", InterruptTurn, TurnInterrupted),
     MethodRow(
         "ack_events",
-        "Say that a device has a stream up to a cursor",
+        "Acknowledge a stream up to a cursor, for a device",
         _FOLLOW,
         AckEvents,
         lambda given, _: given,
@@ -214,7 +214,7 @@ SESSION_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "reconnect_channel",
-        "Bring a device up to date in a stream: its state, then the events after what it has",
+        "The state of a stream, and the events that a device has missed",
         _FOLLOW,
         ReconnectChannel,
         lambda given, _: given,
@@ -222,7 +222,7 @@ SESSION_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "send_notice",
-        "Say something of a device that is no turn: a notice or a state",
+        "Send a notice or a status from a device",
         (AccessScope.CONNECT,),
         SendNotice,
         lambda given, _: given,
@@ -230,7 +230,7 @@ SESSION_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "set_stream_webhook",
-        "Deliver a stream to an address, in signed batches",
+        "Deliver a stream to a URL, in signed batches",
         _FOLLOW,
         SetStreamWebhook,
         lambda given, _: given,
@@ -238,7 +238,7 @@ SESSION_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "delete_stream_webhook",
-        "Deliver a stream there no more",
+        "Remove a webhook of a stream",
         _FOLLOW,
         DeleteStreamWebhook,
         lambda given, _: given,
@@ -246,14 +246,16 @@ SESSION_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "list_stream_webhooks",
-        "The webhooks of a stream, and how far they have come",
+        "The webhooks of a stream, with their cursors",
         _FOLLOW,
         ListStreamWebhooks,
         lambda given, _: given,
     ),
-    _row("resume_thread", "Attach to the runs of a thread again", ResumeThread, ThreadResumed),
-    _row("roll_back_thread", "Go back to the end of a turn", RollBackThread, ThreadRolledBack),
-    _row("compact_thread", "Have a summary stand for its turns", CompactThread, ThreadCompacted),
+    _row("resume_thread", "Follow the running work of a thread", ResumeThread, ThreadResumed),
+    _row(
+        "roll_back_thread", "Return a thread to the end of a turn", RollBackThread, ThreadRolledBack
+    ),
+    _row("compact_thread", "Add a summary of turns", CompactThread, ThreadCompacted),
 )
 
 
@@ -271,7 +273,7 @@ def _task_model(name: str, model: TaskModel, summary: str, kind: type[Any]) -> M
 MODEL_ROWS: Final[Sequence[MethodRow]] = (
     MethodRow(
         "get_session",
-        "A session with its threads and a window of its history",
+        "A session with its threads and a page of its history",
         _READ,
         SessionWindowParams,
         lambda params, _: GetSession(params.session_id, params.limit, params.before, params.after),
@@ -279,7 +281,7 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "get_archived",
-        "What a ref of the archive names: a session that has left memory, whole",
+        "A whole archived session, by its reference",
         _READ,
         ArchivedParams,
         lambda params, _: GetArchived(params.ref, params.after, params.limit),
@@ -295,7 +297,7 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "get_channels",
-        "Who is linked to a session: devices, agents, and approvals on their way",
+        "Connections of a session: devices, agents, and pending approvals",
         _READ,
         GetChannels,
         lambda params, _: params,
@@ -303,7 +305,7 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "get_thread",
-        "A thread with its tasks, what is asked in it, and what went wrong",
+        "A thread with its tasks, approvals and errors",
         _READ,
         ThreadParams,
         lambda params, _: GetThread(params.thread_id),
@@ -311,7 +313,7 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "get_thread_context",
-        "A thread from its last boundary on: messages, summaries, warnings, what is missing",
+        "A thread from its last boundary on: messages, summaries, warnings, missing content",
         _READ,
         ThreadParams,
         lambda params, _: GetThreadContext(params.thread_id),
@@ -324,7 +326,7 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
     ),
     MethodRow(
         "get_output",
-        "Content that stands elsewhere: an artifact, a large frame, the copy of a file",
+        "Content that is stored separately: an artifact, a large frame, the copy of a file",
         _READ,
         OutputParams,
         lambda params, _: GetOutput(params.task_id, params.sha256, params.offset, params.limit),
@@ -338,5 +340,10 @@ MODEL_ROWS: Final[Sequence[MethodRow]] = (
     _task_model("get_subagents", "subagents", "The contexts that agents opened", SubagentSummary),
     _task_model("get_context", "context", "What an agent was given", ContextBoundary),
     _task_model("get_objects", "objects", "Task, runs, steps, jobs and todos", TaskObjects),
-    _task_model("explain_task", "explain", "Why a task is as it is, from its facts", Explanation),
+    _task_model(
+        "explain_task",
+        "explain",
+        "The reasons for the state of a task, from its events",
+        Explanation,
+    ),
 )

@@ -80,10 +80,10 @@ class SecretSection(Section):
 
 
 class ApiKeyAuth(SecretSection):
-    """An API key, and where requests carry it."""
+    """An API key, and its place in requests."""
 
     place: Literal["header", "query", "cookie"] = Field(
-        default="header", description="Where requests carry it."
+        default="header", description="Its place in requests."
     )
     name: str = Field(
         default="X-API-Key",
@@ -101,16 +101,16 @@ class BasicAuth(SecretSection):
 class OAuth2Auth(SecretSection):
     """OAuth2 client credentials; the secret is the client's."""
 
-    token_url: WebUrl = Field(description="Where tokens are asked for.")
-    client_id: str = Field(min_length=1, description="Who we are there.")
-    scopes: tuple[str, ...] = Field(default=(), description="Scopes to ask for.")
+    token_url: WebUrl = Field(description="Address of the token endpoint.")
+    client_id: str = Field(min_length=1, description="The gateway's client id there.")
+    scopes: tuple[str, ...] = Field(default=(), description="Requested scopes.")
     audience: str | None = Field(
-        default=None, description="Whom the token is for, where the server wants to know."
+        default=None, description="Requested audience, if the server needs it."
     )
 
 
 class AgentAuth(Section):
-    """How the gateway shows itself to an agent: one way, by a secret in a variable or a file."""
+    """How the gateway authenticates at an agent: one method, with a secret in a variable or a file."""
 
     bearer_env: Variable | None = Field(
         default=None, description="Environment variable that holds the bearer token."
@@ -149,13 +149,13 @@ def _find_fault(
 
 
 class AgentTls(Section):
-    """What an `https` agent is checked against, and what we show it."""
+    """Trusted authorities for an `https` agent, and the client certificate."""
 
     ca: Path | None = Field(
         default=None, description="Authorities to trust instead of the system's, as PEM."
     )
     cert: Path | None = Field(
-        default=None, description="Our certificate for mutual TLS, with its chain, as PEM."
+        default=None, description="The client certificate for mutual TLS, with its chain, as PEM."
     )
     key: Path | None = Field(default=None, description="Its key; absent: in the same file.")
 
@@ -171,7 +171,7 @@ class CardSignature(Section):
 
     policy: SignaturePolicy = Field(
         default="warn",
-        description="`require` takes no card without a valid signature, `warn` says so in the log.",
+        description="`require` rejects a card without a valid signature, `warn` logs it.",
     )
     keys: tuple[Path, ...] = Field(
         default=(),
@@ -182,7 +182,7 @@ class CardSignature(Section):
         description="Origins whose key sets are trusted, over https (http on this machine alone).",
     )
     algorithms: tuple[CardAlgorithm, ...] = Field(default=DEFAULT_ALGORITHMS, min_length=1)
-    revoked: tuple[str, ...] = Field(default=(), description="Ids of keys that count no more.")
+    revoked: tuple[str, ...] = Field(default=(), description="Ids of revoked keys.")
 
     @model_validator(mode="after")
     def _need_keys(self) -> Self:
@@ -196,79 +196,78 @@ class CardSignature(Section):
 
 
 class AgentBusy(Section):
-    """What callers get of an agent that takes no more work (429, 503 with Retry-After), or rests after failures."""
+    """What callers get if an agent is busy (429, 503 with Retry-After), or if its circuit breaker is open."""
 
     callers: Literal["task", "refuse"] = Field(
         default="task",
-        description="`task`: whoever waits for the answer gets the Task, which waits for the agent and can be "
-        "cancelled; `refuse`: 429 (503 where the agent said that) with Retry-After, and nothing waits.",
+        description="`task`: a caller that waits gets the Task, which waits for the agent and can be cancelled; "
+        "`refuse`: 429 (503 if the agent answered that) with Retry-After, and nothing is queued.",
     )
     told_after: Duration = Field(
         default=parse_duration("3s"),
-        description="A wait that ends within this time since the message came is not told: its caller waits on.",
+        description="A shorter wait is not reported; the caller keeps waiting for the answer.",
     )
     give_up: Duration | None = Field(
         default=None,
-        description="How long a message that the agent never took is tried, until its task fails. "
-        "None: as long as `timeout.total`.",
+        description="How long the gateway tries to deliver a message that the agent never accepted, until its task "
+        "fails. Absent: `timeout.total`.",
     )
 
 
 class AgentTimeout(Section):
-    """How long an agent may take."""
+    """Time limits of an agent."""
 
     connect: Duration = Field(
         default=parse_duration("5s"),
         json_schema_extra={"default": "5s"},
-        description="Until a connection stands; of an agent that dials in, how long a message waits for it to be there "
-        "(1m where nothing is said).",
+        description="Time to connect. For an agent that dials in: how long a message waits until it is connected "
+        "(default 1m).",
     )
     query: Duration = Field(
         default=parse_duration("30s"),
         json_schema_extra={"default": "30s"},
-        description="For the card and for questions about a task.",
+        description="Time to read the card or a task.",
     )
     total: Duration = Field(
         default=parse_duration("30m"),
         json_schema_extra={"default": "30m"},
-        description="Longest time that one run may take.",
+        description="Longest duration of an attempt.",
     )
     idle: Duration = Field(
         default=parse_duration("2m"),
         json_schema_extra={"default": "2m"},
-        description="Longest silence in a stream before the agent is asked.",
+        description="Longest silence in a stream before the gateway polls the agent.",
     )
     arrival: Duration = Field(
         default=parse_duration("35s"),
         json_schema_extra={"default": "35s"},
-        description="How long a message of unknown outcome may still be on its way. Only after it a list of tasks "
-        "that lacks it is believed, and an answer is given again to a task that still waits for it; longer than the "
-        "agent takes until a new task shows in its list.",
+        description="How long a message of unknown outcome may still arrive. Only after this time does a list of "
+        "tasks without it prove that it was lost, and is an answer sent again to a task that still waits for it. Must "
+        "be longer than the agent needs to list a new task.",
     )
     liveness: Duration = Field(
         default=parse_duration("2m"),
         json_schema_extra={"default": "2m"},
-        description="How long an agent may be out of reach until its runs are `lost`, and then until they have failed.",
+        description="How long an agent may be unreachable until its attempts are `lost`, and after that until they "
+        "have failed.",
     )
     stalled: Duration = Field(
         default=parse_duration("15s"),
         json_schema_extra={"default": "15s"},
-        description="How long a task may stand still once the connection that told of it broke off. Then its callers "
-        "are told so and get the task as it is; the run is followed on until `total`, or `inactivity` if that is set.",
+        description="How long a task may make no progress after its connection broke. Then its callers get the task "
+        "as it is, with the reason; the attempt is followed until `total`, or `inactivity` if that is set.",
     )
     inactivity: Duration | None = Field(
         default=None,
-        description="Longest time that a run may go without news of the agent, however often it answers that it is "
-        "still there; then the task has `timed_out`. None: only `total` ends it.",
+        description="Longest time without progress, even if the agent still answers polls; then the task has "
+        "`timed_out`. Absent: only `total` ends it.",
     )
 
 
 class AgentRetry(Section):
-    """What follows an attempt that did not succeed."""
+    """What happens after a failed attempt."""
 
-    attempts: int = Field(
-        default=1, ge=1, le=10, description="How often the agent is tried in all."
-    )
+    attempts: int = Field(default=1, ge=1, le=10, description="Attempts at the agent in all.")
     backoff: Literal["exponential", "fixed"] = Field(
         default="exponential", description="`exponential` doubles the pause after each failure."
     )
@@ -286,20 +285,20 @@ class AgentRetry(Section):
         default=0.5,
         ge=0,
         le=1,
-        description="The share of a pause that is left to chance: 0 none, 1 all of it.",
+        description="The random share of a pause: 0 none, 1 all of it.",
     )
     retry_on: tuple[Retryable, ...] = Field(
         default=RETRIED,
-        description="What is tried again: the agent was `unreachable`, `busy`, `failed` the task, was "
-        "`malformed` (said something that is not A2A), `lost` the task, or `timed_out`.",
+        description="Which failures are retried: the agent was `unreachable`, `busy`, `failed` the task, was "
+        "`malformed` (its answer is not A2A), `lost` the task, or `timed_out`.",
     )
     never_on: tuple[Retryable, ...] = Field(
-        default=(), description="What is not, though `retry_on` has it."
+        default=(), description="Failures that are not retried, even if `retry_on` has them."
     )
     idempotent: bool = Field(
         default=False,
-        description="Whether the agent may get the same work twice. If not, nothing is sent again by itself "
-        "once a task is lost or has timed out.",
+        description="Whether the agent may get the same work twice. If not, nothing is sent again automatically after "
+        "a task was lost or has timed out.",
     )
 
 
@@ -308,9 +307,9 @@ class AgentStreams(Section):
 
     await_approval: bool = Field(
         default=False,
-        description="Whether the stream of a message stays open while the task waits for an approval "
-        "(AUTH_REQUIRED). If not, it ends there as the agent's own does, and SubscribeToTask goes on. "
-        "The parameter of a caller wins.",
+        description="Whether the stream of a message stays open while the task waits for an approval (AUTH_REQUIRED). "
+        "If not, it ends there as the agent's own does, and SubscribeToTask continues. The parameter of a caller "
+        "takes precedence.",
     )
 
 
@@ -329,7 +328,7 @@ class AgentSettings(Section):
     pool: bool = Field(
         default=False,
         description="Whether several processes may dial in under this name at once. They have to share their tasks, "
-        "as replicas behind a load balancer do. If not, the newest one has the name.",
+        "like replicas behind a load balancer. Otherwise the newest one replaces the others.",
     )
     tenants: tuple[Tenant, ...] = Field(
         default=(),
@@ -341,7 +340,9 @@ class AgentSettings(Section):
         pattern=r"^/[^\s?#]*$",
         description="Path of the card below the URL.",
     )
-    auth: AgentAuth | None = Field(default=None, description="None: the agent is called without.")
+    auth: AgentAuth | None = Field(
+        default=None, description="Absent: requests have no credentials."
+    )
     artifact_bytes: int | None = Field(
         default=None, ge=1_024, description="Its own `outputs.artifact_bytes`."
     )
@@ -357,9 +358,9 @@ class AgentSettings(Section):
     chunk_delay: Duration | None = Field(default=None, description="Its own `outputs.chunk_delay`.")
     forward_auth: bool = Field(
         default=False,
-        description="Sends the caller's own Authorization header on to the agent, where there is one.",
+        description="Forwards the caller's Authorization header to the agent.",
     )
-    tls: AgentTls | None = Field(default=None, description="Own authorities, and mutual TLS.")
+    tls: AgentTls | None = Field(default=None, description="Trusted authorities, and mutual TLS.")
     interfaces: tuple[Choice, ...] = Field(
         default=PREFERENCE,
         min_length=1,
@@ -370,25 +371,25 @@ class AgentSettings(Section):
     )
     grpc: Security | None = Field(
         default=None,
-        description="How gRPC of this agent is dialled where its card gives `host:port` without a scheme, on any "
-        "port of the card's host: `plaintext`, as the samples of the SDKs serve it, or `tls`. None: such an address "
-        "is used only where allowed_origins has it, as `http://host:port` or `https://host:port`.",
+        description="How to connect to gRPC of this agent if its card has `host:port` without a scheme, on any port "
+        "of the card's host: `plaintext`, as the samples of the SDKs do, or `tls`. Absent: such an address is used "
+        "only if allowed_origins has it, as `http://host:port` or `https://host:port`.",
     )
     card_signature: CardSignature | None = Field(
-        default=None, description="None: signatures on its card are not looked at."
+        default=None, description="Absent: signatures on its card are not checked."
     )
     timeout: AgentTimeout = Field(default=AgentTimeout())
     retry: AgentRetry = Field(default=AgentRetry())
     fallback: tuple[Name, ...] = Field(
         default=(),
-        description="Agents that take over, in this order: at once where this one cannot be reached or "
-        "rejects the task, else when its attempts are used up. Callers need no grant for them.",
+        description="Agents that take over, in this order: at once if this one is unreachable or rejects the task, "
+        "otherwise when its attempts are used up. Callers need no grant for them.",
     )
     streams: AgentStreams = Field(default=AgentStreams())
     limits: LimitSettings = Field(
         default=LimitSettings(),
-        description="How much is sent to it. Questions about tasks do not count, but wait for one another: "
-        "an instance asks as many at once as `concurrency` says, 64 without it.",
+        description="Limits of messages to it. Reads of tasks do not count; an instance has at most `concurrency` of "
+        "them open at once, 64 without it.",
     )
     busy: AgentBusy = Field(default=AgentBusy())
     price: PriceSettings | None = Field(
@@ -396,28 +397,30 @@ class AgentSettings(Section):
     )
     answers: Literal["auto", "always_task"] = Field(
         default="auto",
-        description="`auto` passes on what the agent answers, a Message or a Task; "
-        "`always_task` shows a Task before the agent is called, and completes it with a bare Message.",
+        description="`auto` returns what the agent answers, a Message or a Task; `always_task` creates a Task before "
+        "the agent is called, and completes it if the agent answers with a Message.",
     )
     correlation: bool = Field(
         default=False,
-        description="Adds a key of ours to the metadata of each first message; the agent's task is found again by it "
-        "when nobody knows whether the message arrived.",
+        description="Adds a correlation key to the metadata of each first message. If it is unknown whether the "
+        "message arrived, the gateway finds the agent's task by it.",
     )
     acceptance: tuple[AcceptanceCondition, ...] = Field(
         default=(),
         max_length=MOST_CONDITIONS,
-        description="What its tasks must bring before they count as done.",
+        description="Conditions for the completion of its tasks.",
     )
     forget: Ages | None = Field(
         default=None,
-        description="Its own `retention.forget`, in place of that: `never`, a time, or one by outcome.",
+        description="Replaces `retention.forget` for this agent: `never`, a duration, or durations by outcome.",
     )
     memory: Stay | None = Field(
         default=None,
-        description="Its own `retention.memory`, in place of that: a time, or `never`.",
+        description="Replaces `retention.memory` for this agent: a duration, or `never`.",
     )
-    tags: tuple[str, ...] = Field(default=(), description="Words of your own.")
+    tags: tuple[str, ...] = Field(
+        default=(), description="Free tags, for rules and for the choice of an agent."
+    )
 
     @field_validator("tenants")
     @classmethod

@@ -81,32 +81,33 @@ class QuietSettings(Section):
 
 
 class ApprovalSettings(Section):
-    """What is wanted of answers."""
+    """Answers to approval requests, and pushes."""
 
     signatures: Demand = Field(
         default="paired",
-        description="Whose yes to something of high or critical risk must be signed by a device: `paired`, of "
-        "everybody who has a paired device with a key; `always`; `never`.",
+        description="Which approvals of high or critical risk must be signed by a device: `paired`, those of people "
+        "who have a paired device with a key; `always`; `never`.",
     )
     push_contact: str = Field(
         default="mailto:passerelle@localhost.invalid",
         pattern=r"^(mailto:[^\s@]+@[^\s@]+|https://\S+)$",
-        description="Whom the operators of push services can ask; Web Push takes the extra `webpush`.",
+        description="Contact for the operators of push services; Web Push needs the extra `webpush`.",
     )
     buttons: Literal["low", "medium"] = Field(
         default="low",
-        description="Up to which risk a notification can be answered by its buttons, without opening the question.",
+        description="Highest risk at which a notification has buttons that answer it directly.",
     )
     pushes_per_minute: int = Field(
         default=5,
         ge=1,
         le=1_000,
-        description="How many questions a minute a person gets a push about by itself; what is beyond that comes in "
-        "one push, a minute later. Each stays a question of its own.",
+        description="Requests a minute for which a person gets separate pushes. Further ones are combined into one "
+        "push, a minute later, but are still decided separately.",
     )
     notifiers: tuple[NotifierSettings, ...] = ()
     quiet: tuple[QuietSettings, ...] = Field(
-        default=(), description="Hours in which people get no push for what is not grave."
+        default=(),
+        description="Hours in which people get no push for requests of low and medium risk.",
     )
 
 

@@ -61,13 +61,13 @@ Amount: TypeAlias = Annotated[Decimal, Field(ge=0, le=1_000_000, decimal_places=
 
 
 class LimitSettings(Section):
-    """How much at once, over all instances together."""
+    """Cluster-wide limits."""
 
     concurrency: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="Calls under way; absent: no limit."
+        default=None, ge=1, le=1_000_000, description="Calls in progress; absent: no limit."
     )
     rate: RateText | None = Field(
-        default=None, description="Requests in a time, such as 100/s; absent: no limit."
+        default=None, description="Requests in a period, such as 100/s; absent: no limit."
     )
 
     def bounds(self) -> Bounds:
@@ -76,22 +76,22 @@ class LimitSettings(Section):
 
 
 class ConnectionSettings(Section):
-    """How many connections are open at once. Over it those on which nobody has authenticated end first."""
+    """Open connections. Over the limit, unauthenticated ones are closed first."""
 
     most: int | None = Field(
         default=None,
         ge=1,
         le=1_000_000,
-        description="Of callers, on each instance; absent: what the limit of open files leaves, a quarter of which "
-        "(64 to 4096) is kept for agents, engine and files. With gRPC a quarter of them is gRPC's.",
+        description="Connections of callers, on each instance. Absent: the limit of open files, without a quarter of "
+        "it (64 to 4096) for agents, engine and files. With gRPC, a quarter of them is for gRPC.",
     )
     per_address: int | None = Field(
         default=None,
         ge=1,
         le=1_000_000,
-        description="Of these, over HTTP from one address, and as many over gRPC; absent: half of either. Connections "
-        "from this machine and from `proxy.addresses` are not counted; with `proxy.address_header` the requests and "
-        "sockets of each client of the proxy are.",
+        description="Connections of one address over HTTP, and the same number over gRPC; absent: half of either. "
+        "Connections from this machine and from `proxy.addresses` are not counted; with `proxy.address_header` the "
+        "requests and sockets of each client of the proxy are.",
     )
 
 
@@ -102,8 +102,8 @@ class RequestSettings(Section):
         default=25_165_824,
         ge=1_024,
         le=67_108_864,
-        description="The body of a call of an agent over HTTP, a frame of A2A over WebSocket, a message over gRPC. "
-        "What bodies take beyond 1 MiB each until they are answered is drawn from `memory.budget_bytes`.",
+        description="The body of a request over HTTP, a frame of A2A over WebSocket, a message over gRPC. Bodies over "
+        "1 MiB use `memory.budget_bytes` until they are answered.",
     )
     parts: int = Field(default=1_000, ge=1, le=100_000, description="Parts of one message.")
     part_bytes: int = Field(
@@ -115,7 +115,7 @@ class RequestSettings(Section):
         ge=1,
         le=100_000,
         description="Open streams of one caller on each instance: streamed messages, subscriptions, event streams of "
-        "`/v1`. Who opens one more gets 429 with `Retry-After`. Channels have a number of their own.",
+        "`/v1`. One more gets 429 with `Retry-After`. Channels have a separate limit.",
     )
 
     def bounds(self) -> MessageBounds:
@@ -124,20 +124,24 @@ class RequestSettings(Section):
 
 
 class QuotaSettings(Section):
-    """How much over a period (UTC): calls of agents, or what they cost. One of the two."""
+    """A limit over a period (UTC): messages to agents, or their cost. One of the two."""
 
     calls: int | None = Field(
         default=None, ge=0, le=10**12, description="Messages to agents in a period."
     )
-    cost: Money | None = Field(
-        default=None, description="What they may cost, by the prices of the agents."
-    )
+    cost: Money | None = Field(default=None, description="Their cost, by the prices of the agents.")
     currency: str = Field(
-        default="EUR", pattern=r"^[A-Z]{3}$", description="Of `cost`; agents priced in it count."
+        default="EUR",
+        pattern=r"^[A-Z]{3}$",
+        description="Currency of `cost`; only agents with a price in it count.",
     )
-    per: PeriodName = Field(default="day", description="When it begins anew.")
+    per: PeriodName = Field(default="day", description="The period.")
     warn_percent: int = Field(
-        default=80, ge=1, le=100, description="How much used is worth a `quota.low`."
+        default=80, ge=1, le=100, description="Use at which `quota.low` is recorded."
+    )
+    over: Literal["refuse", "wait"] = Field(
+        default="refuse",
+        description="What becomes of a message that it does not cover: 429, or a task that waits until it begins anew.",
     )
 
     @model_validator(mode="after")
@@ -148,26 +152,34 @@ class QuotaSettings(Section):
 
     def quota(self) -> Quota:
         """The quota as it is counted."""
+        waits = self.over == "wait"
         if self.cost is None:
-            return Quota(self.calls or 0, self.per, self.warn_percent)
-        return Quota(int(self.cost * MICROS), self.per, self.warn_percent, self.currency)
+            return Quota(self.calls or 0, self.per, self.warn_percent, waits=waits)
+        limit = int(self.cost * MICROS)
+        return Quota(limit, self.per, self.warn_percent, self.currency, waits)
 
 
 class PriceSettings(Section):
     """What calls of an agent cost, by exactly one of call, time and tokens."""
 
     currency: str = Field(default="EUR", pattern=r"^[A-Z]{3}$", description="ISO 4217.")
-    per_call: Amount | None = Field(default=None, description="For each run.")
-    per_second: Amount | None = Field(default=None, description="For each second that a run takes.")
+    per_call: Amount | None = Field(default=None, description="For each attempt.")
+    per_second: Amount | None = Field(default=None, description="For each second of an attempt.")
     per_million_input_tokens: Amount | None = Field(
         default=None, description="By the usage that the agent reports."
     )
-    per_million_output_tokens: Amount | None = Field(default=None, description="The same, written.")
-    expected_seconds: int = Field(
-        default=10, ge=1, description="What the estimate takes a run for."
+    per_million_output_tokens: Amount | None = Field(
+        default=None, description="The same, for output tokens."
     )
-    expected_input_tokens: int = Field(default=1_000, ge=0, description="The same in tokens.")
-    expected_output_tokens: int = Field(default=1_000, ge=0, description="The same in tokens.")
+    expected_seconds: int = Field(
+        default=10, ge=1, description="Duration of an attempt for the estimate."
+    )
+    expected_input_tokens: int = Field(
+        default=1_000, ge=0, description="Tokens of an attempt for the estimate."
+    )
+    expected_output_tokens: int = Field(
+        default=1_000, ge=0, description="Tokens of an attempt for the estimate."
+    )
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
@@ -242,13 +254,13 @@ class CallerSettings(Section):
     scopes: tuple[AccessScope, ...] = Field(default=DEFAULT_SCOPES, description="Its rights.")
     serves: tuple[ServedName, ...] = Field(
         default=(),
-        description="Names of agents that it may be when it dials in, which takes the scopes `channels:connect` and "
-        "`agents:serve`; `*` for every one. It decides nothing that these ask.",
+        description="Names under which it may dial in as an agent; needs the scopes `channels:connect` and "
+        "`agents:serve`; `*` for all. It cannot decide approval requests of these agents.",
     )
     kind: CallerKind = Field(default="service", description="Agents never decide approvals.")
     limits: LimitSettings = Field(default=LimitSettings())
     quotas: tuple[QuotaSettings, ...] = Field(
-        default=(), description="What it may use up over periods; each of them binds."
+        default=(), description="Quotas over periods; all of them apply."
     )
 
 
@@ -263,57 +275,59 @@ class ClientSettings(CallerSettings):
     )
     key_until: AwareDatetime | None = Field(
         default=None,
-        description="When the key ends, such as 2027-01-31T00:00:00Z; absent: it does not.",
+        description="Expiry of the key, such as 2027-01-31T00:00:00Z; absent: none.",
     )
     old_key_hash: str | None = Field(
         default=None,
         pattern=r"^(sha256:)?[0-9a-f]{64}$",
-        description="SHA-256 of the key before, which is taken beside the new one until `old_key_until`.",
+        description="SHA-256 of the previous key, which is accepted as well until `old_key_until`.",
     )
     old_key_until: AwareDatetime | None = Field(
-        default=None, description="When the key before ends; wanted with `old_key_hash`."
+        default=None, description="Expiry of the previous key; required with `old_key_hash`."
     )
     certificate: str | None = Field(
         default=None,
         min_length=1,
         max_length=1024,
-        description="Identity of its client certificate as the proxy writes it, such as CN=orchestrator "
-        "or spiffe://example.com/orchestrator; wants `proxy`.",
+        description="Identity of its client certificate as the proxy writes it, such as CN=orchestrator or "
+        "spiffe://example.com/orchestrator; requires `proxy`.",
     )
 
 
 class ClaimSettings(Section):
-    """Which claims of a token say what. Its scopes and agents narrow what the issuer may give, and never widen it."""
+    """The claims to read from a token. Its scopes and agents can narrow those of the issuer, never widen them."""
 
-    principal: str = Field(default="sub", min_length=1, description="Who it is.")
+    principal: str = Field(default="sub", min_length=1, description="Claim with the principal.")
     tenant: str | None = Field(
-        default=None, min_length=1, description="The tenant; absent: the tenant of the issuer."
+        default=None,
+        min_length=1,
+        description="Claim with the tenant; absent: the tenant of the issuer.",
     )
     scopes: str | None = Field(
         default=None,
         min_length=1,
-        description="Scopes, a list or words with spaces between; absent: all of the issuer's.",
+        description="Claim with scopes, as a list or separated by spaces; absent: all of the issuer's.",
     )
     agents: str | None = Field(
         default=None,
         min_length=1,
-        description="Names of agents, in the same form; absent: all that the issuer may give.",
+        description="Claim with names of agents, in the same form; absent: all of the issuer's.",
     )
 
 
 class IssuerSettings(CallerSettings):
-    """An identity provider whose signed tokens (JWT) are taken as bearers."""
+    """An identity provider whose signed tokens (JWT) are accepted as bearer tokens."""
 
     name: Name = Field(
         description="Principal ids are this name, a colon, and the token's principal."
     )
-    issuer: str = Field(min_length=1, description="The `iss` of its tokens, to the letter.")
+    issuer: str = Field(min_length=1, description="The exact `iss` of its tokens.")
     audience: tuple[str, ...] = Field(
-        min_length=1, description="Who we are to it: one of these must be in `aud`."
+        min_length=1, description="Accepted audiences: one of these must be in `aud`."
     )
     jwks_url: WebUrl | None = Field(
         default=None,
-        description="Where its keys are; absent: what its OpenID configuration below `issuer` says.",
+        description="Address of its keys; absent: from its OpenID configuration below `issuer`.",
     )
     algorithms: tuple[SignatureAlgorithm, ...] = Field(
         default=("RS256", "PS256", "ES256", "EdDSA"), min_length=1
@@ -321,27 +335,28 @@ class IssuerSettings(CallerSettings):
     clock_skew: Duration = Field(
         default=parse_duration("30s"),
         json_schema_extra={"default": "30s"},
-        description="How far its clock and ours may be apart.",
+        description="Tolerated difference between its clock and the gateway's.",
     )
     tenant: str = Field(default="default", min_length=1, description="Tenant of its callers.")
     claims: ClaimSettings = Field(default=ClaimSettings())
 
 
 class ProxySettings(Section):
-    """A proxy before us that ends TLS and checks client certificates."""
+    """A proxy in front of the gateway that terminates TLS and verifies client certificates."""
 
     addresses: tuple[IPv4Network | IPv6Network, ...] = Field(
         min_length=1,
-        description="Where it connects from. From anywhere else the header is not believed.",
+        description="Addresses of the proxy. On other connections the header is ignored.",
     )
     certificate_header: str = Field(
         default="X-Forwarded-Client-Cert",
         pattern=r"^[A-Za-z0-9-]{1,64}$",
-        description="The header with the identity. Of X-Forwarded-Client-Cert the URI and the subject count, "
-        "of any other one the whole text. The proxy must remove what callers send in it.",
+        description="The header with the identity. In X-Forwarded-Client-Cert the URI and the subject are read, in "
+        "any other header the whole text. The proxy must remove this header from requests of callers.",
     )
     address_header: AddressHeader | None = Field(
         default=None,
-        description="Forwarded or X-Forwarded-For: the header to which the proxy adds the address of its client, for "
-        "`connections.per_address`. Only if it does so with every request. None: its requests are not counted.",
+        description="The header to which the proxy adds the address of its client, for `connections.per_address`: "
+        "Forwarded or X-Forwarded-For. Set it only if the proxy adds it to every request. Absent: requests through "
+        "the proxy are not counted.",
     )

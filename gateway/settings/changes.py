@@ -135,5 +135,10 @@ def _read_bounds(bounds: Bounds) -> dict[_Figure, int]:
     return figures
 
 
-_WINDOWS_MS: Final = {"hour": 3_600_000, "day": 86_400_000, "month": 2_592_000_000}
+_WINDOWS_MS: Final = {
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": 86_400_000,
+    "month": 2_592_000_000,
+}
 """A month stands for thirty days."""

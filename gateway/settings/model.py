@@ -62,8 +62,8 @@ class ChannelSettings(Section):
 
     port: Port | None = Field(
         default=None,
-        description="A port that has `/v1/channel` alone, 0 for a free one; it takes the extra `fast`. "
-        "Absent: channels are on `port`, where they are in any case.",
+        description="An additional port for `/v1/channel` only, 0 for a free one; needs the extra `fast`. Channels "
+        "are always available on `port`.",
     )
     origins: tuple[str, ...] = Field(
         default=(), description="Origins of web pages beside the gateway's own, scheme included."
@@ -75,8 +75,8 @@ class ChannelSettings(Section):
         default=20_000,
         ge=1,
         le=1_000_000,
-        description="WebSockets of channels, and event streams beside them, on each instance; "
-        "who comes then gets 503 with `Retry-After`.",
+        description="WebSockets of channels, and the same number of event streams, on each instance; further ones get "
+        "503 with `Retry-After`.",
     )
     device_connections: int = Field(
         default=8, ge=1, le=1_000, description="Of one device, on each instance: its tabs."
@@ -90,7 +90,7 @@ class ChannelSettings(Section):
     heartbeat: Duration = Field(
         default=parse_duration("25s"),
         json_schema_extra={"default": "25s"},
-        description="Time between signs of life; 10 s more is given up on.",
+        description="Time between heartbeats; after 10 s more the connection is closed.",
     )
 
     def limits(self) -> ChannelLimits:
@@ -114,14 +114,14 @@ class CardSettings(Section):
     interfaces: tuple[Literal["JSONRPC", "HTTP+JSON", "GRPC", "WEBSOCKET"], ...] | None = Field(
         default=None,
         min_length=1,
-        description="Interfaces that stand on cards. Absent: those at the origin of the card, since some clients "
-        "refuse a card with any other. What is served beside them stands in the params of the extension "
-        "urn:passerelle:ext:interfaces:1, and on the card of readers that activate it.",
+        description="Interfaces that cards list. Absent: those at the origin of the card, because some clients refuse "
+        "a card with others. Further interfaces are in the params of the extension urn:passerelle:ext:interfaces:1, "
+        "and on the card of readers that activate it.",
     )
 
 
 class GrpcSettings(Section):
-    """A2A over gRPC; it takes the extra ``grpc``."""
+    """A2A over gRPC; needs the extra ``grpc``."""
 
     port: Port | None = Field(
         default=None, description="Port to listen on, 0 for a free one; absent: no gRPC."
@@ -133,7 +133,7 @@ class GrpcSettings(Section):
     )
     default_agent: Name | None = Field(
         default=None,
-        description="The agent of requests that name none as their tenant; absent: the gateway's own.",
+        description="The agent for requests without a tenant; absent: the gateway's own.",
     )
 
 
@@ -144,21 +144,22 @@ class Settings(Section):
     port: Port = Field(default=8080, description="Port to listen on; 0 takes a free one.")
     tls: TlsSettings | None = Field(
         default=None,
-        description="Our certificate. None: plain text, for this machine, or for a proxy that ends TLS.",
+        description="The gateway's certificate. Absent: plain text, for loopback, or behind a proxy that terminates "
+        "TLS.",
     )
     public_url: WebUrl | None = Field(
-        default=None, description="How callers reach the gateway; it stands on agent cards."
+        default=None, description="Address by which callers reach the gateway; agent cards show it."
     )
     card_shape: Literal["merged", "v1"] | None = Field(
         default=None,
-        description="Cards for readers that name no version: `merged` has the addresses of 0.3 too, `v1` is pure. "
-        "Absent: `merged`, or `v1` where cards are signed.",
+        description="Cards for readers that request no version: `merged` also has the members of 0.3, `v1` has not. "
+        "Absent: `merged`, or `v1` if cards are signed.",
     )
     card: CardSettings = Field(default=CardSettings())
     card_links: Literal["keep", "drop"] = Field(
         default="keep",
-        description="Documentation, icon and provider of an agent, and extensions named by its address: on our card, "
-        "or left out so that nothing leads to the agent.",
+        description="Links of an agent's card (documentation, icon, provider, extensions with its address): kept on "
+        "the served card, or dropped so that nothing reveals the agent's address.",
     )
     redis_url: StoreUrl | None = Field(
         default=None,
@@ -168,14 +169,14 @@ class Settings(Section):
     store: StoreSection = Field(default=StoreSection())
     replicated_acts: bool = Field(
         default=True,
-        description="Where the server has replicas, nothing is sent to an agent or a webhook before one of them has "
-        "what stands before it. False: a failover may lose that, and it may be sent again.",
+        description="If the server has replicas, messages to agents and webhooks wait until one of them has the "
+        "writes before them. False: after a failover such a message may be sent twice.",
     )
     replicated_acts_after: Duration | None = Field(
         default=parse_duration("30s"),
         json_schema_extra={"default": "30s"},
-        description="For how long nothing is sent at a server that was promoted in a failover and that has no replica; "
-        "null: until it has one. A server that was not seen to be promoted is always waited for.",
+        description="How long messages to agents and webhooks wait at a server that was promoted in a failover and "
+        "has no replica; null: until it has one. At a server whose promotion was not observed they always wait.",
     )
     data_dir: Path = Field(
         default=Path("~/.local/state/passerelle"),
@@ -184,13 +185,13 @@ class Settings(Section):
     )
     blobs: BucketUrl | Path | None = Field(
         default=None,
-        description="Where content over 16 KiB stands: a folder that all instances over one server share, or "
+        description="Where content over 16 KiB is stored: a folder that all instances over one server share, or "
         "`s3://bucket/prefix`, with the AWS_* variables of the environment; by default `blobs` in data_dir.",
     )
     secret_key: Secret | None = Field(
         default=None,
-        description="32 bytes in base64 or hex that seal stored secrets; several, separated by commas: "
-        "the first one seals, all of them open. Wanted with redis_url; else made in data_dir.",
+        description="32 bytes in base64 or hex that encrypt stored secrets. Several, separated by commas: the first "
+        "one encrypts, all of them decrypt. Needed with redis_url; otherwise created in data_dir.",
     )
     secret_key_file: Path | None = Field(
         default=None, description="A file that holds `secret_key`, one key a line."
@@ -202,12 +203,12 @@ class Settings(Section):
         default="everysec", description="When the embedded engine syncs its log to disk."
     )
     auth: AuthMode = Field(
-        default="keys", description="`open` takes everybody for the owner; on loopback only."
+        default="keys", description="`open`: every caller is the owner; on loopback only."
     )
     log_level: LogLevel = "info"
     access_log: bool = Field(
         default=False,
-        description="A line for each request to an agent: who asked for what, how it went.",
+        description="Logs a line for each request to an agent: caller, operation, result.",
     )
     log_format: LogFormat = Field(
         default="auto", description="`auto` is console on a terminal, else JSON."
@@ -215,10 +216,10 @@ class Settings(Section):
     agents: tuple[AgentSettings, ...] = ()
     clients: tuple[ClientSettings, ...] = ()
     issuers: tuple[IssuerSettings, ...] = Field(
-        default=(), description="Identity providers whose tokens are taken."
+        default=(), description="Identity providers whose tokens are accepted."
     )
     proxy: ProxySettings | None = Field(
-        default=None, description="None: no header says whose certificate a caller has."
+        default=None, description="Absent: no header is trusted to identify a client certificate."
     )
     channels: ChannelSettings = Field(default=ChannelSettings())
     connections: ConnectionSettings = Field(default=ConnectionSettings())
@@ -430,7 +431,7 @@ def _find_grant_faults(
         if grant.agent not in agents:
             yield (*place, "may_call", position), f"there is no agent {grant.agent!r}"
         if grant.agent in seen:
-            yield (*place, "may_call", position), f"{grant.agent!r} is there twice"
+            yield (*place, "may_call", position), f"{grant.agent!r} is a duplicate name"
         seen.add(grant.agent)
     yield from _find_serving_faults(settings, place, caller)
     if caller.kind == "agent":
@@ -466,5 +467,5 @@ def _find_repeats(section: KeyPath, names: Iterable[str]) -> Iterator[tuple[KeyP
     seen: set[str] = set()
     for index, name in enumerate(names):
         if name in seen:
-            yield (*section, index, "name"), f"{name!r} is there twice"
+            yield (*section, index, "name"), f"{name!r} is a duplicate name"
         seen.add(name)

@@ -66,66 +66,66 @@ _TRIED: Final = frozenset({"rules", "owners", "mode", "grants"})
 
 
 class EscalationSettings(Section):
-    """Who may decide as well when nobody has for a while."""
+    """Additional approvers if nobody has decided for some time."""
 
-    after: Duration = Field(description="From the question on.")
+    after: Duration = Field(description="Time after the request was opened.")
     to: tuple[Approver, ...] = Field(min_length=1, max_length=16)
     devices: AnsweringDevices | None = Field(default=None, description="As in the tier, if absent.")
 
 
 class DeciderSettings(Section):
-    """Who decides: clients, `owner`, `<issuer>:<subject>`, `@caller`, or a role as `@` and its name."""
+    """Approvers: clients, `owner`, `<issuer>:<subject>`, `@caller`, or a role as `@` and its name."""
 
     who: tuple[Approver, ...] = Field(min_length=1, max_length=16)
-    need: int = Field(default=1, ge=1, le=16, description="How many of them must agree.")
-    veto: bool = Field(default=True, description="Whether one no is enough.")
+    need: int = Field(default=1, ge=1, le=16, description="Required number of approvals.")
+    veto: bool = Field(default=True, description="Whether one rejection is enough.")
     allow_self: bool = Field(
         default=True,
         description="Whether the requester may approve their own request, if listed in `who`.",
     )
     devices: AnsweringDevices = Field(
         default="any",
-        description="`paired`: they see it and decide from paired devices alone, and with a key or a token not at all.",
+        description="`paired`: approvers see and decide it only on paired devices, not with a key or a token.",
     )
     escalate: tuple[EscalationSettings, ...] = Field(default=(), max_length=8)
 
 
 class ApproverSettings(DeciderSettings):
-    """Who decides from a risk on."""
+    """Approvers from a risk level on."""
 
-    risk: Risk = Field(description="From this risk on, up to the next tier.")
+    risk: Risk = Field(description="Lowest risk of this tier; it ends at the next one.")
 
 
 class RuleSettings(Section):
-    """One rule: all that it states has to hold."""
+    """One rule. It matches if all of its conditions do."""
 
     name: Name
     effect: Effect
     about: tuple[About, ...] = Field(
         default=("asks",),
         min_length=1,
-        description="`asks`: what agents and workers ask for; `calls`: callers that want an agent; `delegations`: what "
-        "is sent to an agent; `commands`: what callers want of the gateway.",
+        description="`asks`: approval requests of agents and workers; `calls`: calls of callers to agents; "
+        "`delegations`: messages sent to an agent; `commands`: commands to the gateway.",
     )
     when: When | None = Field(
         default=None,
         description="A condition in CEL over action.*, peer.*, caller.name, direction, mode and now. A rule that "
-        'allows has one, or `argv`; `when: "true"` allows everything that it is about.',
+        'allows needs one, or `argv`; `when: "true"` allows everything in `about`.',
     )
     argv: tuple[str, ...] = Field(
         default=(),
-        description="The first words of a command. A rule that allows wants this one command and nothing else.",
+        description="The first words of a command. A rule that allows matches only this single command.",
     )
     grantable: bool = Field(
-        default=False, description="Whether a grant may answer where this rule asks."
+        default=False, description="Whether a standing approval may answer where this rule asks."
     )
     reason: str | None = Field(
-        default=None, max_length=200, description="What is recorded with the decision."
+        default=None, max_length=200, description="Text that is recorded with the decision."
     )
     approvers: DeciderSettings | None = Field(
         default=None,
-        description="Who decides what this rule asks. Where a tier or a rule names others as well, those decide of "
-        "whom more must agree; of as many, those of this rule.",
+        description="Approvers for this rule. If several rules or tiers name approvers, the one that needs more "
+        "approvals wins; on a tie, that of this rule.",
     )
 
     @model_validator(mode="after")
@@ -142,26 +142,26 @@ class RuleSettings(Section):
 
 
 class OwnerSettings(Section):
-    """Rules about the work of one caller. They are weighed with those of everybody: deny beats ask beats allow."""
+    """Rules for the work of one caller, evaluated together with the general ones."""
 
     rules: tuple[RuleSettings, ...] = ()
 
 
 class GrantOptionSettings(Section):
-    """What an "always" option of a question would write."""
+    """The standing approval that the "always" option of a request creates."""
 
     scope: GrantScope | None = Field(
         default=None,
-        description="Where it holds. None: nobody is offered more than a yes for once.",
+        description='Its scope. Absent: there is no "always" option.',
     )
     match: MatchBy = Field(
         default="exact",
-        description="`exact`: the very same subject; `tool`: the same tool, whatever its arguments.",
+        description="`exact`: the same subject; `tool`: the same tool with any arguments.",
     )
     ttl: Duration = Field(
         default=parse_duration("8h"),
         json_schema_extra={"default": "8h"},
-        description="How long it holds, 30 days at most.",
+        description="Its lifetime, 30 days at most.",
     )
     max_uses: int | None = Field(default=None, ge=1, le=1_000_000)
 
@@ -174,25 +174,26 @@ class GrantOptionSettings(Section):
 
 
 class HookSettings(Section):
-    """Code of yours that has a say: an HTTP endpoint, or a callable of a module that the gateway can import."""
+    """Your own code that takes part in decisions: an HTTP endpoint, or a callable of an importable module."""
 
     name: Name
     points: tuple[HookPoint, ...] = Field(
         min_length=1,
-        description="`before_delegate`: before a message goes to an agent; `on_permission_request`: before a question "
-        "is opened; `before_deliver`: before an answer is stored; `on_stop`: after a task has ended.",
+        description="`before_delegate`: before a message is sent to an agent; `on_permission_request`: before an "
+        "approval request is opened; `before_deliver`: before an answer is stored; `on_stop`: after a task has ended.",
     )
     url: WebUrl | None = None
     call: str | None = Field(
         default=None, pattern=r"^[\w.]+:\w+$", description="`module:name` of a function."
     )
     key_env: str | None = Field(
-        default=None, description="Variable with the bearer that the endpoint is shown."
+        default=None, description="Variable with the bearer token for the endpoint."
     )
     timeout: Duration = Field(default=parse_duration("2s"), json_schema_extra={"default": "2s"})
     on_error: OnError = Field(
         default="closed",
-        description="A failure is a question, or a no where none can be asked; `open`: it is silence, with a warning.",
+        description="`closed`: a failed hook means ask, or deny if nobody can be asked; `open`: it is ignored, with a "
+        "warning.",
     )
 
     @model_validator(mode="after")
@@ -202,7 +203,7 @@ class HookSettings(Section):
 
 
 class ClassifierSettings(Section):
-    """A hook that is asked how risky something is. It can turn a yes into a question, and nothing the other way."""
+    """A hook that estimates risk. It can turn allow into ask, never the reverse."""
 
     url: WebUrl | None = None
     call: str | None = Field(
@@ -228,12 +229,12 @@ def _check_target(url: str | None, call: str | None) -> None:
 
 
 class PolicySettings(Section):
-    """Deny beats ask beats allow, whatever the order; where no rule speaks, a person is asked."""
+    """Deny takes precedence over ask, ask over allow, regardless of order. If no rule matches, a person is asked."""
 
     mode: PolicyMode = Field(
         default="normal",
-        description="`no_ask` denies what would be asked, `plan` denies what changes anything, "
-        "`auto` allows up to medium risk.",
+        description="`no_ask` denies instead of asking, `plan` denies everything that changes data, `auto` allows up "
+        "to medium risk.",
     )
     rules: tuple[RuleSettings, ...] = ()
     owners: dict[str, OwnerSettings] = Field(
@@ -242,12 +243,12 @@ class PolicySettings(Section):
     grants: GrantOptionSettings = Field(default=GrantOptionSettings())
     roles: dict[RoleName, tuple[Approver, ...]] = Field(
         default={},
-        description="Who has which role: principals. `@` and its name stand for all of them in `approvers`.",
+        description="Roles and their principals. `@` and the name of a role mean all of them in `approvers`.",
     )
     approvers: tuple[ApproverSettings, ...] = Field(
-        default=(), max_length=4, description="Who decides, by risk; absent: whoever owns the task."
+        default=(), max_length=4, description="Approvers by risk; absent: the owner of the task."
     )
-    hooks: tuple[HookSettings, ...] = Field(default=(), description="Asked in this order.")
+    hooks: tuple[HookSettings, ...] = Field(default=(), description="Hooks, called in this order.")
     classifier: ClassifierSettings | None = None
 
     @field_validator("roles")

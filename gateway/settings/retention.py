@@ -91,32 +91,32 @@ Ages: TypeAlias = Annotated[
 
 
 class RetentionSettings(Section):
-    """How long what is over stays where."""
+    """How long finished work is kept, and where."""
 
     memory: Duration | None = Field(
         default=parse_duration("24h"),
         json_schema_extra={"default": "24h"},
-        description="How long a session stays in the memory of the store after its last event, once nothing is open "
-        "in it. Then it moves to `archive` in the place of the blobs, is read from there, and comes back where "
-        "somebody goes on with it. Sooner from 80 % of the memory on. An agent may have its own; a session with tasks "
-        "of several agents stays as long as the one that has it stay longest. null: never.",
+        description="How long a session without open work stays in the memory of the store after its last event. Then "
+        "it moves to `archive` beside the blobs, is read from there, and returns to memory with the next message. "
+        "Above 80 % of the memory it moves sooner. An agent can have its own time; for a session with tasks of "
+        "several agents the longest applies. null: sessions stay in memory.",
     )
 
     inbox: Duration | None = Field(
         default=parse_duration("7d"),
         json_schema_extra={"default": "7d"},
-        description="How long the events of an inbox stay in it, for devices that were away. One that comes back later "
-        "gets a gap and a snapshot; what is pending is never lost. At most 8 MiB of them are kept in any case. null: "
-        "until there are so many.",
+        description="How long events of an inbox are kept for devices that are offline. A device that returns later "
+        "gets a gap and a snapshot; pending approval requests are never lost. At most 8 MiB are kept. null: only this "
+        "size limits them.",
     )
 
     forget: Ages = Field(
         default=OutcomeAges(),
         json_schema_extra={"default": _NEVER},
-        description="How long after its last event a session is forgotten for good, as by `passerelle store forget`: "
-        "`never`, a time such as `400d`, or one by how its tasks ended: `{completed: 90d, failed: 400d}`, where those "
-        "that are not named are kept. A session with several tasks goes with the one that is kept longest. Not "
-        "shorter than `memory`. An agent may have its own. What is held stays.",
+        description="How long after its last event a session is permanently deleted, as by `passerelle store forget`: "
+        "`never`, a duration such as `400d`, or durations by outcome: `{completed: 90d, failed: 400d}`, where other "
+        "outcomes are kept. For a session with several tasks the longest applies. Not shorter than `memory`. An agent "
+        "can have its own. Sessions of held owners are kept.",
     )
 
     @property

@@ -67,24 +67,24 @@ class Section(BaseModel):
 
 
 class MemorySettings(Section):
-    """One budget for what is in flight: large bodies of requests, answers of agents, and Tasks in another form."""
+    """A memory budget for data in transit: large request bodies, answers of agents, and converted Tasks."""
 
     budget_bytes: int | None = Field(
         default=None,
         ge=LEAST,
-        description="Of one process. Bodies over 1 MiB, answers of agents and events of their streams over 256 KiB "
-        "draw on it, and large Tasks that are read in another form than the stored one; one caller or agent has at "
-        "most half. Over it a caller gets 429 or 503 with `Retry-After`, and an agent is read later. "
-        "Absent: a quarter of the memory of the machine or its control group, at most 1 GiB.",
+        description="For one process. Used by bodies over 1 MiB, answers and stream events of agents over 256 KiB, "
+        "and large Tasks that are converted to another form; at most half of it by one caller or agent. When it is "
+        "used up, callers get 429 or 503 with `Retry-After`, and answers of agents are read later. Absent: a quarter "
+        "of the memory of the machine or control group, at most 1 GiB.",
     )
 
     engine_bytes: int | None = Field(
         default=None,
         ge=0,
-        description="Of the embedded engine, beside that of this process. From 80 % on `/readyz`, the log and a metric "
-        "say so; from 90 % on new tasks are refused, with 503 and `Retry-After`, and those that are there go on. 0: "
-        "no limit. Absent: half of the memory of the machine or its control group, at least 256 MiB; a store that is "
-        "larger already gets more, which the log says at the start.",
+        description="For the embedded engine, in addition to this process. From 80 % on `/readyz`, the log and a "
+        "metric report it; from 90 % on new tasks are refused, with 503 and `Retry-After`, and existing ones "
+        "continue. 0: no limit. Absent: half of the memory of the machine or control group, at least 256 MiB; a store "
+        "that is already larger gets more, which the log reports at the start.",
     )
 
     def find_engine_limit(self) -> int:
@@ -104,18 +104,18 @@ class SigningKeySettings(Section):
     file: Path = Field(description="PEM file of a P-256 or Ed25519 key, mode 0600.")
     signs: bool = Field(
         default=True,
-        description="`false`: it is published only, so that what it signed can be verified.",
+        description="`false`: the key is only published, so that its signatures can still be verified.",
     )
 
 
 class SigningSettings(Section):
-    """What is signed, by which keys. The public halves stand at `/.well-known/jwks.json`."""
+    """Signing keys and what they sign. The public keys are at `/.well-known/jwks.json`."""
 
     keys: tuple[SigningKeySettings, ...] = Field(
-        default=(), description="Each key that signs makes a signature of its own."
+        default=(), description="Every key with `signs` makes a signature."
     )
     cards: bool = Field(
-        default=True, description="Whether agent cards are signed once there is a key."
+        default=True, description="Whether agent cards are signed if there is a key."
     )
 
     @property
@@ -125,12 +125,12 @@ class SigningSettings(Section):
 
 
 class SpanSettings(Section):
-    """Spans for OpenTelemetry; they take the extra ``otel``."""
+    """Tracing with OpenTelemetry; needs the extra ``otel``."""
 
     otlp_endpoint: WebUrl | None = Field(
         default=None,
-        description="Where spans are sent, as OTLP over HTTP: `http://collector:4318/v1/traces`. None: there are none. "
-        "`OTEL_EXPORTER_OTLP_HEADERS` and the sampler of `OTEL_TRACES_SAMPLER` count as everywhere.",
+        description="Where spans are sent, as OTLP over HTTP: `http://collector:4318/v1/traces`. Absent: tracing is "
+        "off. `OTEL_EXPORTER_OTLP_HEADERS` and `OTEL_TRACES_SAMPLER` apply.",
     )
 
 
@@ -161,22 +161,22 @@ class StoreSection(Section):
 
     durability: StoreDurability = Field(
         default="aof",
-        description="What keeps what the server has acknowledged: `aof`, its append-only file, without which it is "
-        "refused; `replicas`, the memory of at least one replica besides; `service`, the word of those who run it, and "
-        "nothing is checked. [What each can lose](../operate/README.md#what-a-store-can-lose).",
+        description="What preserves acknowledged writes: `aof`, an append-only file, which the start requires; "
+        "`replicas`, the memory of at least one replica; `service`, a promise of its operator, which is not checked. "
+        "[What each can lose](../operate/README.md#what-a-store-can-lose).",
     )
     wait: Duration = Field(
         default=parse_duration("60s"),
         json_schema_extra={"default": "60s"},
         description="How long the start waits for a server that does not answer, loads its data or has no primary; "
-        "0s: not at all.",
+        "0s: it does not wait.",
     )
 
 
 class TlsSettings(Section):
-    """A certificate of ours. With it both ports speak TLS 1.2 or newer, and nothing else."""
+    """The gateway's certificate. With it all ports use TLS 1.2 or newer, and nothing else."""
 
-    cert: Path = Field(description="Our certificate, with its chain, as PEM.")
+    cert: Path = Field(description="The gateway's certificate, with its chain, as PEM.")
     key: Path | None = Field(default=None, description="Its key; absent: in the same file.")
 
 
@@ -304,7 +304,7 @@ def read_output_terms(settings: OutputSettings) -> OutputTerms:
 
 
 class WantedArtifact(Section):
-    """An artifact that is wanted; all that is said of it must hold of the same one."""
+    """A required artifact; one artifact must match all members."""
 
     name: str | None = Field(default=None, min_length=1, description="Its name.")
     media_type: str | None = Field(
@@ -317,16 +317,17 @@ class WantedArtifact(Section):
 
 
 class AcceptanceCondition(Section):
-    """One thing that a task must bring: an artifact, data of a form, or the consent of a person."""
+    """One condition for the completion of a task: an artifact, data that fits a schema, or an approval."""
 
     artifact: WantedArtifact | None = Field(
-        default=None, description="An artifact is there; beside `schema`: where to look for data."
+        default=None,
+        description="A required artifact; with `schema`: the artifacts to search for data.",
     )
     schema_: dict[str, Any] | None = Field(
-        default=None, alias="schema", description="JSON Schema that some data part fits."
+        default=None, alias="schema", description="JSON Schema that a data part must fit."
     )
     review: str | None = Field(
-        default=None, description="What the owner of the task is asked once the agent is done."
+        default=None, description="Question to the owner of the task when the agent has finished."
     )
 
     @model_validator(mode="after")

@@ -218,7 +218,7 @@ class _Environment:
             shape = SchemaPlace.root().descend(path)
             if shape is None:
                 known = tuple(f"{PREFIX}{name.upper()}" for name in SchemaPlace.root().names())
-                notices.append(f"{variable} is no setting{_suggest(variable, known)}")
+                notices.append(f"{variable} is an unknown setting{_suggest(variable, known)}")
                 continue
             self.names[path] = variable
             self._set(path, _parse_nested(variable, text) if shape.nested else text)
@@ -291,7 +291,7 @@ def _describe(detail: ErrorDetails) -> str:
         case "extra_forbidden":
             shape = SchemaPlace.root().descend(path[:-1])
             names = shape.names() if shape else ()
-            return f"is no setting{_suggest(str(path[-1]), names)}"
+            return f"is an unknown setting{_suggest(str(path[-1]), names)}"
         case "missing":
             return "is required"
         case "tuple_type":

@@ -169,7 +169,7 @@ def _describe(actions: Sequence[ActionRecord]) -> JsonObject:
     """As with one question: no word of an agent, and nothing to decide by."""
     requests = [one.request for one in actions]
     return {
-        "title": f"{len(requests)} questions wait for you",
+        "title": f"{len(requests)} approvals wait for you",
         "count": len(requests),
         "risk": max((one.risk for one in requests), key=RISKS.index),
         "expiresAt": format_ms(min(one.expires_ms for one in requests)),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.agent_name import find_base
 from passerelle.permission_bridge.devices.attempts import AGAIN, number_attempt
-from passerelle.permission_bridge.quiet import find_quiet_end, is_grave
+from passerelle.permission_bridge.quiet import find_quiet_end, is_high_risk
 from passerelle.store.pushes import HeldPush
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Holding:
     async def find_calm(
         self, action: ActionRecord, principal: Principal, now_ms: int
     ) -> Calm | None:
-        """The time of calm that somebody is in, for what is not grave; a mute comes before quiet hours.
+        """The time of calm that somebody is in, for low and medium risk; a mute comes before quiet hours.
 
         ``now_ms`` is the store's: by that the row for the end comes due.
 
@@ -60,7 +60,7 @@ class Holding:
             StoreUnavailable: nobody knows.
         """
         request = action.request
-        if is_grave(request.risk):
+        if is_high_risk(request.risk):
             return None
         muted = await self.mutes.list_muted(principal.key) if request.origin.peer else {}
         muted_ms = muted.get(find_base(request.origin.peer or ""))

@@ -1,6 +1,7 @@
 """What one caller may use up in a period: its quotas, and the blocks of them that this instance holds.
 
-Periods are whole hours, days and months of UTC. Like a limit, an account asks the store only where a block is empty.
+Periods are whole minutes, hours, days and months of UTC. Like a limit, an account asks the store only where a block is
+empty.
 Money is taken by estimate before a run and set right after it: a block can be in debt, and the debt is drawn before
 anything else is used.
 """
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.limits import LimitStore
 
-PeriodName: TypeAlias = Literal["hour", "day", "month"]
+PeriodName: TypeAlias = Literal["minute", "hour", "day", "month"]
 
-_HOUR_MS: Final = 3_600_000
+_MINUTE_MS: Final = 60_000
+_HOUR_MS: Final = 60 * _MINUTE_MS
 _DAY_MS: Final = 24 * _HOUR_MS
 _DECEMBER: Final = 12
 
@@ -32,6 +34,9 @@ _DECEMBER: Final = 12
 def find_period(name: PeriodName, now_ms: int) -> tuple[int, int]:
     """Beginning and end of the period that a moment lies in, in ms."""
     match name:
+        case "minute":
+            start_ms = now_ms - now_ms % _MINUTE_MS
+            return start_ms, start_ms + _MINUTE_MS
         case "hour":
             start_ms = now_ms - now_ms % _HOUR_MS
             return start_ms, start_ms + _HOUR_MS
@@ -66,6 +71,8 @@ class Quota:
     period: PeriodName
     warn_percent: int = 80
     currency: str | None = None
+    waits: bool = False
+    """Whether a message that it does not cover waits until it begins anew, in place of being refused."""
 
     @property
     def kind(self) -> QuotaKind:
@@ -137,10 +144,15 @@ class Account:
         return self._flight is None and all(one.block.left == 0 for one in self.allowances)
 
     def may_cover(self, asks: Sequence[tuple[Allowance, int]]) -> bool:
-        """Whether ``take`` might use so many; False where it is known here that it would not."""
+        """Whether ``take`` might use so many; False where it is known here that it would not.
+
+        Of a quota that is waited for nothing is known: a message that it does not cover is taken all the same.
+        """
         now_ms = self._clock.now_ms()
         return not any(
-            one.block.left < units and now_ms < min(one.dry_until_ms, one.till_ms)
+            one.block.left < units
+            and now_ms < min(one.dry_until_ms, one.till_ms)
+            and not one.quota.waits
             for one, units in asks
         )
 

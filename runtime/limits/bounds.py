@@ -17,7 +17,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Over all instances together; None is no limit."""
+    """Cluster-wide; None is no limit."""
 
     concurrency: int | None = None
     rate: Rate | None = None

@@ -2,7 +2,8 @@
 
 What a run costs is thought before it and known after it. Money is whole millionths, so that sums are exact. A call is
 charged before anything is stored or sent. What is said about it rides on the turn that it opens; a call that is refused
-opens none, so the refusal stands in the caller's home session.
+opens none, so the refusal stands in the caller's home session. Where a quota is waited for, the call is taken and not
+charged: it is, before it is sent, once the quota has begun anew.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.limit import LimitPayload
     from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
-    from passerelle.runtime.limits.account import Allowance, Quota
+    from passerelle.runtime.limits.account import Allowance, PeriodName, Quota
     from passerelle.runtime.limits.limiter import Limiter
 
 _MILLION = 1_000_000
@@ -48,6 +49,11 @@ class Price:
     expected_ms: int = 10_000
     expected_tokens: tuple[int, int] = (1_000, 1_000)
     """In and out."""
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether a run costs what it was thought to, however long it took."""
+        return self.basis == "per_call"
 
     def estimate(self) -> int:
         """What a run is thought to cost."""
@@ -112,6 +118,36 @@ class Charge:
 
 
 FREE: Final = Charge()
+_NAMES: Final[dict[PeriodName, str]] = {
+    "minute": "a minute",
+    "hour": "an hour",
+    "day": "a day",
+    "month": "a month",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """What does not cover a call; nothing was charged."""
+
+    quota: Quota
+    till_ms: int
+    """When it begins anew."""
+    fact: QuotaBlocked
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether the call is taken all the same, and waits. One that no period ever covers would wait for ever."""
+        return self.quota.waits and self.fact.asked <= self.quota.limit
+
+    @property
+    def name(self) -> str:
+        """Which quota it is, for people."""
+        quota, per = self.quota, _NAMES[self.quota.period]
+        if quota.currency is None:
+            return f"the quota of {quota.limit} call{'' if quota.limit == 1 else 's'} {per}"
+        amount = f"{quota.limit / _MILLION:f}".rstrip("0").rstrip(".")
+        return f"the budget of {amount} {quota.currency} {per}"
 
 
 class Spending:
@@ -166,6 +202,17 @@ class Spending:
             Limited: a quota or a budget does not cover it; nothing was charged.
             StoreUnavailable: nobody can tell.
         """
+        charged = await self.take(principal, agent, opens=opens)
+        if isinstance(charged, Shortage):
+            raise self.refuse(principal, charged)
+        return charged
+
+    async def take(self, principal: Principal, agent: str, *, opens: bool) -> Charge | Shortage:
+        """The same; what does not cover it is an answer, of which nobody is told.
+
+        Raises:
+            StoreUnavailable: nobody can tell.
+        """
         price = self._prices.get(agent) if opens else None
         account = self._find(principal.id, principal.key) if self._quotas else None
         if account is None:
@@ -174,7 +221,7 @@ class Spending:
         asks = tuple(_list_asks(account, estimate))
         blocked = await account.take(asks)
         if blocked is not None:
-            raise self._refuse(principal, blocked, dict(asks)[blocked])
+            return _describe(principal, blocked, dict(asks)[blocked])
         charge = Charge((estimate,) if estimate else (), account, asks)
         try:
             warnings = await _claim_warnings(principal, account, asks)
@@ -208,22 +255,27 @@ class Spending:
                 self._accounts.pop(idle or "", None)
         return account
 
-    def _refuse(self, principal: Principal, blocked: Allowance, asked: int) -> Limited:
-        quota = blocked.quota
-        resets_at = format_ms(blocked.till_ms)
-        fact = QuotaBlocked(
-            limited=LimitSubject("caller", principal.id),
-            kind=quota.kind,
-            unit="micros" if quota.currency else "calls",
-            limit=quota.limit,
-            used=blocked.used,
-            asked=asked,
-            resets_at=resets_at,
-        )
-        self._tell(principal, quota.meter, fact)
-        wait_s = max(1, -(-(blocked.till_ms - self._clock.now_ms()) // 1000))
+    def refuse(self, principal: Principal, shortage: Shortage) -> Limited:
+        """What the caller of a call is told that is not taken, once that is noted."""
+        quota = shortage.quota
+        self._tell(principal, quota.meter, shortage.fact)
+        wait_s = max(1, -(-(shortage.till_ms - self._clock.now_ms()) // 1000))
         what = "budget" if quota.currency else "quota"
         return Limited(quota.kind, f"the {what} of this {quota.period} is used up", wait_s)
+
+
+def _describe(principal: Principal, blocked: Allowance, asked: int) -> Shortage:
+    quota = blocked.quota
+    fact = QuotaBlocked(
+        limited=LimitSubject("caller", principal.id),
+        kind=quota.kind,
+        unit="micros" if quota.currency else "calls",
+        limit=quota.limit,
+        used=blocked.used,
+        asked=asked,
+        resets_at=format_ms(blocked.till_ms),
+    )
+    return Shortage(quota, blocked.till_ms, fact)
 
 
 async def _claim_warnings(

@@ -45,6 +45,8 @@ class CallReport:
     p95_s: float | None
     answered_ms: int | None
     failed_ms: int | None
+    times: tuple[int, ...] = ()
+    """How many answers took so long, by the bounds of the histogram of requests."""
 
 
 @dataclass(slots=True)
@@ -106,14 +108,29 @@ class CallWindow:
 
     def report(self, agent: str) -> CallReport:
         """How calls to an agent went."""
+        found = self.report_all().get(agent)
+        return self._compose(agent, {}, ()) if found is None else found
+
+    def report_all(self) -> dict[str, CallReport]:
+        """The same of every agent that was called since this instance started."""
         self.look()
-        first, histogram = self._samples[0], self.metrics.calls.request_seconds
-        outcomes = {
-            outcome: count - first.calls.get((name, outcome), 0)
-            for (name, outcome), count in self.metrics.peers.calls.counts.items()
-            if name == agent
+        first = self._samples[0]
+        outcomes: dict[str, dict[str, int]] = {}
+        for (agent, outcome), count in self.metrics.peers.calls.counts.items():
+            since = count - first.calls.get((agent, outcome), 0)
+            outcomes.setdefault(agent, {})[outcome] = since
+        times = {
+            labels[0]: counts
+            for labels, counts in self.metrics.calls.request_seconds.read()
+            if labels[1] == _SENT
         }
-        now = dict(histogram.read()).get((agent, _SENT), ())
+        return {
+            agent: self._compose(agent, outcomes.get(agent, {}), times.get(agent, ()))
+            for agent in outcomes.keys() | times.keys()
+        }
+
+    def _compose(self, agent: str, outcomes: Mapping[str, int], now: tuple[int, ...]) -> CallReport:
+        first, histogram = self._samples[0], self.metrics.calls.request_seconds
         before = first.times.get(agent, (0,) * len(now))
         times = [late - early for late, early in zip(now, before, strict=True)]
         return CallReport(
@@ -123,7 +140,12 @@ class CallWindow:
             p95_s=find_quantile(times, histogram.bounds, 95),
             answered_ms=self._answered.get(agent),
             failed_ms=self._failed.get(agent),
+            times=tuple(times),
         )
+
+    def find_quantile(self, times: Sequence[int], percent: int) -> float | None:
+        """That of the answers of several instances, in s."""
+        return find_quantile(times, self.metrics.calls.request_seconds.bounds, percent)
 
 
 def find_quantile(counts: Iterable[int], bounds: Sequence[float], percent: int) -> float | None:

@@ -19,15 +19,19 @@ from passerelle.core.event_chain import extend_chain
 from passerelle.core.event_type import EventType
 from passerelle.core.events import decode_event
 from passerelle.core.machine import read_loaded
+from passerelle.core.payloads.approval import ActionRequired
 from passerelle.core.payloads.conversation import TurnSubmitted
+from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.payloads.task import TaskFailed
 from passerelle.core.ports.log import Entry, StreamKind
+from passerelle.core.read_models.history_messages import MESSAGE, HistoryMessage
 from passerelle.core.read_models.packets import (
     ENDS,
     INPUT,
     RESULT,
     InputPacket,
     ResultPacket,
+    TaskResult,
     UserInput,
     cut_text,
     is_told,
@@ -35,6 +39,7 @@ from passerelle.core.read_models.packets import (
 )
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
+from passerelle.core.wire.record import change
 from passerelle.protocol.cursor import Cursor
 from passerelle.runtime.common.concurrency import join_all
 from passerelle.runtime.records.long_content import MissingContent
@@ -44,11 +49,16 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import Loaded
     from passerelle.core.events import Event
+    from passerelle.core.payloads.approval import ApprovalRequest
     from passerelle.core.ports.log import EventLog, Head, StreamRef
     from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.records.contents import Contents
 
 _NO_PACKET: Final = "none"
+_SAID: Final = frozenset(
+    {EventType.TURN_SUBMITTED, EventType.ACTION_REQUIRED, EventType.RUNTIME_WARNING}
+)
+"""What is a message of a thread, beside the ends of its tasks."""
 _Known: TypeAlias = "Mapping[str, tuple[TaskRecord, Loaded]]"
 
 
@@ -76,21 +86,33 @@ class PacketReads:
                 known = await self._load_tasks(entries)
                 made = join_all(self._show_result(head.epoch, known, one) for one in entries)
                 return head, [*await made]
+            case StreamKind.MESSAGES if head is not None:
+                known = await self._load_tasks(entries)
+                made = join_all(
+                    self._show_message(head.epoch, stream, known, one) for one in entries
+                )
+                return head, [*await made]
             case _:
                 return head, entries
 
     async def _show_input(self, epoch: str, stream: StreamRef, entry: Entry) -> Entry:
         event = decode_event(entry.data) if entry.type == EventType.TURN_SUBMITTED else None
-        said = event.fact.payload if event else None
-        if event is None or not isinstance(said, TurnSubmitted):
+        payload = await self._read_input(event, stream) if event else None
+        if payload is None:
             return _leave_out(entry)
+        packet = InputPacket(payload.id, payload.created_at, payload, _after(epoch, entry))
+        return _write(entry, INPUT, to_wire(packet))
+
+    async def _read_input(self, event: Event, stream: StreamRef) -> UserInput | None:
+        said = event.fact.payload
+        if not isinstance(said, TurnSubmitted):
+            return None
         message: JsonObject = {"parts": [{"text": said.preview}]}
         with suppress(MissingContent):
             message = await self.contents.read_message(event, stream.shard)
         text, cut = cut_text(_join_parts(message))
-        turn = event.fact.scope.turn_id or event.event_id
-        payload = UserInput(
-            id=turn,
+        return UserInput(
+            id=event.fact.scope.turn_id or event.event_id,
             text=text,
             created_at=event.timestamp,
             message_id=said.message_id,
@@ -98,8 +120,74 @@ class PacketReads:
             quote=tuple(texts_at(message, "referenceTaskIds")) or None,
             cut=cut,
         )
-        packet = InputPacket(turn, event.timestamp, payload, _after(epoch, entry))
-        return _write(entry, INPUT, to_wire(packet))
+
+    async def _show_message(
+        self, epoch: str, stream: StreamRef, known: _Known, entry: Entry
+    ) -> Entry:
+        """A message in, an end, a question or a notice as a message of its thread."""
+        if entry.type not in _SAID and entry.type not in ENDS:
+            return _leave_out(entry)
+        event = decode_event(entry.data)
+        said, thread = event.fact.payload, event.fact.scope.thread_id
+        base = HistoryMessage(
+            id=event.event_id,
+            role="system",
+            text="",
+            created_at=event.timestamp,
+            thread_id=thread or "",
+            cursor=_after(epoch, entry),
+            task_id=event.fact.scope.task_id,
+        )
+        match said:
+            case TurnSubmitted():
+                message = await self._say_input(base, event, stream)
+            case ActionRequired(request):
+                message = _say_question(base, request)
+            case WarningRaised(message=text):
+                message = change(base, text=text)
+            case _:
+                message = await self._say_end(base, event, known, entry)
+        if message is None or thread is None:
+            return _leave_out(entry)
+        return _write(entry, MESSAGE, to_wire(message))
+
+    async def _say_input(
+        self, base: HistoryMessage, event: Event, stream: StreamRef
+    ) -> HistoryMessage | None:
+        given = await self._read_input(event, stream)
+        if given is None:
+            return None
+        return change(
+            base,
+            id=given.id,
+            role="user",
+            text=given.text,
+            agent=given.agent,
+            quote=given.quote,
+            cut=given.cut,
+        )
+
+    async def _say_end(
+        self, base: HistoryMessage, event: Event, known: _Known, entry: Entry
+    ) -> HistoryMessage | None:
+        task, loaded = known.get(event.fact.scope.task_id or "", (None, None))
+        if task is None or loaded is None or not is_told(task):
+            return None
+        output = await self._read_output(event, task, loaded)
+        told = show_result(event, task, output, loaded.archive, entry.facade)
+        # Of what an agent did not say itself the gateway tells why it ended.
+        is_notice = not told.ok and output == _name_error(event)
+        return change(
+            base,
+            id=_name_result(told),
+            role="system" if is_notice else "assistant",
+            text=told.output,
+            task_id=told.task_id,
+            agent=told.agent,
+            usage=told.usage,
+            elapsed_ms=told.duration_ms,
+            cut=told.cut,
+        )
 
     async def _load_tasks(self, entries: Sequence[Entry]) -> _Known:
         tasks = dict.fromkeys(
@@ -121,8 +209,7 @@ class PacketReads:
             return _leave_out(entry)
         output = await self._read_output(event, task, loaded)
         payload = show_result(event, task, output, loaded.archive, entry.facade)
-        name = ".".join(filter(None, (payload.task_id, payload.run_id)))
-        packet = ResultPacket(name, event.timestamp, payload, _after(epoch, entry))
+        packet = ResultPacket(_name_result(payload), event.timestamp, payload, _after(epoch, entry))
         return _write(entry, RESULT, to_wire(packet))
 
     async def _read_output(self, event: Event, task: TaskRecord, loaded: Loaded) -> str:
@@ -137,6 +224,26 @@ class PacketReads:
         brought = "\n".join(filter(None, map(read_text, objects_at(content, "artifacts"))))
         status = object_at(content, "status")
         return brought or _join_parts(object_at(status, "message")) or _name_error(event)
+
+
+def _say_question(base: HistoryMessage, request: ApprovalRequest) -> HistoryMessage | None:
+    """What an agent asks, or the gateway in the work of one; None of what is no part of a conversation."""
+    by = request.origin.asked_by
+    if by not in {"peer", "gateway"}:
+        return None
+    text, cut = cut_text(request.peer_message or request.description or request.title)
+    return change(
+        base,
+        id=request.action_id,
+        role="assistant" if by == "peer" else "system",
+        text=text,
+        agent=request.origin.peer,
+        cut=cut,
+    )
+
+
+def _name_result(result: TaskResult) -> str:
+    return ".".join(filter(None, (result.task_id, result.run_id)))
 
 
 def _join_parts(message: JsonObject) -> str:

@@ -10,6 +10,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import parse_facade, read_shard
 from passerelle.core.read_models.channels import choose_recovery, find_recovery
 from passerelle.core.session.machine import SessionRecord
+from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class Recoveries:
     async def find_one(self, owner: str, stream: Resumption, *, paired: bool = False) -> Recovery:
         """The state of one stream of a principal (its key), as a device sees it that is ``paired`` or not."""
         word, _, name = stream.stream.partition(":")
+        if word == "messages":
+            name = await self._find_session(name)
         match word:
             case "inbox":
                 waiting = await self.projections.read_inbox(owner)
@@ -60,6 +63,14 @@ class Recoveries:
             return "archived_or_missing"
         now_ms, known = self.writes.clock.now_ms(), stream.from_sequence
         return choose_recovery(find_recovery(one, known, now_ms, archive) for one, archive in tasks)
+
+    async def _find_session(self, thread: str) -> str:
+        """That of a thread; empty where there is none."""
+        if read_shard(thread) is None:
+            return ""
+        ref = EntityRef(EntityKind.THREAD, thread)
+        record = (await self.writes.load([ref]))[ref].record
+        return record.session_id if isinstance(record, ThreadRecord) else ""
 
     async def _exists(self, owner: str, session: str) -> bool:
         if read_shard(session) is None:

@@ -14,7 +14,8 @@ import orjson
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import parse_facade
 from passerelle.core.machine import read_loaded
-from passerelle.core.ports.log import LISTS
+from passerelle.core.ports.log import LISTS, StreamKind
+from passerelle.core.principal import name_tenant_lists
 from passerelle.core.read_models.jobs import show_job
 from passerelle.core.read_models.list_rows import JOB_ROW, NO_ROW, TASK_ROW
 from passerelle.core.session.machine import SessionRecord
@@ -58,7 +59,7 @@ class RowReads:
         refs = dict.fromkeys(ref for ref in shown.values() if ref is not None)
         loaded = {one.ref: one for one in await self.facts.load([*refs])} if refs else {}
         return head, [
-            _show(stream.id, entry, note, loaded, shown.get(place))
+            _show(stream, entry, note, loaded, shown.get(place))
             for place, (entry, note) in enumerate(zip(entries, notes, strict=True))
         ]
 
@@ -72,34 +73,42 @@ def _find_ref(note: JsonObject) -> EntityRef | None:
 
 
 def _show(
-    owner: str,
+    stream: StreamRef,
     entry: Entry,
     note: JsonObject,
     loaded: Mapping[EntityRef, Loaded],
     ref: EntityRef | None,
 ) -> Entry:
     found = None if ref is None else loaded.get(ref)
-    told = None if found is None else _tell(owner, note, found)
+    told = None if found is None else _tell(stream, note, found)
     if told is None:
         return replace(entry, type=NO_ROW, data=b"{}", frame=None, facade=None)
     whole = {"sequence": entry.sequence, **note, **told}
     return replace(entry, data=orjson.dumps(whole), frame=None, facade=None)
 
 
-def _tell(owner: str, note: JsonObject, found: Loaded) -> JsonObject | None:
+def _tell(stream: StreamRef, note: JsonObject, found: Loaded) -> JsonObject | None:
     """What a row is now; None where it is not for followers, or has another name by now."""
     record = read_loaded(found)
     match record:
-        case TaskRecord() if record.owner == owner:
+        case TaskRecord() if _is_of(stream, record):
             if record.visibility not in LISTED:
                 return None
             row = summarize(record, found.stamp.version, found.archive)
             if row["taskId"] != note.get("name"):
                 return None  # it goes on under another name, whose row says so
+            if stream.kind is StreamKind.TENANT_TASKS:
+                row = {**row, "owner": record.scope.principal}
             return {"agent": record.agent, "row": row}
-        case SessionRecord() if record.owner == owner:
+        case SessionRecord() if record.owner == stream.id:
             job = show_job(record)
             return None if job is None else {"row": to_wire(job)}
         case _:
             # It was given to somebody else, or is not there any more.
             return {"gone": True}
+
+
+def _is_of(stream: StreamRef, record: TaskRecord) -> bool:
+    if stream.kind is StreamKind.TENANT_TASKS:
+        return name_tenant_lists(record.scope.tenant) == stream.id
+    return record.owner == stream.id

@@ -3,7 +3,7 @@
 --
 -- KEYS  1 marks   2 meta (of the destination shard)   3 due   4.. keys of the rows, by index
 -- ARGV  1 control, JSON:
---         source       tag of the source shard
+--         source       tag of the source shard; with "+" for notes of tenants, which have a mark of their own
 --         batch        how many events one entry of a stream has at most
 --         source_epoch its shard epoch, decimal text
 --         feed         feed id of the rows, "<ms>-<n>"; "": rows made anew from the streams, beside the order of the
@@ -13,23 +13,25 @@
 --         index        list of [key or 0, member, score text, key that the member leaves or 0]: the later time wins;
 --                      key 0: the member leaves only
 --         inbox_bytes  what an inbox may have: above it the oldest entries go, unless they may be looked for once more
---         rows         notes of changes in an owner's lists, in the form of inbox and without pending: written where the
---                      stream has a head, which is where somebody follows it
+--         rows         notes of changes in lists of an owner or a tenant, in the form of inbox and without pending:
+--                      written where the stream has a head, which is where somebody follows it
 --         inbox        list of {keys = {head, stream, open, targets, hints, order}, mint, events, pending};
 --                      events: [id, index into ARGV of its fields as they are stored];
 --                      pending: list of [action, index into ARGV of the view or 0 to remove, milliseconds as text,
 --                      key of those that ended so or 0, milliseconds of the end as text]
 --       2.. byte strings
 -- USES  server_ms int_text wake_targets write_events drop_entries
--- RETURNS  {"ok", mark that holds} | {"epoch", current} | {"behind", mark found or ""}: nothing was applied, since the
---          mark is lower than the known one of the same epoch of the source: the destination has lost rows
+-- RETURNS  {"ok", mark that holds, tenants that are followed ("<key>=<epoch> …")} | {"epoch", current} |
+--          {"behind", mark found or ""}: nothing was applied, since the mark is lower than the known one of the same
+--          epoch of the source: the destination has lost rows
 -- NEVER  applies a feed id that is not above the stored mark, unless the source has a new epoch; ids are
 --        compared as pairs of numbers. Adds an entry again that an inbox has, among its last 2048, of a row that is
 --        repeated or made anew.
 
 local REPEAT_WINDOW = 2048
 
-local current = redis.call('HGET', meta, 'epoch') or '0'
+local state = redis.call('HMGET', meta, 'epoch', 'watched')
+local current, watched = state[1] or '0', state[2] or ''
 if current ~= control.epoch then
   return {'epoch', current}
 end
@@ -56,7 +58,7 @@ if not is_anew then
     end
   end
   if epoch == control.source_epoch and not is_above(control.feed, applied) then
-    return {'ok', mark}
+    return {'ok', mark, watched}
   end
   if epoch and epoch ~= control.source_epoch then
     -- The source has a new epoch and sends its feed again: what came up to here may be known already.
@@ -167,8 +169,8 @@ for _, inbox in ipairs(written) do
   end
 end
 if is_anew then
-  return {'ok', mark}
+  return {'ok', mark, watched}
 end
 local reached = control.source_epoch .. '.' .. control.feed
 redis.call('HSET', marks, control.source, reached)
-return {'ok', reached}
+return {'ok', reached, watched}

@@ -31,6 +31,20 @@ CONTAINERFILE: Final = ROOT / "deploy" / "image" / "Containerfile"
 STOP_S: Final = 10
 """Longest time of a stop, as docs/operate says."""
 
+TMPFS_OPTIONS: Final = {
+    "size",
+    "mode",
+    "exec",
+    "noexec",
+    "suid",
+    "nosuid",
+    "dev",
+    "nodev",
+    "ro",
+    "rw",
+}
+"""Options of a tmpfs that Docker and Podman both know: Podman refuses ``uid`` and ``gid``, which Docker has."""
+
 Service = dict[str, Any]
 
 
@@ -125,6 +139,15 @@ def test_a_gateway_may_do_nothing_that_it_does_not_need(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
+def test_folders_in_memory_have_options_that_docker_and_podman_know(name: str) -> None:
+    mounts = [one for told in read_file(name)["services"].values() for one in told.get("tmpfs", ())]
+    assert mounts
+    for mount in mounts:
+        options = mount.partition(":")[2].split(",")
+        assert {option.partition("=")[0] for option in options} <= TMPFS_OPTIONS, mount
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_a_gateway_is_reached_and_asked_where_it_listens(name: str) -> None:
     taken: set[str] = set()
     for service in list_gateways(name).values():
@@ -162,7 +185,12 @@ def test_the_image_is_the_one_that_is_made() -> None:
 def test_two_gateways_share_store_secret_and_content() -> None:
     one, two = list_gateways("cluster.yaml").values()
     assert one["environment"] == two["environment"]
-    assert one["volumes"] == two["volumes"]
+    *shared, own = one["volumes"]
+    *shared_too, other = two["volumes"]
+    assert shared == shared_too
+    data = str(read_gateway(one).data_dir)
+    assert (own.partition(":")[2], other.partition(":")[2]) == (data, data)
+    assert own != other, "only one process has a data directory"
     assert read_gateway(one) == read_gateway(two)
     file = (FOLDER / "cluster.passerelle.yaml").read_text("utf-8")
     asked = re.findall(r"redis://([\w-]+):6379", file)
@@ -187,8 +215,8 @@ def test_each_node_has_an_address_of_its_own_that_the_cluster_is_made_of() -> No
 async def test_the_engine_takes_the_options_of_a_node(tmp_path: Path) -> None:
     program, *options = read_file("cluster.yaml")["services"]["valkey-1"]["command"]
     assert program == "valkey-server"
-    words = [word for option in options for word in option.split(" ")]
-    words[words.index("/data")] = str(tmp_path)
+    # A member of the list is one argument, blanks and all.
+    words = [option.replace("/data", str(tmp_path)) for option in options]
     port = find_free_port()
     binary = str(find_engine(None).path)
     with (tmp_path / "log").open("wb") as log:
@@ -205,9 +233,9 @@ async def test_the_engine_takes_the_options_of_a_node(tmp_path: Path) -> None:
 
             await wait_until(answers, 20, "the node answers")
             for name in ("appendonly", "maxmemory-policy", "min-replicas-to-write"):
-                wanted = words[words.index(f"--{name}") + 1].encode()
+                (wanted,) = (word.split()[1] for word in words if word.startswith(f"--{name} "))
                 said = cast("dict[bytes, bytes]", ask(url, "CONFIG", "GET", name))
-                assert said[name.encode()] == wanted
+                assert said[name.encode()] == wanted.encode()
         finally:
             node.terminate()
             node.wait(20)

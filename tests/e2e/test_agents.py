@@ -107,7 +107,7 @@ async def test_the_environment_names_the_gateway_and_the_token(
 
     listed = await ask(**told)
     assert listed.splitlines()[0] == f"{AGENT}  ready  /agents/{AGENT}"
-    assert "is no setting" not in listed
+    assert "is an unknown setting" not in listed
     assert "not known" in await ask("--token-env", "OTHER", **told)
     nobody = "http://127.0.0.1:9"
     assert f"no gateway answers at {nobody}" in await ask("--url", nobody, **told)

@@ -35,6 +35,8 @@ COMMANDS: Final = (
         "signing-key",
         "token",
         "store",
+        "help",
+        "version",
     ),
     *("agents", "approvals", "deliveries", "devices", "evidence", "tasks", "sessions"),
 )
@@ -91,6 +93,23 @@ def test_help_lists_the_commands(tmp_path: Path, arguments: tuple[str, ...]) -> 
     done = run(tmp_path, *arguments)
     assert done.returncode == 0
     assert all(f"  {name} " in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        (("version",), ("--version",)),
+        (("help",), ("--help",)),
+        (("help", "tasks"), ("tasks", "--help")),
+        (("help", "store", "backup"), ("store", "backup", "--help")),
+        (("help", "help"), ("help", "--help")),
+    ],
+)
+def test_help_and_version_are_commands_as_well(
+    tmp_path: Path, command: tuple[str, ...], flags: tuple[str, ...]
+) -> None:
+    said, asked = run(tmp_path, *command), run(tmp_path, *flags)
+    assert (said.returncode, said.stdout, said.stderr) == (0, asked.stdout, "")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -153,6 +172,8 @@ def test_completion_is_offered_for_shells(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("foo",), "No such command 'foo'."),
+        (("help", "taks"), "No such command 'taks'. Did you mean 'tasks'?"),
+        (("version", "now"), "Got unexpected extra argument"),
         (("serve", "--prot", "1"), "No such option: --prot"),
         (("serve", "--port", "many"), "Invalid value for '--port'"),
         (("serve", "--auth", "none"), "Invalid value for '--auth': 'none' is not one of"),
@@ -181,11 +202,11 @@ def test_check_says_everything_that_is_wrong_and_where(tmp_path: Path) -> None:
     done = run(tmp_path, "check", "broken.yaml")
     assert (done.returncode, done.stderr) == (2, "")
     assert done.stdout.splitlines()[1:] == [
-        "fault: broken.yaml:3: agents.0.name: should be 1 to 63 of a-z, 0-9, _ and -, with a letter or digit first",
-        "fault: broken.yaml:4: agents.0.url: URL scheme should be 'http' or 'https'",
-        "fault: broken.yaml:5: agents.0.retires: is no setting; did you mean retry?",
-        "fault: broken.yaml:1: prot: is no setting; did you mean port?",
-        "check: 4 faults",
+        "error: broken.yaml:3: agents.0.name: should be 1 to 63 of a-z, 0-9, _ and -, with a letter or digit first",
+        "error: broken.yaml:4: agents.0.url: URL scheme should be 'http' or 'https'",
+        "error: broken.yaml:5: agents.0.retires: is an unknown setting; did you mean retry?",
+        "error: broken.yaml:1: prot: is an unknown setting; did you mean port?",
+        "check: 4 errors",
     ]
 
 
@@ -212,7 +233,7 @@ def test_check_takes_its_file_as_an_argument_or_a_flag_or_from_its_folder(tmp_pa
     told = [run(tmp_path, "check", *words) for words in calls]
     for done in told:
         assert done.returncode == 2
-        assert "passerelle.yaml:1: prot: is no setting; did you mean port?" in done.stdout
+        assert "passerelle.yaml:1: prot: is an unknown setting; did you mean port?" in done.stdout
 
 
 def test_check_names_the_agent_that_cannot_be_reached(tmp_path: Path) -> None:
@@ -225,7 +246,7 @@ def test_check_names_the_agent_that_cannot_be_reached(tmp_path: Path) -> None:
         )
         done = run(tmp_path, "check", "c.yaml")
     assert done.returncode == 2
-    faults = [line for line in done.stdout.splitlines() if line.startswith("fault: ")]
+    faults = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
     assert len(faults) == 1
     assert "agents.echo" in faults[0]
     assert url in faults[0]
@@ -291,7 +312,9 @@ def test_serve_names_the_unknown_key_of_the_file_in_its_folder(tmp_path: Path) -
     assert done.returncode == 2
     line = done.stderr.splitlines()[0]
     assert line.startswith("passerelle: error: ")
-    assert line.endswith("passerelle.yaml:2: redis_ulr: is no setting; did you mean redis_url?")
+    assert line.endswith(
+        "passerelle.yaml:2: redis_ulr: is an unknown setting; did you mean redis_url?"
+    )
 
 
 def test_dry_run_of_a_verification_says_that_it_wants_a_repair(tmp_path: Path) -> None:

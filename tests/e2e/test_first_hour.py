@@ -13,6 +13,8 @@ import yaml
 
 from passerelle.cli.exit_status import ExitStatus
 from passerelle.demo.processes import Child, GatewayProcess, read_port, start
+from passerelle.gateway.auth.keys import hash_key
+from passerelle.runtime.common.secret import Secret
 from tests.support.command import run_command
 from tests.support.ports import find_free_port
 from tests.support.waiting import wait_until
@@ -146,3 +148,25 @@ async def test_agents_of_the_configuration_go_before_sample_agents_of_their_name
             return names == ["report", "payments"]
 
         await wait_until(is_taken, 20, "the file is read again")
+
+
+async def test_configuration_may_name_sample_agents(tmp_path: Path) -> None:
+    config = tmp_path / "passerelle.yaml"
+    key = "shop-key"
+    client = {"name": "shop", "key_hash": hash_key(Secret(key)), "may_call": ["echo"]}
+    config.write_text(yaml.safe_dump({"clients": [client]}), "utf-8")
+    flags = ("--demo-agents", "--config", str(config))
+    async with (
+        serve(tmp_path, *flags) as (_, gateway),
+        httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}) as http,
+    ):
+        listed = (await http.get(f"{gateway.url}/v1/agents")).json()["agents"]
+        assert [one["name"] for one in listed] == ["echo"]
+    config.write_text(yaml.safe_dump({"clients": [{**client, "may_call": ["ecko"]}]}), "utf-8")
+    refused = start("refused", ("passerelle", "serve", *flags), tmp_path)
+    try:
+        await wait_until(refused.has_ended, 60, "a name that is none is refused before the start")
+    finally:
+        status = await refused.stop()
+    assert status == ExitStatus.CALLER
+    assert "there is no agent 'ecko'" in refused.complained.read_text("utf-8")

@@ -9,6 +9,7 @@ import pytest
 
 from passerelle.gateway.auth.keys import hash_key
 from passerelle.runtime.common.secret import Secret
+from tests.e2e.test_watch import compose, pipe
 from tests.support.command import run_command
 from tests.support.processes import AGENT, run_gateway
 from tests.support.waiting import wait_until
@@ -16,6 +17,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from passerelle.demo.processes import GatewayProcess
     from tests.support.scripted_peer import ScriptedPeer
 
 pytestmark = pytest.mark.anyio
@@ -58,6 +60,7 @@ async def test_the_owner_lists_and_shows_the_tasks_of_a_program(
         assert max(map(len, overview.lines)) <= 80
         waiting = await run_command(gateway, "approvals", "list", "--all-owners")
         assert waiting.lines == ["approvals: 0 pending"]
+        await watch_all(gateway, tmp_path, task)
         refused = await run_command(gateway, "tasks", "start", task)
         assert refused.status != 0
         assert f"there is no task '{task}'" in refused.err
@@ -65,3 +68,23 @@ async def test_the_owner_lists_and_shows_the_tasks_of_a_program(
             facts = (await http.get("/v1/audit")).json()["facts"]
         reads = [fact["fact"]["payload"].get("of") for fact in facts]
         assert {"tenant:default", task} <= {*reads}
+
+
+async def watch_all(gateway: GatewayProcess, folder: Path, task: str) -> None:
+    """What a program begins and ends is seen by the owner, who asks for nothing again."""
+    headers = {"Authorization": "Bearer planner-key"}
+    async with (
+        httpx.AsyncClient(base_url=gateway.url, headers=headers, timeout=20) as http,
+        pipe(compose(gateway, "--all-owners"), folder) as watch,
+    ):
+        assert (await watch.until("taskId", task))["owner"] == "planner"
+        made = await http.post("/v1/tasks", json={"agent": AGENT, "objective": "silent"})
+        other = str(made.json()["task"]["taskId"])
+        assert (await watch.until("taskId", other))["owner"] == "planner"
+        assert (await http.post(f"/v1/tasks/{other}/cancel", json={})).is_success
+        last = await watch.until("status", "cancelled")
+        assert (last["taskId"], last["owner"]) == (other, "planner")
+        assert watch.process.returncode is None
+    wrong = await run_command(gateway, "tasks", "watch", task, "--all-owners")
+    assert wrong.status != 0
+    assert "for all tasks" in wrong.err

@@ -233,6 +233,16 @@ async def test_complaints_name_what_is_wrong(gateway: GatewayProcess, peer: Scri
             ExitStatus.NOT_FOUND,
             "there is no agent 'nobody'",
         ),
+        (
+            ("tasks", "create", "passerelle", "hello", "--profile", '{"skils": []}'),
+            ExitStatus.CALLER,
+            "profile.skils: is not known; did you mean 'skills'?",
+        ),
+        (
+            ("tasks", "create", "passerelle", "hello", "--profile", "{"),
+            ExitStatus.CALLER,
+            "Invalid value for --profile: is no JSON",
+        ),
         (("tasks", "complete", task_id), ExitStatus.CALLER, ""),
         (("sessions", "rename", "se_1"), ExitStatus.CALLER, "Invalid value for 'TITLE': give a"),
         (("sessions", "open", "x", "--label", "a"), ExitStatus.CALLER, "Invalid value for '--lab"),
@@ -241,6 +251,27 @@ async def test_complaints_name_what_is_wrong(gateway: GatewayProcess, peer: Scri
         assert (found, line[: len(said)]) == (status, said), words
     given = await run_command(gateway, "tasks", "give", task_id, "owner")
     assert given.lines == [f"{task_id}  is owner's"]
+
+
+@pytest.mark.requirement("TR-12")
+async def test_a_task_for_whoever_fits_is_routed_by_its_profile_when_it_starts(
+    gateway: GatewayProcess, peer: ScriptedPeer
+) -> None:
+    fits = ("--profile", '{"latency": "background"}')
+    made = await run_command(gateway, "tasks", "create", "passerelle", "echo hello", *fits)
+    task_id = made.lines[0].partition("  ")[0]
+    await run_command(gateway, "tasks", "start", task_id)
+    await await_status(gateway, task_id, "completed")
+    told = (await run_command(gateway, "tasks", "explain", task_id)).out
+    assert f"agent '{AGENT}' was chosen" in told
+    assert "background work" in told
+    assert peer.texts == ["echo hello"]
+    wants = ("--profile", "specialist")
+    made = await run_command(gateway, "tasks", "create", "passerelle", "echo hello", *wants)
+    task_id = made.lines[0].partition("  ")[0]
+    status, line = complain(await run_command(gateway, "tasks", "start", task_id))
+    assert (status, "gets no specialist work" in line) == (ExitStatus.CALLER, True)
+    assert "accepted since " in (await show(gateway, task_id))["status"]
 
 
 async def test_json_is_what_the_gateway_answers(

@@ -43,7 +43,7 @@ async def test_one_agent_that_is_away_does_not_hide_the_others(tmp_path: Path) -
     assert report.faults == (
         f"agents.away: its card at {card} cannot be read: the connection was refused",
     )
-    assert report.summary == "check: 1 fault"
+    assert report.summary == "check: 1 error"
 
 
 @pytest.mark.anyio

@@ -21,6 +21,8 @@ LANGGRAPH: Final = HERE / "langgraph"
 """A graph of LangGraph behind the a2a-sdk."""
 S3: Final = HERE / "s3"
 """A server for buckets."""
+COMPOSE: Final = HERE / "compose"
+"""A program that reads compose files."""
 _OLDEST_NODE: Final = 20
 _WITHIN_S: Final = 300
 
@@ -54,7 +56,7 @@ def prepare() -> None:
     if not _is_ready(JAVASCRIPT):
         _run(JAVASCRIPT, "npm", "ci", "--ignore-scripts")
         _mark(JAVASCRIPT)
-    for home in (PYTHON_0_3, ADK, LANGGRAPH, S3):
+    for home in (PYTHON_0_3, ADK, LANGGRAPH, S3, COMPOSE):
         if not _is_ready(home):
             _run(home, sys.executable, "-m", "venv", "--clear", ".venv")
             pip = str(home / ".venv/bin/pip")

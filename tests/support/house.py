@@ -36,6 +36,7 @@ from passerelle.core.commands import (
 from passerelle.core.events import Event, decode_event
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
+from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.ports.due import DueRow
 from passerelle.core.ports.leases import LeaseWish
 from passerelle.core.ports.log import Entry
@@ -55,6 +56,7 @@ from passerelle.peers.registry import PeerRegistry
 from passerelle.permission_bridge.rules import DEFAULT_POLICY, Policy
 from passerelle.runtime.common.clock import SystemClock, SystemIds
 from passerelle.runtime.limits.bounds import Bounds
+from passerelle.runtime.limits.costs import Spending
 from passerelle.runtime.limits.limiter import Limiter
 from passerelle.runtime.memory.room import MemoryRoom
 from passerelle.runtime.records.contents import Contents
@@ -127,6 +129,8 @@ class House:
     limits: OutputLimits = NO_LIMITS_OF_ITS_OWN
     rules: Policy = DEFAULT_POLICY
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
+    spending: Spending | None = None
+    """What callers may use up, from the next start on."""
     parts: Parts = field(init=False)
     _sessions: dict[str, None] = field(default_factory=dict[str, None])
     _sent: int = 0
@@ -174,6 +178,7 @@ class House:
                 catalogue=Catalogue(self.registry),
                 public_url=self.public_url,
                 outputs=self.outputs,
+                spending=self.spending,
                 find_principal=lambda name, _tenant: {"ada": ADA, "bob": BOB}.get(name),
             )
         )
@@ -338,6 +343,11 @@ class House:
         """The stored events of a turn's session."""
         entries = await self.entries(accepted.session_id)
         return [decode_event(entry.data, entry.frame, entry.facade) for entry in entries]
+
+    async def resources(self, accepted: TurnAccepted) -> list[str | None]:
+        """What was missing each time that its task waited, in order."""
+        said = [event.fact.payload for event in await self.events(accepted)]
+        return [one.resource for one in said if isinstance(one, TaskWaiting)]
 
     async def types(self, accepted: TurnAccepted) -> list[str]:
         """Their classes."""

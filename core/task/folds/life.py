@@ -56,11 +56,15 @@ def _queued(state: TaskRecord, payload: say.TaskQueued, event: Event) -> TaskRec
         send_options=payload.send_options,
         position=payload.position,
         promoted_ms=payload.promoted_ms,
+        until=payload.until,
+        unpaid=payload.unpaid,
     )
+    # Told once more until when it waits, it has waited all along.
+    waits_on = payload.cause == "quota" and state.status is Status.WAITING_RESOURCE
     return set_status(
         state,
         event,
-        Status.QUEUED,
+        Status.WAITING_RESOURCE if waits_on else Status.QUEUED,
         status_reason=payload.reason,
         queued=queued,
         assignee=payload.attempt.worker.peer,

@@ -10,6 +10,8 @@ import pytest
 from passerelle.cli.verbs.agents import describe_health
 from passerelle.core.wire.times import parse_ms
 from tests.integration.callers.test_oversight import get
+from tests.support.engine import ask as ask_engine
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.integration.callers.rig import Rig
@@ -52,6 +54,56 @@ async def test_calls_limits_and_the_card_are_told(rig: Rig) -> None:
     assert rig.peer.url not in answer.text
 
 
+async def test_calls_and_runs_of_all_instances_are_added_up(rig: Rig) -> None:
+    one, two = await rig.start(clients=CLIENTS), await rig.start(clients=CLIENTS)
+    watches = [each.gateway.parts.agent_watch for each in (one, two)]
+
+    async def know_each_other() -> bool:
+        return all(len(each.list_instances()) == 2 for each in watches)
+
+    await wait_until(know_each_other, 20, "both know of both")
+    for each, count in ((one, 2), (two, 3)):
+        for number in range(count):
+            assert (await each.send("ada-key", f"echo {number}")).is_success
+    assert (await two.send("ada-key", "silent", returnImmediately=True)).is_success
+    for watch in watches:
+        await watch.tell()
+    seen = [(await get(each, "ops", "/v1/agents/echo/health")).json() for each in (one, two)]
+    for health in seen:
+        assert health["calls"]["outcomes"]["answered"] >= 5
+        assert (health["runs"], health.get("alone", False)) == (1, False)
+        assert health["calls"]["p50Ms"] <= health["calls"]["p95Ms"]
+        by_name = {each["instance"]: each for each in health["instances"]}
+        assert {each["instance"] for each in seen} == by_name.keys()
+        assert (
+            sum(each["outcomes"]["answered"] for each in by_name.values())
+            == (health["calls"]["outcomes"]["answered"])
+        )
+        assert sum(each["runs"] for each in by_name.values()) == 1
+    assert seen[0]["calls"]["outcomes"] == seen[1]["calls"]["outcomes"]
+    assert max(map(len, describe_health(seen[0], parse_ms(seen[0]["at"])))) <= 80
+    told = ask_engine(rig.url, "GET", f"{{00}}:hr:{seen[0]['instance']}")
+    assert isinstance(told, bytes)
+    assert rig.peer.url not in told.decode()
+    # What has ended is no part of it any more.
+    await two.gateway.duties.stop()
+
+    async def is_left() -> bool:
+        found = (await get(one, "ops", "/v1/agents/echo/health")).json()
+        return len(found["instances"]) == 1
+
+    await wait_until(is_left, 20, "the other one is gone")
+
+
+async def test_whoever_is_alone_tells_nobody(rig: Rig) -> None:
+    one = await rig.start(clients=CLIENTS)
+    assert (await one.send("ada-key", "echo 1")).is_success
+    await one.gateway.parts.agent_watch.tell()
+    assert ask_engine(rig.url, "KEYS", "*:hr:*") == []
+    health = (await get(one, "ops", "/v1/agents/echo/health")).json()
+    assert [each["instance"] for each in health["instances"]] == [health["instance"]]
+
+
 async def test_what_is_not_seen_is_answered_as_what_is_not_there(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     hidden = await get(one, "far", "/v1/agents/echo/health")
@@ -85,6 +137,16 @@ def test_it_fits_on_a_screen() -> None:
         "rests": True,
         "links": 2,
         "runs": 4,
+        "instances": [
+            {
+                "instance": "in_" + "0" * 60,
+                "status": "stale",
+                "rests": True,
+                "runs": 3,
+                "outcomes": {"answered": 9},
+            },
+            {"instance": "in_1", "status": "ready", "runs": 1, "outcomes": {"answered": 1}},
+        ],
         "limits": {"concurrency": 8, "rate": 60, "rateS": 60.0, "inUse": 4, "usedUp": True},
         "calls": {
             "since": "2026-01-01T00:05:00.000Z",
@@ -105,5 +167,8 @@ def test_it_fits_on_a_screen() -> None:
         "4 of 8",
         "used up",
         "2 sockets",
+        "2 instances",
+        "in_1 ready, 1 runs, 1 calls",
+        "stale, rests, 3 runs, 9 calls",
     ):
         assert said in text

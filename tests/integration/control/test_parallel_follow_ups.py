@@ -162,7 +162,10 @@ async def test_message_after_a_task_that_fails_stays_blocked_and_can_be_cancelle
     await desk.house.come_due("unblock", second.task_id, after_ms=0)
     waits = await desk.record(third.task_id)
     assert waits.status is Status.BLOCKED
-    assert second.task_id in str(waits.status_reason)
+    assert f"task {second.task_id} ended as failed" in str(waits.status_reason)
+    shown = cast("JsonObject", (await desk.house.read(third))["status"])
+    assert shown["state"] == "TASK_STATE_SUBMITTED"
+    assert f"task {second.task_id} ended as failed" in str(shown["message"])
     await desk.house.service.execute(ADA, CancelTask(third.facade), None)
     await desk.until(third.task_id, Status.CANCELLED)
     assert "three" not in get_texts(desk)

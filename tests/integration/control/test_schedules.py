@@ -28,6 +28,7 @@ from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.times import parse_ms
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.store.connection import pack
+from tests.integration.control.test_lag import carry
 from tests.support.desk import Desk
 from tests.support.house import BOB, House
 from tests.support.waiting import wait_until
@@ -348,6 +349,25 @@ async def test_terms_that_are_none_are_refused(
     with pytest.raises(InvalidInput) as caught:
         await wall.make(**members)
     assert caught.value.field == field
+
+
+async def test_a_caller_has_so_many_schedules_and_room_again_once_one_is_deleted(
+    wall: Wall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("passerelle.control.schedules.MOST_SCHEDULES", 2)
+    first, _ = await wall.make(), await wall.make()
+    with pytest.raises(UnsupportedOperation, match="at most 2 schedules") as refused:
+        await wall.make()
+    assert refused.value.details["limit"] == 2
+    assert (await wall.desk.do("list_schedules", None, BOB))["schedules"] == []
+    await wall.desk.do(
+        "create_schedule", None, BOB, title="his own", agent="echo", text="hi", everyS=60
+    )
+    await wall.desk.do("delete_schedule", None, scheduleId=first)
+    await carry(wall.desk)
+    await wall.make()
+    listed: Any = await wall.desk.do("list_schedules", None)
+    assert len(listed["schedules"]) == 2
 
 
 async def test_owner_who_may_not_come_in_any_more_has_no_runs(wall: Wall) -> None:

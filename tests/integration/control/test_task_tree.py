@@ -136,10 +136,19 @@ async def test_task_whose_blocker_fails_stays_blocked_and_names_it(desk: Desk) -
     async def keep(_shard: object, _row: object) -> bool:
         return False
 
-    await desk.house.parts.tasks.linking.unblock(row, keep)
+    for _ in range(2):  # as a row that is found again by another instance
+        await desk.house.parts.tasks.linking.unblock(row, keep)
     record = await desk.record(blocked)
     assert record.status is Status.BLOCKED
-    assert blocker in str(record.status_reason)
+    assert f"task {blocker} ended as failed" in str(record.status_reason)
+    assert (await desk.types(blocked)).count("task.blocked") == 2, (
+        "once for the link, once for the end"
+    )
+    await desk.do("unlink_tasks", taskId=blocked, kind="blocked_by", target=blocker)
+    assert (await desk.record(blocked)).status is Status.ACCEPTED
+    late = await desk.create("linked when it had failed")
+    await desk.do("link_tasks", taskId=blocker, kind="blocks", target=late)
+    assert f"task {blocker} ended as failed" in str((await desk.record(late)).status_reason)
 
 
 @pytest.mark.requirement("GR-12", "OBJ-10", "I4")

@@ -49,6 +49,7 @@ async def test_message_for_a_busy_agent_waits_for_the_time_that_it_names(
     attempt = record.attempts[-1]
     assert record.status_reason is not None
     assert "takes no more work" in record.status_reason
+    assert await house.resources(accepted) == ["external"]
     assert (attempt.pending_message_id, len(record.attempts)) == (None, 1)
     member = f"send:{accepted.task_id}"
     wait_ms = int((await house.due(accepted.task_id))[member]) - house.clock.now_ms()
@@ -322,3 +323,18 @@ async def test_agent_whose_task_is_longer_than_may_be_read_is_told_to_stop(house
     assert record.last_error is not None
     assert record.last_error.code == "invalid_agent_response"
     await wait_until(lambda: house.peer.count("CancelTask"), 15, "the agent is told to stop")
+
+
+@pytest.mark.requirement("ST-8", "CF-7")
+async def test_message_for_an_agent_that_is_left_alone_for_a_while_says_what_is_missing(
+    house: House,
+) -> None:
+    await house.talk("hello")
+    await house.peer.stop()
+    for _ in range(5):
+        with pytest.raises(PeerUnavailable):
+            await house.talk("in vain")
+    accepted = await house.send("later", wait="none")
+    await until_held(house, accepted)
+    assert await house.resources(accepted) == ["network"]
+    assert state_of(await house.cancel(accepted)) == "CANCELED"

@@ -105,7 +105,7 @@ async def test_task_completes_when_a_copy_of_its_file_is_here(
     assert (version["version"], version["stored"]) == (1, True)
 
 
-@pytest.mark.requirement("A2A-11", "I5", "AP-4", "ST-8")
+@pytest.mark.requirement("A2A-11", "I5", "AP-4", "ST-8", "CF-7")
 async def test_task_waits_for_a_file_that_is_not_to_be_had_now(
     house: House, shelf: FileServer
 ) -> None:
@@ -123,6 +123,7 @@ async def test_task_waits_for_a_file_that_is_not_to_be_had_now(
     assert len(copies_of(await house.events(accepted))) == 1
     waits = [one for one in await house.types(accepted) if one == "task.waiting"]
     assert len(waits) == 1
+    assert await house.resources(accepted) == ["file"]
 
 
 @pytest.mark.requirement("A2A-11", "AP-4")

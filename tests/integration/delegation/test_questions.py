@@ -226,11 +226,13 @@ async def test_authorization_in_words_is_answered_by_the_callers_message(house: 
         await house.respond(view, option_id="reply", content={"text": "late"})
 
 
+@pytest.mark.requirement("CF-7", "ST-8")
 async def test_peer_that_goes_on_alone_closes_the_question(house: House) -> None:
     house.peer.hold()
     accepted = await house.send("auth-resume", wait="stream")
     house.peer.release(2)
     record = await house.until(accepted, Status.WAITING_RESOURCE)
+    assert await house.resources(accepted) == ["credential"]
     view = await house.service.read(ADA, GetAction(record.open_actions[0]))
     house.peer.release_all()
     await house.until(accepted, Status.COMPLETED)

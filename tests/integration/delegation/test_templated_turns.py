@@ -55,6 +55,7 @@ from passerelle.delegation.runs.turn_templates import (
 from passerelle.delegation.runs.turns import Turns
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.peers.agent import AgentPeer
+from passerelle.runtime.limits.costs import Price
 from passerelle.runtime.records.places import draw_shard, list_places, place_context
 from passerelle.runtime.records.writes import Writes
 from passerelle.store.connection import pack, unpack
@@ -67,6 +68,7 @@ pytestmark = pytest.mark.anyio
 TEXTS = (*drawn.TEXTS, "{3f}")
 """What a text could break, and the tag of a shard that there is."""
 MESSAGES = 60
+USAGE: JsonObject = {"promptTokenCount": 7, "candidatesTokenCount": 3}
 
 
 def make_message(chance: random.Random) -> JsonObject:
@@ -306,6 +308,90 @@ async def test_filled_turns_and_answers_in_a_trace_are_those_that_would_be_decid
         answer = make_answer(chance, decided.message, decided.remote_context_id)
         answered |= compare_answer(run, template, decided, answer)
     assert answered, "answers were filled in"
+
+
+@pytest.mark.requirement("I4", "EXT-7")
+async def test_filled_turns_and_answers_that_cost_something_are_those_that_would_be_decided(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learnt = await learn(house, monkeypatch)
+    (run,), (plan,) = learnt.runs, learnt.plans
+    chance, turns = random.Random(5), house.parts.service.messages.turns  # noqa: S311  a seed that can be repeated
+    under = (learnt.forms[0].samples[0].driver, 0)
+    price = Price("EUR", "per_call", 20_000)
+    priced = replace(plan, facts=(price.say_estimate("echo"),))
+    command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
+    assert is_templated(command, priced)
+    template = make_template(turns, TurnRequest(ADA, command, priced), under)
+    assert template is not None
+    run.context.price = price
+    answered: set[AnswerShape] = set()
+    for _ in range(10):
+        said = replace(command, message=make_message(chance))
+        decided = render_sample(turns, TurnRequest(ADA, said, priced), under)
+        arguments = pack(*decided.example.arguments)
+        assert template.wire.render(decided.example.values) == arguments
+        assert b'"amountMicros":20000' in arguments
+        answer = make_answer(chance, decided.message, decided.remote_context_id)
+        answered |= compare_answer(run, template, decided, answer)
+    assert answered, "answers were filled in"
+    # What is known of a cost by its answer alone is reckoned by it.
+    turn, shape = template.samples[0], AnswerShape(is_task=True)
+    answer = sample_result(shape, run.writes.ids, turn.remote_context_id)
+    metered: JsonObject = {**object_at(answer, "task"), "metadata": {"adk_usage_metadata": USAGE}}
+    told: JsonObject = {"task": metered}
+    context = replace(run.context, content=None, answer=None)
+    by_time = replace(context, price=Price("EUR", "per_second", 20_000))
+    plain = turn.render(template)
+    assert answer_templates.read_templated(context, plain, answer) is not None
+    assert answer_templates.read_templated(context, plain, told) is None
+    assert answer_templates.read_templated(by_time, plain, answer) is None
+
+
+@pytest.mark.parametrize("is_gated", [False, True])
+async def test_filled_turns_that_are_judged_are_those_that_would_be_decided(
+    house: House, monkeypatch: pytest.MonkeyPatch, *, is_gated: bool
+) -> None:
+    learnt = await learn(house, monkeypatch)
+    (plan,) = learnt.plans
+    chance, turns = random.Random(6), house.parts.service.messages.turns  # noqa: S311  a seed that can be repeated
+    under = (learnt.forms[0].samples[0].driver, 0)
+    wanted: tuple[JsonObject, ...] = ({"artifact": {"name": "result"}},)
+    judged = replace(plan, gated=True) if is_gated else replace(plan, acceptance=wanted)
+    command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
+    assert is_templated(command, judged)
+    template = make_template(turns, TurnRequest(ADA, command, judged), under)
+    assert template is not None
+    for _ in range(10):
+        said = replace(command, message=make_message(chance))
+        decided = render_sample(turns, TurnRequest(ADA, said, judged), under)
+        arguments = pack(*decided.example.arguments)
+        assert template.wire.render(decided.example.values) == arguments
+        assert (b'"gated":true' if is_gated else b'"acceptance":[') in arguments
+
+
+@pytest.mark.requirement("TR-13")
+@pytest.mark.parametrize("is_met", [True, False])
+async def test_a_condition_is_judged_by_what_the_answer_to_a_filled_turn_brings(
+    house: House, monkeypatch: pytest.MonkeyPatch, *, is_met: bool
+) -> None:
+    await learn(house, monkeypatch)
+    house.acceptance = ({"artifact": {"name": "result" if is_met else "another"}},)
+    filled, fill = list[bool](), TemplatedTurns.open
+
+    async def see_open(turns: TemplatedTurns, request: TurnRequest) -> OpenedTurn | None:
+        opened = await fill(turns, request)
+        filled.append(opened is not None)
+        return opened
+
+    monkeypatch.setattr(TemplatedTurns, "open", see_open)
+    for _ in range(3):
+        accepted = await house.send("echo hi")
+        record = await house.until(accepted, Status.COMPLETED if is_met else Status.FAILED)
+        assert record.coverage is not None
+        assert record.coverage.state == ("met" if is_met else "unmet")
+    assert filled == [True] * 3
+    assert (await verify_store(house.store)).ok
 
 
 async def test_what_asks_for_more_ids_than_can_be_told_apart_is_decided(

@@ -87,7 +87,7 @@ async def test_beyond_the_first_few_questions_a_minute_there_is_one_bundle(
     assert {str(one["actionId"]) for one in listed} == {str(one["actionId"]) for one in held}
     expires_at = min(str(one["expiresAt"]) for one in held)
     assert message == {
-        "title": "2 questions wait for you",
+        "title": "2 approvals wait for you",
         "count": 2,
         "risk": "medium",
         "expiresAt": expires_at,

@@ -126,3 +126,28 @@ async def test_failing_visits_are_repeated_counted_and_told_once() -> None:
             )
     assert outcomes == ["store", "store", "store", "fault"]
     assert [line["event"] for line in logs] == ["duty.held", "duty.failed", "duty.resumed"]
+
+
+async def test_news_that_can_wait_rouses_nobody_before_its_time() -> None:
+    shards, looks = frozenset(map(Shard, range(10))), 0
+    visits: Counter[Shard] = Counter()
+
+    async def visit(shard: Shard) -> float:
+        visits[shard] += 1
+        return HOUR_S
+
+    def list_duties() -> frozenset[Shard]:
+        nonlocal looks
+        looks += 1
+        return shards
+
+    rounds = Rounds("test", visit, list_duties, structlog.get_logger(), longest_s=HOUR_S)
+    task = asyncio.create_task(rounds.run())
+    await wait_until(lambda: visits.total() == len(shards), 10, "each is visited once")
+    looks = 0
+    for shard in shards:
+        rounds.wake(shard, 0.05)
+    await wait_until(lambda: visits.total() == 2 * len(shards), 10, "each is visited again")
+    assert looks <= 3, "once for the news, once at their time, and a timer may be early"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

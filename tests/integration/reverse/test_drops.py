@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
+import orjson
 import pytest
 
 from passerelle.client.items import ChannelStopped
@@ -12,6 +13,7 @@ from passerelle.core.wire.json import JsonObject
 from passerelle.peers.reverse.local import Served
 from tests.integration.callers.rig import Instance
 from tests.integration.reverse.rig import NAME, Answer, Caller, Rig, read_texts
+from tests.support.proof import read_stream
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -50,6 +52,12 @@ async def test_a_message_waits_for_an_agent_that_is_not_there_yet(rig: Rig) -> N
     record = await caller.read_record(waiting)
     assert record["status"] == "waiting_resource"
     assert "not linked" in record["statusReason"]
+    stored = [
+        orjson.loads(entry.data)
+        for entry in await read_stream(instance.gateway.store.log, record["sessionId"])
+    ]
+    (waits_for,) = [one["payload"] for one in stored if one["type"] == "task.waiting"]
+    assert waits_for["resource"] == "worker"
     async with rig.link(instance):
         task = await sending
     assert read_texts(task) == ["hello"]

@@ -67,7 +67,7 @@ def test_rule_that_cannot_be_used_is_named_with_its_line(
 
 def test_two_rules_of_one_name_are_refused(tmp_path: Path) -> None:
     text = "policy:\n  rules:\n    - {name: a, effect: deny}\n    - {name: a, effect: ask}\n"
-    assert faults(tmp_path, text) == ["4: policy.rules.1.name: 'a' is there twice"]
+    assert faults(tmp_path, text) == ["4: policy.rules.1.name: 'a' is a duplicate name"]
 
 
 @pytest.mark.requirement("PRS-12")

@@ -109,8 +109,8 @@ def test_unknown_key_names_file_line_key_and_nearest_name(tmp_path: Path) -> Non
         "port: 1\nagents:\n  - name: echo\n    url: http://127.0.0.1:9001\n    tagz: [a]\nprot: 2\n"
     )
     assert faults(tmp_path, text) == [
-        "5: agents.0.tagz: is no setting; did you mean tags?",
-        "6: prot: is no setting; did you mean port?",
+        "5: agents.0.tagz: is an unknown setting; did you mean tags?",
+        "6: prot: is an unknown setting; did you mean port?",
     ]
 
 
@@ -128,7 +128,7 @@ def test_every_fault_says_where_its_value_came_from(tmp_path: Path) -> None:
 def test_variable_that_is_no_setting_is_a_notice(tmp_path: Path) -> None:
     settings, notices = load_settings(Sources({"PASSERELLE_PROT": "1"}, tmp_path))
     assert settings.port == 8080
-    assert notices == ("PASSERELLE_PROT is no setting; did you mean PASSERELLE_PORT?",)
+    assert notices == ("PASSERELLE_PROT is an unknown setting; did you mean PASSERELLE_PORT?",)
 
 
 def test_empty_variable_is_one_that_is_not_given(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_empty_variable_is_one_that_is_not_given(tmp_path: Path) -> None:
         ("redis_url: http://x\n", "1: redis_url: begins with redis://"),
         (
             "agents:\n- {name: a, url: http://h}\n- {name: a, url: http://h}\n",
-            "3: agents.1.name: 'a' is there twice",
+            "3: agents.1.name: 'a' is a duplicate name",
         ),
         (
             "agents:\n- {name: a, url: http://h, auth: {bearer_env: NOPE}}\n",

@@ -86,6 +86,7 @@ ALLOW_OOM = frozenset(
             "forget_uploads",
             "announce",
             "open_rows",
+            "watch_lists",
         ),
     }
 )

@@ -61,6 +61,7 @@ def expiring_keys(shard: Shard, number: int) -> list[str]:
         keys.channel(shard, compose_id("ch", shard, 1, number)),
         keys.presence(shard, compose_id("pr", shard, 1, number)),
         keys.probe(shard),
+        keys.agent_report(shard, f"in_{number}"),
     ]
 
 

@@ -1,0 +1,35 @@
+"""``passerelle help`` and ``passerelle version``: the same as the flags, for those who know them as commands."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from passerelle.runtime.common.version import VERSION
+
+orientation: Final = typer.Typer()
+
+
+def say_version() -> None:
+    """One line: the name of the program and its version."""
+    print(f"passerelle {VERSION}")
+
+
+@orientation.command(epilog="Example: passerelle version")
+def version() -> None:
+    """Print the version."""
+    say_version()
+
+
+@orientation.command(name="help", epilog="Example: passerelle help tasks list")
+def show_help(
+    context: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[COMMAND]...", help="A command, such as tasks list."),
+    ] = None,
+) -> None:
+    """Show what there is, or how a command is used."""
+    root = context.find_root()
+    root.command.main([*(words or ()), "--help"], prog_name=root.info_name, standalone_mode=False)

@@ -1,0 +1,121 @@
+"""Which agent gets a task that was created for the gateway's own one: its profile is read when it starts (TR-12).
+
+The profile is that of the task; a task that has none goes by what its message says, as any message does. Its
+constraints speak against agents beside that. A task that no agent fits stays as it is, and may be started again: that
+nobody fits is noted on it, with what speaks against each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.control.router import read_wanted
+from passerelle.control.task_changes import read_task
+from passerelle.core.agent_name import ROUTER
+from passerelle.core.batch import EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.errors import UnsupportedOperation
+from passerelle.core.events import Fact
+from passerelle.core.facts import Scope
+from passerelle.core.payloads.task import TaskProgress
+from passerelle.core.routing.profile import read_profile
+from passerelle.core.routing.words import say_routing
+from passerelle.core.session.thread import ThreadRecord, find_holder
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import AcceptTask, ReportProgress
+from passerelle.core.task.status import Status
+from passerelle.core.wire.canonical import digest
+from passerelle.delegation.runs.limits import find_obstacle
+from passerelle.runtime.records.writes import AppendOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from passerelle.control.router import Router
+    from passerelle.core.decision import Decision
+    from passerelle.core.payloads.routing import TaskProfileResolved
+    from passerelle.core.principal import Principal
+    from passerelle.core.routing.table import Route
+    from passerelle.core.task.record import TaskRecord
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.runtime.records.ownership import Owned
+    from passerelle.runtime.records.writes import Writes
+
+_NOTED_MS: Final = 600_000
+"""For so long the same refusal is noted once."""
+
+
+def is_routed(record: TaskRecord, agent: str) -> bool:
+    """Whether the gateway chooses who gets a task that is to start at ``agent``."""
+    return agent == ROUTER and record.kind == ROUTER
+
+
+def check_profile(agent: str, profile: JsonObject | None) -> None:
+    """Raises InvalidInput where a task is routed by a profile that cannot be read; of others it is only kept."""
+    if agent == ROUTER and profile:
+        read_profile(profile, "profile")
+
+
+@dataclass(frozen=True, slots=True)
+class StartRouting:
+    """Chooses agents for tasks that start."""
+
+    router: Router
+    writes: Writes
+
+    async def choose(
+        self,
+        principal: Principal,
+        record: TaskRecord,
+        message: JsonObject,
+        unpaid: Collection[str] = (),
+    ) -> Route:
+        """The choice; ``unpaid`` are agents that the caller's budget does not cover.
+
+        Raises:
+            InvalidInput: the profile of the task, or of its message, cannot be read.
+        """
+        profile = _read(record, message)
+        held = await self._find_holder(record) if profile.continuity else None
+
+        def bar(agent: str, endpoint: str | None, price: int) -> str | None:
+            return find_obstacle(record, agent, endpoint, price)
+
+        return await self.router.route(
+            principal, profile, held, unpaid, bar if record.constraints else None
+        )
+
+    async def _find_holder(self, record: TaskRecord) -> str | None:
+        ref = EntityRef(EntityKind.THREAD, record.thread_id or "")
+        thread = (await self.writes.load([ref]))[ref].record
+        return find_holder(thread) if isinstance(thread, ThreadRecord) else None
+
+    async def refuse(self, owned: Owned, route: Route) -> UnsupportedOperation:
+        """What the caller is told of a task that no agent fits, once it is noted on it.
+
+        The facts have the id of the turn that would have begun. It is not opened: its message was taken by nobody, and
+        is none of what the task is about.
+        """
+        known, said = owned.record, route.list_facts()
+        reason = say_routing(said[-1])
+        key = f"unrouted:{owned.ref.id}:{digest(reason)}"
+        turn_id = self.writes.ids.mint("turn", owned.ref.shard)
+        scope = Scope(known.session_id, known.thread_id, turn_id, known.task_id)
+
+        def body(decision: Decision) -> AppendOptions:
+            record = read_task(decision, owned.ref, None)
+            if record.status is Status.DRAFT:
+                decision.add(tasks.decide(record, AcceptTask()))
+                record = read_task(decision, owned.ref, None)
+            decision.add(Fact(scope, one) for one in said)
+            decision.add(tasks.decide(record, ReportProgress(TaskProgress(summary=reason))))
+            return AppendOptions(idem=IdempotencyRow(key, key, b"", _NOTED_MS))
+
+        await self.writes.decide(known.session_id, [owned.ref], body)
+        return UnsupportedOperation(reason, status=known.status)
+
+
+def _read(record: TaskRecord, message: JsonObject) -> TaskProfileResolved:
+    if record.profile:
+        return read_profile(record.profile, "profile")
+    return read_wanted(message, None)

@@ -1,0 +1,303 @@
+"""A message that names an artifact of its context: what the name means is known before the message goes (LT-19).
+
+Names stand in the metadata of the message (``NAMED``). One that fits one artifact becomes a reference to the task that
+has it, with a part that says which artifact it is. One that fits several is asked about: the task waits for input, and
+callers read the artifacts with their numbers. The answer names one by its number or id; one that fits none is asked for
+again. A name that nothing has is told as an unknown reference, and the message goes without it.
+
+Nothing of it is kept beside the questions: their ids derive from the task, so a driver that takes the run over, and a
+further attempt, find what was asked and what was answered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from passerelle.a2a_mapping.dialects.presentation import list_request_parts
+from passerelle.a2a_mapping.extensions import NAMED, REFERENCE
+from passerelle.a2a_mapping.inbound import read_named
+from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at, texts_at
+from passerelle.a2a_mapping.states import INPUT_REQUIRED
+from passerelle.core.approval import machine as approval
+from passerelle.core.approval.commands import OpenAction
+from passerelle.core.approval.guards import MAX_LIFETIME_MS
+from passerelle.core.approval.prompt import PeerPrompt
+from passerelle.core.approval.record import ActionRecord
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.events import Fact
+from passerelle.core.ids import derive_id, parse_facade
+from passerelle.core.payloads.approval import ApprovalRequest, Origin
+from passerelle.core.payloads.task import TaskWaiting
+from passerelle.core.read_models.named_artifacts import ArtifactCandidate, list_candidates, pick
+from passerelle.core.task import machine as tasks
+from passerelle.core.task.commands import WaitFor
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import Status
+from passerelle.core.wire.codec import from_wire, to_wire
+from passerelle.core.wire.display import escape_line
+from passerelle.delegation.runs.draft import find_action
+from passerelle.delegation.runs.finish import confirm_cancel, refuse_send, show_own
+from passerelle.permission_bridge.answers.action_rows import open_rows
+from passerelle.permission_bridge.cases import read_prompt
+from passerelle.permission_bridge.policy import PolicyFacts, evaluate
+from passerelle.permission_bridge.recorded_cases import state_case
+from passerelle.permission_bridge.requests import Asking, make_request, quote
+from passerelle.permission_bridge.views import compute_digest, render_request
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from passerelle.core.wire.json import Json, JsonObject
+    from passerelle.delegation.runs.active_run import ActiveRun
+    from passerelle.delegation.runs.draft import DecisionDraft
+
+FIRST_REVISION: Final = 1
+MOST_LOOKED_AT: Final = 128
+"""Tasks of a session before one that are looked at, the newest ones."""
+_SHOWN_CHARS: Final = 80
+"""Of a title or a name, in the question."""
+_BLOCKED_BY: Final = "blocked_by"
+
+_Chosen: TypeAlias = "tuple[ArtifactCandidate | None, bool]"
+"""What a name means, if anything, and whether the message may still go."""
+_BY_MESSAGE: Final = "turn_"
+"""How the id of an answer begins that came as a message to the task."""
+
+
+async def resolve_names(active: ActiveRun, message: JsonObject) -> JsonObject | None:
+    """The message with references in place of names; None where it is not sent any more.
+
+    Raises:
+        StoreUnavailable: the rest is done by a retry.
+    """
+    names = read_named(message)
+    if not names:
+        return message
+    found: list[ArtifactCandidate] = []
+    parts: list[JsonObject] = []
+    answers: list[str] = []
+    for place, name in enumerate(names):
+        meant, goes_on = await _choose(active, message, (place, name), answers)
+        if not goes_on:
+            return None
+        if meant is None:
+            said = "the message names an artifact that no task of its context has; the agent is not told"
+            await active.warn("reference_unknown", said)
+            continue
+        found.append(meant)
+        told: JsonObject = {
+            "name": name,
+            "artifactId": meant.name_at_peer,
+            "version": meant.version,
+        }
+        mark: JsonObject = {REFERENCE: {"artifact": name}}
+        parts.append({"data": told, "mediaType": "application/json", "metadata": mark})
+    metadata = {key: one for key, one in object_at(message, "metadata").items() if key != NAMED}
+    references = dict.fromkeys(
+        (*texts_at(message, "referenceTaskIds"), *(one.task for one in found))
+    )
+    parts = [*_leave_out(active, message, answers), *parts]
+    bare = {key: one for key, one in message.items() if key != "metadata"}
+    return {
+        **bare,
+        "parts": as_list(parts),
+        **({"metadata": metadata} if metadata else {}),
+        **({"referenceTaskIds": [*references]} if references else {}),
+    }
+
+
+def _leave_out(active: ActiveRun, message: JsonObject, answers: Sequence[str]) -> list[JsonObject]:
+    """The parts of the message without what was said to the gateway: a further attempt is told all that came."""
+    first, *later = active.run.context.accepted
+    parts = objects_at(message, "parts")
+    own = len(objects_at(first, "parts")) if later else len(parts)
+    return [
+        part
+        for place, part in enumerate(parts)
+        if place < own or not (said := text_at(part, "text")) or said not in answers
+    ]
+
+
+async def _choose(
+    active: ActiveRun, message: JsonObject, named: tuple[int, str], answers: list[str]
+) -> _Chosen:
+    """Asks until the answer names one of them; what was asked and answered before stands.
+
+    What was said in messages to the task is put to ``answers``.
+    """
+    place, name = named
+    candidates: tuple[ArtifactCandidate, ...] | None = None
+    refused = ""
+    for number in count():
+        action = await _load(active, place, number)
+        if action is None:
+            if candidates is None:
+                candidates = await _find(active, message, name)
+                if len(candidates) <= 1:
+                    return next(iter(candidates), None), True
+            action_id = _name_action(active, place, number)
+            asked = _Asked(action_id, name, candidates, refused)
+            await active.append(partial(_ask, active=active, asked=asked))
+        action = await _await_end(active, place, number)
+        if action is None:
+            return None, False
+        decision = action.decision
+        if action.state != "answered" or decision is None:
+            reason = f"nobody has said which “{_cut(name)}” is meant: {action.state}"
+            await active.append(partial(refuse_send, reason=reason))
+            return None, False
+        candidates = _read_candidates(action)
+        said = decision.content.get("text") if decision.content else None
+        refused = said if isinstance(said, str) else ""
+        if decision.decision_id.startswith(_BY_MESSAGE):
+            answers.append(refused)
+        meant = pick(candidates, refused)
+        if meant is not None:
+            return meant, True
+    raise AssertionError("counts for ever")
+
+
+def _name_action(active: ActiveRun, place: int, number: int) -> str:
+    run = active.run
+    told = ("choice", run.context.task.id, str(place), str(number))
+    return derive_id("act", run.shard, *told)
+
+
+async def _load(active: ActiveRun, place: int, number: int) -> ActionRecord | None:
+    ref = find_action(_name_action(active, place, number))
+    found = (await active.run.writes.load([ref]))[ref].record
+    return found if isinstance(found, ActionRecord) else None
+
+
+async def _await_end(active: ActiveRun, place: int, number: int) -> ActionRecord | None:
+    """The question once it is closed; None where the task has ended, or was stopped."""
+    ref = find_action(_name_action(active, place, number))
+    while True:
+        held = await active.run.writes.load([ref])
+        action = held[ref].record
+        if active.run.has_ended() or not isinstance(action, ActionRecord):
+            return None
+        if active.run.record.status is Status.CANCELLING:
+            await confirm_cancel(active, "it was stopped before the agent had it")
+            return None
+        if not (action.is_open or active.run.is_held()):
+            active.run.held |= held
+            return action
+        try:
+            await active.rest(active.timeouts.look_s)
+        except StoreUnavailable as error:
+            await active.hold(error)
+
+
+async def _find(active: ActiveRun, message: JsonObject, name: str) -> tuple[ArtifactCandidate, ...]:
+    """What the name may mean among the tasks of the thread before this one."""
+    record, writes = active.run.record, active.run.writes
+    listed = await writes.log.read_session_tasks(record.session_id)
+    parsed = (parse_facade(facade) for facade, _ in listed)
+    ids = sorted({one[0] for one in parsed if one and one[0] < record.task_id}, reverse=True)
+    refs = [EntityRef(EntityKind.TASK, one) for one in ids[:MOST_LOOKED_AT]]
+    held = await writes.load(refs) if refs else {}
+    contents = active.deps.references.contents
+    earlier = [
+        await contents.name_artifacts(one)
+        for ref in refs
+        if isinstance(one := held[ref].record, TaskRecord) and one.thread_id == record.thread_id
+    ]
+    said = {one[0] for one in map(parse_facade, texts_at(message, "referenceTaskIds")) if one}
+    after = {edge.target for edge in record.relationships if edge.kind == _BLOCKED_BY}
+    return list_candidates(earlier, name, said or after)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One question: what ``name`` means. ``refused``: the answer to the one before, which fitted none."""
+
+    action_id: str
+    name: str
+    candidates: tuple[ArtifactCandidate, ...]
+    refused: str
+
+
+def _ask(draft: DecisionDraft, active: ActiveRun, asked: _Asked) -> None:
+    run = draft.record.run
+    if run is None or not run.gated:
+        return
+    request = _make_request(draft, active, asked)
+    scope = tasks.scope_of(draft.record)
+    draft.decision.introduce(find_action(request.action_id))
+    draft.add(approval.decide(None, OpenAction(request, scope), draft.decision.now_ms))
+    draft.due.extend(open_rows(request))
+    waiting = TaskWaiting(
+        waiting_for="input",
+        status=Status.WAITING_INPUT,
+        reason=request.title,
+        action_ids=(request.action_id,),
+        send_options=active.options or run.send_options,
+    )
+    parts = list_request_parts(request, FIRST_REVISION)
+    show_own(draft, draft.tell(WaitFor(waiting)), INPUT_REQUIRED, parts)
+
+
+def _make_request(draft: DecisionDraft, active: ActiveRun, asked: _Asked) -> ApprovalRequest:
+    record, context, now_ms = draft.record, draft.context, draft.decision.now_ms
+    listed: list[Json] = [to_wire(one) for one in asked.candidates]
+    prompt = PeerPrompt(
+        dialect="gateway",
+        occurrence=asked.action_id,
+        native_status=INPUT_REQUIRED,
+        kind="input",
+        action_type="free_input",
+        options=(),
+        subject={"name": asked.name, "candidates": listed},
+    )
+    rules = active.deps.consulting.find_rules()
+    card_hash = record.run.worker.card_hash if record.run else None
+    case = read_prompt(prompt, record.scope.principal, context.peer, context.peer_tags, card_hash)
+    facts = PolicyFacts(context.mint("eval"))
+    evaluation = replace(evaluate(case, facts, now_ms, rules), case=state_case(case))
+    scope = tasks.scope_of(record)
+    draft.add([Fact(scope, evaluation.to_payload())])
+    asking = Asking(
+        action_id=asked.action_id,
+        owner=record.owner,
+        tenant=record.scope.tenant,
+        principal=record.scope.principal,
+        peer=context.peer,
+        scope=scope,
+        card_hash=card_hash,
+    )
+    made = make_request(prompt, asking, evaluation, now_ms)
+    request = replace(
+        made,
+        title=quote("Several artifacts have this name. Which one is meant?", asked.name),
+        description=_describe(asked.candidates, asked.refused),
+        origin=Origin("outbound", "gateway", context.peer, card_hash),
+        remote=None,
+        expires_ms=now_ms + MAX_LIFETIME_MS,
+    )
+    return replace(request, digest=compute_digest(render_request(request, scope)))
+
+
+def _describe(candidates: Sequence[ArtifactCandidate], refused: str) -> str:
+    lines = [f"“{_cut(refused)}” names none of them."] if refused else []
+    lines.append("Answer with a number, or with the id of an artifact or a task:")
+    lines += [
+        f"{one.number}. version {one.version} of {one.at}, artifact {one.artifact} of task {one.task} "
+        f"({escape_line(one.agent)}: “{_cut(one.title)}”)"
+        for one in candidates
+    ]
+    return "\n".join(lines)
+
+
+def _read_candidates(action: ActionRecord) -> tuple[ArtifactCandidate, ...]:
+    content = object_at(action.request.subject, "content")
+    return tuple(from_wire(ArtifactCandidate, one) for one in objects_at(content, "candidates"))
+
+
+def _cut(text: str) -> str:
+    line = escape_line(text)
+    return line if len(line) <= _SHOWN_CHARS else f"{line[: _SHOWN_CHARS - 1]}…"
