@@ -14,6 +14,8 @@ from passerelle.core.commands import GetRecord
 from passerelle.core.principal import OWNER
 from passerelle.core.wire.json import Json
 from passerelle.delegation.verification.walk import verify_store
+from passerelle.permission_bridge.cases import About
+from passerelle.permission_bridge.rules import Rule, make_policy
 from passerelle.store.store import Store, StoreSettings
 from tests.integration.a2a.rig import OWNER as TOKEN
 from tests.integration.a2a.rig import Answer, Rig, run_rig
@@ -268,3 +270,45 @@ async def test_answers_at_once_count_once(rig: Rig) -> None:
     assert any("result" in one for one in given)
     await await_end(rig, asked["id"])
     assert len(find_sent(rig)) == 1
+
+
+def decide(rig: Rig, task: Answer, option: str, name: str) -> Answer:
+    """The typed answer to what a task asks."""
+    form = read_form(task)
+    typed: Json = {
+        **{key: form[key] for key in ("action_id", "rev", "digest")},
+        "decision_id": name,
+        "option_id": option,
+    }
+    params = cast("Answer", rig.message("", taskId=task["id"]))
+    params["message"]["parts"] = [{"data": {PERMISSION: typed}}]
+    return params
+
+
+@pytest.mark.requirement("LT-19")
+async def test_what_was_meant_is_judged_by_the_rules_as_it_goes(rig: Rig) -> None:
+    await draw_two(rig)
+    about: frozenset[About] = frozenset({"delegations"})
+    rig.rules[0] = make_policy((Rule("ask-first", "ask", about=about),))
+    asked = await ask(rig)
+    assert asked["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+    # The answer goes to nobody but the gateway, so no rule speaks about it.
+    gated = await rig.send("1", taskId=asked["id"])
+    assert gated["status"]["state"] == "TASK_STATE_AUTH_REQUIRED"
+    shown = read_form(gated)["subject"]["content"]
+    assert list_candidates(asked)[0]["task"] in str(shown)
+    assert find_sent(rig) == []
+    done = (await rig.call("SendMessage", decide(rig, gated, "send", "d-1")))["task"]
+    assert done["status"]["state"] == "TASK_STATE_COMPLETED"
+    (sent,) = find_sent(rig)
+    assert len(sent["referenceTaskIds"]) == 1
+
+
+@pytest.mark.requirement("LT-19")
+async def test_whoever_wants_none_of_them_ends_the_task(rig: Rig) -> None:
+    await draw_two(rig)
+    asked = await ask(rig)
+    ended = (await rig.call("SendMessage", decide(rig, asked, "cancel", "d-1")))["task"]
+    assert ended["status"]["state"] in {"TASK_STATE_CANCELED", "TASK_STATE_REJECTED"}
+    assert NAME in str(ended["status"])
+    assert find_sent(rig) == []

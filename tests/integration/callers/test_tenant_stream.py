@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
+import httpx
+import orjson
 import pytest
+from starlette.applications import Starlette
 
 from passerelle.channels.services import StreamName
 from passerelle.core.ids import ALL_SHARDS, shard_of
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import name_tenant_lists
 from passerelle.delegation.verification.walk import verify_store
+from passerelle.gateway.http.v1 import make_v1_routes
+from passerelle.runtime.common.clock import SystemIds
 from passerelle.store import keys
 from tests.integration.callers.test_list_streams import ask, follow, has, open_list, post, start
-from tests.integration.callers.test_oversight import OUT, list_reads
+from tests.integration.callers.test_oversight import OUT, Doorkeeper, list_reads
 from tests.integration.channels.test_connection import HELLO
 from tests.support.engine import ask as ask_engine
 from tests.support.raw_channel import open_channel
@@ -190,3 +195,40 @@ async def test_notes_that_a_failover_took_are_a_gap(rig: Rig) -> None:
     assert [(row["taskId"], row["status"]) for row in state["rows"]] == [(task, "cancelled")]
     more = await start(one, "echo 2", "bob")
     await follow(one, cursor, has("completed", more), STREAM, "eve")
+
+
+async def test_each_tenant_has_its_own_changes(rig: Rig) -> None:
+    one = await rig.start(clients=CLIENTS)
+    cursor, _ = await open_list(one, STREAM, "eve")
+    name, parts = StreamName("tasks", "tenant"), one.gateway.parts
+    grant = await parts.grants.grant(OUT, name, full=False)
+    assert len(read_watched(rig).split()) == 2
+    routes = make_v1_routes(parts.service, Doorkeeper(OUT), SystemIds())
+    transport = httpx.ASGITransport(Starlette(routes=routes))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        made = await http.post("/v1/tasks", json={"agent": "echo", "objective": "theirs"})
+        theirs = str(made.json()["task"]["taskId"])
+    log = one.gateway.store.log
+
+    async def is_noted() -> bool:
+        return bool(await log.read_page(grant.stream, 0))
+
+    await wait_until(is_noted, 20, "their change is noted")
+    mine = await start(one, "echo 1", "ada")
+    _, rows = await follow(one, cursor, has("completed", mine), STREAM, "eve")
+    assert {row["name"] for row in rows} == {mine}
+    noted = [orjson.loads(each.data)["name"] for each in await log.read_page(grant.stream, 0)]
+    assert set(noted) == {theirs}
+    state = await parts.snapshots.read_snapshot(OUT, name, grant)
+    assert [(row["taskId"], row["owner"]) for row in cast("Answer", state)["rows"]] == [
+        (theirs, OUT.id)
+    ]
+
+
+def read_watched(rig: Rig) -> str:
+    """Whom each shard has as followed."""
+    [found] = {
+        cast("bytes", ask_engine(rig.url, "HGET", keys.meta(shard), "watched"))
+        for shard in ALL_SHARDS
+    }
+    return found.decode()

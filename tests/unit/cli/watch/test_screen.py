@@ -17,9 +17,9 @@ from tests.unit.cli.watch.test_board import NOW_MS, make_other, snapshot
 TASKS = ("task_0301m8h5rvb1mwfft3km7sge0v01", "task_0301m8h5rvb1mwfft3km7sge0v02")
 
 
-def draw(board: Board, width: int) -> str:
+def draw(board: Board, width: int, *, with_owners: bool = False) -> str:
     drawn = io.StringIO()
-    screen = Screen(Console(file=drawn, width=width, force_terminal=False))
+    screen = Screen(Console(file=drawn, width=width, force_terminal=False), with_owners)
     screen.show(board, (), "", NOW_MS)
     screen.close()
     return drawn.getvalue()
@@ -46,3 +46,13 @@ def test_ids_and_statuses_are_not_cut_at_80_columns(board: Board) -> None:
 
 def test_ids_are_whole_where_there_is_room(board: Board) -> None:
     assert all(task in draw(board, 140) for task in TASKS)
+
+
+def test_owners_stand_beside_what_they_have_begun(board: Board) -> None:
+    lines = draw(board, 80, with_owners=True).splitlines()
+    assert all(len(line.rstrip()) <= 80 for line in lines)
+    titles, *rows = [line.split() for line in lines[:3]]
+    assert titles == ["TASK", "AGENT", "STATUS", "PHASE", "PROGRESS", "RATE", "OWNER", "WHAT"]
+    owner = board.show(board.list_all()[0], NOW_MS).scope.principal
+    assert [row[:3] for row in rows] == [[task[-8:], "echo", "stale"] for task in TASKS]
+    assert all(owner in row for row in rows)
