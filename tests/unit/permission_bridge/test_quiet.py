@@ -9,7 +9,7 @@ import pytest
 
 from passerelle.core.payloads.approval import Risk
 from passerelle.core.wire.times import parse_ms
-from passerelle.permission_bridge.quiet import QuietHours, find_quiet_end, is_grave
+from passerelle.permission_bridge.quiet import QuietHours, find_quiet_end, is_high_risk
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NIGHT = QuietHours(22 * 60, 7 * 60, BERLIN)
@@ -43,7 +43,7 @@ def test_hours_of_one_day_are_for_those_who_are_named() -> None:
     ("risk", "grave"), [("low", False), ("medium", False), ("high", True), ("critical", True)]
 )
 def test_what_is_grave_waits_for_nothing(risk: Risk, grave: bool) -> None:  # noqa: FBT001  a case
-    assert is_grave(risk) is grave
+    assert is_high_risk(risk) is grave
 
 
 def test_of_several_the_last_end_counts() -> None:
