@@ -57,7 +57,7 @@ class SandboxViolation:
 
 @record
 class HookStarted:
-    """A hook was called at its point; what it was given stands behind ``refs.input`` (EXT-3)."""
+    """A hook was called; ``refs.input`` is the message that it left as it was, or all that it was given (EXT-3)."""
 
     type: ClassVar = EventType.HOOK_STARTED
     hook: str

@@ -114,6 +114,8 @@ class ActiveRun:
     """When the peer last answered, by our clock; a record is not written for each answer without news."""
     sent_ms: int = field(default=0, init=False)
     """When a send was begun here last."""
+    was_answered: bool = field(default=False, init=False)
+    """Whether the peer has just said where its task stands, in answer to a message: it need not be asked at once."""
     is_streaming: bool = field(default=False, init=False)
     """Whether a stream of the task is read now: what the peer says elsewhere would be said twice."""
     was_left: bool = field(default=False, init=False)

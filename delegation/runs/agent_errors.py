@@ -65,8 +65,8 @@ async def find_turns(run: Run, actions: Sequence[ActionRecord]) -> list[str]:
     found = [turn_id for turn_id in record.open_turns if turn_id in turns]
     if not found:
         for turn_id in record.open_turns:
-            message = await run.contents.read_turn(record, turn_id)
-            if message is not None and _name_decision(message) in named:
+            turn = await run.contents.read_turn(record, turn_id)
+            if turn is not None and _name_decision(turn.message) in named:
                 found.append(turn_id)
     return found
 

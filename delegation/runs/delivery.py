@@ -130,6 +130,7 @@ async def deliver(active: ActiveRun, sent: JsonObject) -> bool:
                 active.learn()
                 return True
             standing = await _settle(active, outcome, tries)
+            active.was_answered = isinstance(outcome, Answered)
         active.run.has_all = False
         if isinstance(standing, Deferred) and standing.is_ours and _is_moment(active, crowded_ms):
             await active.rest(_CROWD_LOOK_S)

@@ -410,10 +410,10 @@ class Dispatch:
             self.detach(self.signals.tell(nudge, news.held if news is not None else None))
         return False
 
-    async def refresh(self, task_id: str) -> None:
-        """Lets the driver of a task read what somebody else has just written."""
+    async def refresh(self, task_id: str, news: Written | None = None) -> None:
+        """Lets the driver of a task have what somebody else has just written; ``news`` are all of it, if known."""
         active = self.runs.find(task_id)
-        if active is not None:
+        if active is not None and not (news is not None and await active.run.learn([news])):
             await active.run.refresh()
 
     async def cancel(self, task_id: str) -> bool:

@@ -19,14 +19,11 @@ takes the run over finds it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-import orjson
-
 from passerelle.a2a_mapping.dialects.presentation import list_request_parts
-from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.a2a_mapping.members import texts_at
 from passerelle.a2a_mapping.states import AUTH_REQUIRED
 from passerelle.core.agent_name import ROUTER
@@ -35,6 +32,7 @@ from passerelle.core.approval.commands import ConsumeAction, OpenAction
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.errors import CallerError, StoreUnavailable
 from passerelle.core.events import Fact
+from passerelle.core.facts import Ref
 from passerelle.core.ids import derive_id
 from passerelle.core.payloads.run import request
 from passerelle.core.payloads.task import TaskWaiting
@@ -44,33 +42,25 @@ from passerelle.core.task.status import WAITING, Status
 from passerelle.delegation.runs.choices import resolve_names
 from passerelle.delegation.runs.draft import find_action
 from passerelle.delegation.runs.finish import confirm_cancel, refuse_send, show_own
+from passerelle.delegation.runs.send_judgement import SendCase, judge_send
 from passerelle.permission_bridge.answers.action_rows import open_rows
-from passerelle.permission_bridge.cases import InboundCall, OutboundDelegation, describe_case
 from passerelle.permission_bridge.delegations import (
     digest_use,
     find_whole_message,
     make_delegation_request,
 )
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
-from passerelle.permission_bridge.recorded_cases import state_case
 from passerelle.permission_bridge.requests import Asking
 from passerelle.runtime.records.blob_overflow import keep_subject, write_notes
-from passerelle.runtime.records.message_summary import read_text
 from passerelle.runtime.records.references import NOTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from passerelle.core.facts import Scope
     from passerelle.core.payloads.approval import ApprovalRequest
+    from passerelle.core.task.record import TaskRecord
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.draft import DecisionDraft
-    from passerelle.permission_bridge.cases import Case
-    from passerelle.permission_bridge.hooks.consultation import PolicyConsultation
-    from passerelle.permission_bridge.hooks.hooks import HookResults
-    from passerelle.permission_bridge.policy import Evaluation
-    from passerelle.permission_bridge.rules import Policy
+    from passerelle.delegation.runs.send_judgement import JudgedSend
     from passerelle.runtime.records.references import Referred
 
 FIRST_REVISION: Final = 1
@@ -79,20 +69,17 @@ _GOES_ON: Final = (
     "Nothing is sent to the agent before somebody has decided. The stream of a message ends here; "
     "SubscribeToTask shows what comes, and with the cursor of this event also what came meanwhile."
 )
-_STRICTNESS: Final = ("allow", "ask", "deny")
-_PLACES: Final = ("contextId", "taskId")
 
 
-async def pass_gate(active: ActiveRun) -> bool:
+async def pass_gate(active: ActiveRun, *, is_new: bool) -> bool:
     """Whether the message may go: then the intent to send it is stored. False: the run or its task has ended.
+
+    ``is_new``: the run was begun just now, so nobody has asked anybody.
 
     Raises:
         StoreUnavailable: nothing is known to be written.
     """
-    run = active.run
-    ref = find_action(name_question(active))
-    action = (await run.writes.load([ref]))[ref].record
-    if not isinstance(action, ActionRecord):
+    if is_new or not await _has_asked(active):
         judged = await _judge(active)
         if judged is None:
             return False
@@ -103,12 +90,18 @@ async def pass_gate(active: ActiveRun) -> bool:
     return await _await_answer(active)
 
 
-async def find_passed(active: ActiveRun) -> JsonObject | None:
+async def _has_asked(active: ActiveRun) -> bool:
+    ref = find_action(name_question(active))
+    return isinstance((await active.run.writes.load([ref]))[ref].record, ActionRecord)
+
+
+async def find_passed(active: ActiveRun, *, is_new: bool = False) -> JsonObject | None:
     """The message as it may be sent, by all who have a say in it; None where it may not."""
     while True:
         try:
-            return await active.find_message() if await pass_gate(active) else None
+            return await active.find_message() if await pass_gate(active, is_new=is_new) else None
         except StoreUnavailable as error:
+            is_new = False
             await active.hold(error)
 
 
@@ -130,11 +123,21 @@ async def _judge(active: ActiveRun) -> JudgedSend | None:
     refers = bool(texts_at(message, "referenceTaskIds"))
     is_named = message is not given
     referred = await active.refer(message) if refers else NOTHING
-    whole = referred.join(message)
-    judged = await judge_send(active.deps.consulting, send, whole, active.run.context.mint)
+    stored = None if refers or is_named else _find_entry(active.run.record)
+    judged = await judge_send(
+        active.deps.consulting, send, referred.join(message), active.run.context.mint, stored
+    )
     # What the caller refers to itself was told when the message came.
     news = referred if is_named else NOTHING
     return replace(judged, is_other=refers or is_named, news=news)
+
+
+def _find_entry(record: TaskRecord) -> Ref | None:
+    """Where the message of the run stands as it goes out; None where it is made of several, or was changed."""
+    run = record.run
+    if run is None or run.updated_input is not None or len(record.inputs) != 1:
+        return None
+    return Ref(sequence=record.inputs[0])
 
 
 def _describe(active: ActiveRun) -> SendCase:
@@ -287,80 +290,3 @@ async def _use(active: ActiveRun, request: ApprovalRequest) -> bool:
 
     await active.append(use)
     return went
-
-
-@dataclass(frozen=True, slots=True)
-class SendCase:
-    """Where a message is to go, and in whose work. ``agent`` is the one that the caller asked."""
-
-    peer: str
-    agent: str
-    caller: str
-    tags: frozenset[str]
-    card_hash: str | None
-    scope: Scope
-    is_call: bool
-    """Whether it is the caller's call of the agent: a further attempt is none, unless the gateway chose another one."""
-
-    def make_case(self, message: JsonObject) -> OutboundDelegation:
-        """What the rules are asked."""
-        args: JsonObject = {"text": read_text(message), "message": message}
-        return OutboundDelegation(self.peer, self.caller, self.tags, self.card_hash, args)
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedSend:
-    """What everybody said about one message, and the message as it may go.
-
-    ``is_other``: it names other tasks, and what stands there may be another thing when it goes, or names became tasks.
-    ``news``: the tasks that names have turned out to mean.
-    """
-
-    evaluations: tuple[Evaluation, ...]
-    heard: HookResults
-    message: JsonObject
-    is_other: bool = False
-    news: Referred = NOTHING
-
-    @property
-    def strictest(self) -> Evaluation:
-        """The one that counts."""
-        return max(self.evaluations, key=lambda one: _STRICTNESS.index(one.decision))
-
-    @property
-    def changed(self) -> bytes | None:
-        """The message as it is kept, where what the caller sent does not say it any more."""
-        is_other = self.is_other or self.heard.message is not None
-        return orjson.dumps(self.message) if is_other else None
-
-
-async def judge_send(
-    consulting: PolicyConsultation, send: SendCase, message: JsonObject, mint: Callable[[str], str]
-) -> JudgedSend:
-    """What everybody says to one message."""
-    rules, now_ms = consulting.find_rules(), consulting.clock.now_ms()
-    evaluation_id = mint("eval")
-    given = describe_case(send.make_case(message), send.scope, evaluation_id, now_ms)
-    heard = await consulting.hooks.hear("before_delegate", rules, {**given, "message": message})
-    sent = message if heard.message is None else _adopt(heard.message, message)
-    opinions = await consulting.hooks.classify(rules, {**given, "message": sent})
-    facts = PolicyFacts(evaluation_id, is_configured=True, heard=(*heard.said, *opinions))
-    found = [_evaluate(send.make_case(sent), facts, now_ms, rules)]
-    if sent is not message:
-        before = PolicyFacts(mint("eval"), is_configured=True)
-        found.append(_evaluate(send.make_case(message), before, now_ms, rules))
-    if send.is_call and rules.speaks_about("calls"):
-        called = InboundCall(send.caller, send.agent, send.tags)
-        found.append(_evaluate(called, PolicyFacts(mint("eval"), may_call=True), now_ms, rules))
-    return JudgedSend(tuple(found), heard, sent)
-
-
-def _evaluate(case: Case, facts: PolicyFacts, now_ms: int, rules: Policy) -> Evaluation:
-    return replace(evaluate(case, facts, now_ms, rules), case=state_case(case))
-
-
-def _adopt(changed: JsonObject, before: JsonObject) -> JsonObject:
-    """What a hook made of the message; whose it is and where it belongs is not the hook's to say."""
-    kept: JsonObject = {name: before[name] for name in ("messageId", *_PLACES) if name in before}
-    bare = {name: one for name, one in changed.items() if name not in _PLACES}
-    return {**bare, "role": before.get("role", ROLE_USER), **kept}

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.dispatch import Dispatch
+    from passerelle.runtime.records.task_fields import TurnInput
 
 ASK: Final = "?"
 """Before the id of a turn: the message may have arrived, so the agent is asked first."""
@@ -134,15 +135,14 @@ class Inputs:
         record = await self.dispatch.read_task(task_id)
         if record is None or record.status in ENDED or turn_id in self._sending:
             return
-        message = await self.dispatch.contents.read_turn(record, turn_id)
-        if message is not None:
-            await self._send_again(record, turn_id, message)
+        turn = await self.dispatch.contents.read_turn(record, turn_id)
+        if turn is not None:
+            self._send_again(record, turn_id, turn)
 
-    async def _send_again(self, record: TaskRecord, turn_id: str, message: JsonObject) -> None:
+    def _send_again(self, record: TaskRecord, turn_id: str, turn: TurnInput) -> None:
         """Sends a stored message with what its caller asked for beside it."""
-        wishes = await self.dispatch.contents.read_wishes(record, turn_id)
-        with wishing(wishes.extensions):
-            self.send(record.task_id, turn_id, message, wishes.options)
+        with wishing(turn.wishes.extensions):
+            self.send(record.task_id, turn_id, turn.message, turn.wishes.options)
 
     async def _waits(self, task_id: str) -> bool:
         record = await self.dispatch.read_task(task_id)
@@ -208,9 +208,9 @@ class Inputs:
             return True
         if record.status in HELD:
             return False
-        message = await self.dispatch.contents.read_turn(record, turn_id)
+        turn = await self.dispatch.contents.read_turn(record, turn_id)
         run = record.run
-        if message is None or run is None or run.remote_task_id is None:
+        if turn is None or run is None or run.remote_task_id is None:
             return False
         peer = self.dispatch.find_peer(run.worker.peer)
         outcome = await peer.get(run.remote_task_id, history_length=_SHOWN_HISTORY)
@@ -222,8 +222,10 @@ class Inputs:
         history = objects_at(outcome.result, "history")
         if not history or len(history) >= _SHOWN_HISTORY:
             await self._doubt(record, turn_id)
-        elif count_message(history, message) < await self._count_sent(record, turn_id, message):
-            await self._send_again(record, turn_id, message)
+        elif count_message(history, turn.message) < await self._count_sent(
+            record, turn_id, turn.message
+        ):
+            self._send_again(record, turn_id, turn)
             return False
         return True
 

@@ -79,7 +79,7 @@ async def _prepare(active: ActiveRun, params: JsonObject, referred: Referred) ->
     """The first message as it is sent, once all who have a say in it let it through; None where it stays here."""
     if active.run.is_gated():
         active.options = read_options(params)
-        message = await find_passed(active)
+        message = await find_passed(active, is_new=True)
         if message is None:
             return None
         params = {**params, "message": message}
@@ -117,6 +117,9 @@ async def follow_run(active: ActiveRun) -> None:
         if remote is None:
             await _find_task(active)
             continue
+        if _was_told(active):
+            await _rest_in_turn(active, changed=True, parked=True)
+            continue
         await _subscribe(active, remote)
         before = _read_news(active)
         reached = await poll_task(active, remote)
@@ -129,6 +132,12 @@ async def follow_run(active: ActiveRun) -> None:
         if parked or not active.strategy.subscribes(parked=False):
             await _step_down(active)
         await _rest_in_turn(active, changed=changed, parked=parked)
+
+
+def _was_told(active: ActiveRun) -> bool:
+    """Whether the peer has just answered with what it waits for; one that calls is told first where to call."""
+    told, active.was_answered = active.was_answered, False
+    return told and active.callback is None and active.run.is_parked()
 
 
 async def _reconcile(active: ActiveRun, withheld: str) -> None:

@@ -30,7 +30,7 @@ from passerelle.delegation.runs.observation import relabel_for
 from passerelle.permission_bridge.answers.action_rows import close_rows, open_rows
 from passerelle.permission_bridge.cases import PeerAsks, read_prompt
 from passerelle.permission_bridge.grants import make_offer
-from passerelle.permission_bridge.hooks.consultation import ConsultationRequired
+from passerelle.permission_bridge.hooks.consultation import ConsultationRequired, asks_others
 from passerelle.permission_bridge.policy import Evaluation, PolicyFacts, evaluate
 from passerelle.permission_bridge.recorded_cases import state_case
 from passerelle.permission_bridge.requests import Asking, make_request
@@ -71,9 +71,7 @@ def open_questions(draft: DecisionDraft, native: JsonObject, said: RunStatus) ->
         return OpenedQuestions([] if recalled or _answer_is_under_way(draft, prompts) else facts)
     ids = relabel_for(draft, text_at(native, "id"), text_at(native, "contextId"))
     fresh = [relabel_prompt(prompt, ids) for prompt in fresh]
-    consulted = draft.context.consulted
-    if consulted is not None and any(prompt.occurrence not in consulted for prompt in fresh):
-        raise ConsultationRequired([(prompt, read_case(draft, prompt)) for prompt in fresh])
+    _require_hearing(draft, fresh)
     # Questions of one pause are answered by one message, so they know each other.
     group = draft.context.mint("grp") if len(fresh) > 1 else None
     judged = [judge_question(draft, prompt, group) for prompt in fresh]
@@ -91,6 +89,19 @@ def open_questions(draft: DecisionDraft, native: JsonObject, said: RunStatus) ->
     actions = tuple(request.action_id for request in waiting)
     said_so = _wait(draft, fresh[0], actions, waiting[0].title)
     return OpenedQuestions(said_so, _present(waiting), native=_shows_native(waiting))
+
+
+def _require_hearing(draft: DecisionDraft, fresh: list[PeerPrompt]) -> None:
+    """Raises ConsultationRequired where somebody is to be heard about a prompt and was not.
+
+    Of words that nobody can allow beforehand there is no grant.
+    """
+    consulted, rules = draft.context.consulted, draft.context.find_rules()
+    if consulted is None or all(prompt.occurrence in consulted for prompt in fresh):
+        return
+    cases = [(prompt, read_case(draft, prompt)) for prompt in fresh]
+    if asks_others(rules) or any(case.is_allowable for _, case in cases):
+        raise ConsultationRequired(cases)
 
 
 def _wait(

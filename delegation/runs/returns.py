@@ -7,7 +7,7 @@ Before each send the attempt is stored, so that after a crash the peer is asked 
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.dialects.pause import DecidedQuestion, derive_message_id
@@ -38,6 +38,7 @@ from passerelle.delegation.runs.draft import find_action
 from passerelle.delegation.runs.liveness import note_break
 from passerelle.delegation.runs.peer_calls import cancel_task
 from passerelle.delegation.runs.results import apply_results
+from passerelle.permission_bridge.answers.action_rows import LOOK_AGAIN_MS
 from passerelle.permission_bridge.return_machine import (
     REFUSED,
     Gone,
@@ -61,19 +62,20 @@ from passerelle.runtime.records.task_fields import Wishes
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from passerelle.core.approval.commands import ActionCommand
     from passerelle.core.peer import PeerOutcome, StreamOutcome
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.permission_bridge.return_machine import TaskSighting
+    from passerelle.runtime.records.task_fields import TurnInput
     from passerelle.runtime.records.withheld import Withheld
 
 _TASK_NOT_FOUND: Final = -32001
 _SHOWN_HISTORY: Final = 10
 """Messages that are asked for; agents of LangGraph refuse to show more."""
-_LOOK_AGAIN_MS: Final = 10_000
-"""When the due row of an answer comes back, should its driver break now."""
 
 
 async def return_answers(active: ActiveRun) -> bool:
@@ -123,6 +125,8 @@ class PauseAnswers:
 
     active: ActiveRun
     action_ids: tuple[str, ...]
+    _turns: dict[str, TurnInput] = field(default_factory=dict[str, "TurnInput"])
+    """Turns that were read: what they say never changes."""
 
     @property
     def actions(self) -> list[ActionRecord]:
@@ -179,8 +183,17 @@ class PauseAnswers:
         decision = actions[0].decision
         if len(actions) > 1 or decision is None or not decision.decision_id.startswith("turn_"):
             return None
-        run, turn_id = self.active.run, decision.decision_id
-        return await run.contents.read_turn(run.record, turn_id)
+        turn = await self._read_turn(decision.decision_id)
+        return turn.message if turn else None
+
+    async def _read_turn(self, turn_id: str) -> TurnInput | None:
+        """A turn of the task; read once, whatever is asked of it."""
+        known, run = self._turns.get(turn_id), self.active.run
+        if known is None:
+            known = await run.contents.read_turn(run.record, turn_id)
+            if known is not None:
+                self._turns[turn_id] = known
+        return known
 
     async def _open(self, action: ActionRecord) -> Withheld | None:
         """What the message says that answers a request for a credential; None where it says it itself, or is gone."""
@@ -198,11 +211,11 @@ class PauseAnswers:
 
     async def _find_sealed(self, action: ActionRecord) -> tuple[str, str | None]:
         """The turn that brought the answer, and where its message is sealed, if it is."""
-        decision, run = action.decision, self.active.run
+        decision = action.decision
         if decision is None or decision.outcome != "answered_by_caller":
             return "", None
-        wishes = await run.contents.read_wishes(run.record, decision.decision_id)
-        return decision.decision_id, wishes.sealed
+        turn = await self._read_turn(decision.decision_id)
+        return decision.decision_id, turn.wishes.sealed if turn else None
 
     async def _message_id(self, actions: list[ActionRecord]) -> str:
         own = await self._find_message(actions)
@@ -271,7 +284,8 @@ class PauseAnswers:
         judged = judge_sending(sent, state, attempts, self.active.deps.clock.now_ms())
         match judged:
             case Returned(native_status=native):
-                await self._tell(FinishReturn(native))
+                if self.actions:
+                    await self._tell(FinishReturn(native))
             case TurnedDown(outcome=outcome):
                 await refuse_answer(self.active, self.action_ids, remote, outcome)
             case LookAgain(at_ms=at_ms, untaken=untaken):
@@ -293,7 +307,8 @@ class PauseAnswers:
         """What was asked for beside the message that is the answer; nothing where it came another way."""
         run = self.active.run
         turns = await find_turns(run, actions) or run.record.open_turns
-        return await run.contents.read_wishes(run.record, turns[-1]) if turns else Wishes()
+        turn = await self._read_turn(turns[-1]) if turns else None
+        return turn.wishes if turn else Wishes()
 
     async def _cancel(self, actions: list[ActionRecord]) -> bool:
         """CancelTask takes the place of words; a peer that was not reached is told again."""
@@ -359,10 +374,22 @@ class PauseAnswers:
         """Sends, and takes what comes; the outcome with the state in it."""
         if not streams:
             outcome = await self.active.send(params)
+            state = _native_status(outcome)
             if isinstance(outcome, Answered):
-                await apply_results(self.active, [outcome.result])
-            return outcome, _native_status(outcome)
+                # What it says to the answer and that it has it are one append.
+                await apply_results(self.active, [outcome.result], after=self._finish(state))
+                self.active.was_answered = True
+            return outcome, state
         return await self._follow(params)
+
+    def _finish(self, state: str | None) -> Callable[[DecisionDraft], None]:
+        """Notes behind what the peer has said that the answers are there; nothing is owed for them any more."""
+
+        def finish(draft: DecisionDraft) -> None:
+            self._add(draft, FinishReturn(state or "unknown"))
+            draft.due.extend(self._settle(draft).due)
+
+        return finish
 
     async def _follow(self, params: JsonObject) -> tuple[PeerOutcome, str | None]:
         """The same as a stream: the first answer proves the delivery, the rest belongs to the run.
@@ -395,20 +422,20 @@ class PauseAnswers:
         return last, None
 
     async def _tell(self, command: ActionCommand) -> None:
-        def tell(draft: DecisionDraft) -> None:
-            for ref in map(find_action, self.action_ids):
-                action = draft.decision.state(ref)
-                if isinstance(action, ActionRecord) and action.return_state in ON_ITS_WAY:
-                    draft.add(approval.decide(action, command, draft.decision.now_ms))
+        await self.active.run.append(lambda draft: self._add(draft, command), self._settle)
 
-        await self.active.run.append(tell, self._settle)
+    def _add(self, draft: DecisionDraft, command: ActionCommand) -> None:
+        for ref in map(find_action, self.action_ids):
+            action = draft.decision.state(ref)
+            if isinstance(action, ActionRecord) and action.return_state in ON_ITS_WAY:
+                draft.add(approval.decide(action, command, draft.decision.now_ms))
 
     def _settle(self, draft: DecisionDraft) -> AppendOptions:
         return AppendOptions(
             due=tuple(
                 DueChange(
                     f"return:{action_id}",
-                    draft.decision.now_ms + _LOOK_AGAIN_MS
+                    draft.decision.now_ms + LOOK_AGAIN_MS
                     if _is_on_its_way(draft.decision.state(find_action(action_id)))
                     else None,
                 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from passerelle.a2a_mapping.content import fold
+from passerelle.a2a_mapping.content import fold, settle_status
 from passerelle.a2a_mapping.history import complete_history
 from passerelle.core.batch import (
     Again,
@@ -377,20 +377,26 @@ class Run:
 
     def _follow(self, news: Written) -> bool:
         held = self.held
-        wanted = {
-            ref for ref in news.held if ref == self.context.task or ref.kind is EntityKind.ACTION
-        }
+        own = (self.context.task, self.context.thread)
+        wanted = {ref for ref in news.held if ref in own or ref.kind is EntityKind.ACTION}
         fresh = {ref: news.held[ref] for ref in wanted if _moves(held.get(ref), news.held[ref])}
         before, after = self.record, news.held.get(self.context.task)
         record = after.record if after else None
         if not all(ref in held and _is_next(held[ref], one) for ref, one in fresh.items()):
             return False
         if isinstance(record, TaskRecord) and self.context.task in fresh:
-            if record.inputs != before.inputs:
-                return False  # a message came with it, which has its place in what callers see
-            if (record.shown_to != before.shown_to) != bool(news.frames) or self.content is None:
+            said = () if news.message is None else (news.message,)
+            if self.content is None or record.inputs[: len(before.inputs)] != before.inputs:
                 return False
-            content: JsonObject | None = self.content
+            if len(record.inputs) != len(before.inputs) + len(said):
+                return False  # another message has its place in what callers see
+            if (record.shown_to != before.shown_to) != bool(news.frames):
+                return False
+            known = self.content
+            if said:
+                self.context.accepted = [*self.context.accepted, *said]
+                known = complete_history(settle_status(known), self.context.accepted)
+            content: JsonObject | None = known
             for frame in news.frames:
                 shown = fold(content, frame)
                 content = complete_history(shown, self.context.accepted) if shown else shown

@@ -25,6 +25,8 @@ CLEAR: Final = "clear"
 UNSEEN_MS: Final = 20_000
 """Who looks at a device and has not answered for so long gets a push as well."""
 STALLED_MS: Final = 300_000
+LOOK_AGAIN_MS: Final = 10_000
+"""When the row of an answer comes back that its driver carries to the asking side, should the driver break now."""
 _SOON_MS: Final = 100
 
 
@@ -47,12 +49,18 @@ def open_rows(request: ApprovalRequest) -> tuple[DueChange, ...]:
     return tuple(row for row in rows if (row.at_ms or 0) <= request.expires_ms)
 
 
-def close_rows(record: ActionRecord, now_ms: int) -> tuple[DueChange, ...]:
-    """Nothing is owed to people any more; the asking side may be owed the answer."""
+def close_rows(
+    record: ActionRecord, now_ms: int, *, is_carried: bool = False
+) -> tuple[DueChange, ...]:
+    """Nothing is owed to people any more; the asking side may be owed the answer.
+
+    ``is_carried``: its driver is about to be told of it here, so that the row is for a driver that breaks.
+    """
     rows = [DueChange(row.member, None) for row in open_rows(record.request)]
     rows.append(DueChange(f"{CLEAR}:{record.request.action_id}", now_ms))
-    owed_ms = now_ms if record.return_state == "owed" else None
-    rows.append(DueChange(f"{RETURN}:{record.request.action_id}", owed_ms))
+    owed_ms = now_ms + (LOOK_AGAIN_MS if is_carried else 0)
+    is_owed = record.return_state == "owed"
+    rows.append(DueChange(f"{RETURN}:{record.request.action_id}", owed_ms if is_owed else None))
     if mint_grant(record) is not None:
         rows.append(DueChange(f"{MINT}:{record.request.action_id}", now_ms))
     return tuple(rows)

@@ -6,7 +6,7 @@ the server's clock, so no two instances argue about an expiry.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.frames import make_status, status_frame
@@ -57,6 +57,8 @@ class Beside:
     decide: Callable[[Decision], IdempotencyRow | None]
     conclude: Callable[[Decision], None] | None = None
     """Called when the answers are decided: what follows from where the task stands by then."""
+    held: Mapping[EntityRef, Held] = field(default_factory=dict[EntityRef, "Held"])
+    """The question that is answered and ``refs``, where they were just read."""
 
     def names_task_of(self, record: ActionRecord) -> bool:
         """Whether the message went to the task that the question is about."""
@@ -111,13 +113,17 @@ class Actions:
         turn_id: str | None = None,
         beside: Beside | None = None,
     ) -> Written:
-        """Stores an answer with what comes ``beside`` it. ``turn_id``: its words came as a message to the task.
+        """Stores an answer with what comes ``beside`` it; its caller tells the driver of the task.
+
+        ``turn_id``: its words came as a message to the task.
 
         Raises:
             NotFound, Forbidden, ActionClosed, StaleAnswer, UnknownOption, InvalidContent: nothing is written.
             InvalidInput: it came as a message to another task.
         """
-        held, devices = await self._read_for(principal, command)
+        # Words want no device, so nothing is read for them that was just read.
+        known = beside.held if beside is not None and turn_id is not None else None
+        held, devices = (known, {}) if known else await self._read_for(principal, command)
         before = find_record(held, command.action_id)
         if not may_read(before, principal):
             raise NotFound("action", command.action_id)
@@ -129,7 +135,9 @@ class Actions:
             if turn_id is None:
                 assured = await self.assurance.judge(principal, command, before, devices)
             answer = _make_answer(assured, command, turn_id)
-            outcome = await self.close(command.action_id, answer, beside=beside, held=held)
+            outcome = await self.close(
+                command.action_id, answer, beside=beside, held=held, is_told=True
+            )
         except RECORDED as refused:
             await self.refusals.record(assured.who, before, refused)
             raise
@@ -140,7 +148,7 @@ class Actions:
     async def answer_together(
         self, principal: Principal, decided: Sequence[Decided], beside: Beside
     ) -> Written:
-        """Stores the answers of one message in one append: all of them count, or none.
+        """Stores the answers of one message in one append: all of them count, or none. Its caller tells the driver.
 
         Raises:
             NotFound, Forbidden, ActionClosed, StaleAnswer, UnknownOption, InvalidContent: nothing is written.
@@ -176,7 +184,7 @@ class Actions:
             terms: list[AppendOptions] = []
             for action_id, answer in answers.items():
                 refs = [EntityRef(EntityKind.ACTION, action_id), *tasks_of]
-                terms.append(self._decide(decision, refs, answer, None, frames))
+                terms.append(self._decide(decision, refs, answer, None, frames, is_told=True))
             if beside.conclude is not None:
                 beside.conclude(decision)
             ends = [one.not_after_ms for one in terms if one.not_after_ms is not None]
@@ -215,21 +223,29 @@ class Actions:
         claim: DueClaim | None = None,
         beside: Beside | None = None,
         held: Mapping[EntityRef, Held] | None = None,
+        *,
+        is_told: bool = False,
     ) -> Written | Late:
-        """One command, with all that follows from it, in one append. ``held``: what it touches, if it was just read."""
+        """One command, with all that follows from it, in one append. ``held``: what it touches, if it was just read.
+
+        ``is_told``: the driver of its task is told of it next.
+        """
         held = held or await self.load(action_id)
         record = find_record(held, action_id)
-        refs = list(held)
+        refs = [EntityRef(EntityKind.ACTION, action_id), *_refer_task(record.scope.task_id)]
         frames: list[JsonObject] = []
 
         def body(decision: Decision) -> AppendOptions:
             idem = beside.decide(decision) if beside else None
             frames.clear()
-            return replace(self._decide(decision, refs, command, claim, frames), idem=idem)
+            decided = self._decide(decision, refs, command, claim, frames, is_told=is_told)
+            return replace(decided, idem=idem)
 
-        wanted = [*refs, *(beside.refs if beside else ())]
-        known = None if beside else held
-        outcome = await self.writes.decide(record.scope.session_id, wanted, body, known)
+        wanted = dict.fromkeys((*refs, *(beside.refs if beside else ())))
+        known = {ref: held[ref] for ref in wanted if ref in held}
+        outcome = await self.writes.decide(
+            record.scope.session_id, wanted, body, known if len(known) == len(wanted) else None
+        )
         if isinstance(outcome, Written):
             return replace(outcome, frames=tuple(frames))
         if isinstance(outcome, Late):
@@ -243,6 +259,8 @@ class Actions:
         command: ActionCommand,
         claim: DueClaim | None,
         frames: list[JsonObject],
+        *,
+        is_told: bool,
     ) -> AppendOptions:
         action_ref = next(ref for ref in refs if ref.kind is EntityKind.ACTION)
         action = decision.state(action_ref)
@@ -256,7 +274,8 @@ class Actions:
         if not isinstance(closed, ActionRecord) or closed.is_open or closed.consumed_at:
             return AppendOptions(not_after_ms=not_after, claim=claim)
         frames += _go_on(decision, refs)
-        due = close_rows(closed, decision.now_ms)
+        is_here = any(self.writes.find_line(ref) is not None for ref in refs)
+        due = close_rows(closed, decision.now_ms, is_carried=is_told and is_here)
         return AppendOptions(not_after_ms=not_after, due=due, claim=claim)
 
     async def load(self, action_id: str) -> dict[EntityRef, Held]:

@@ -35,7 +35,7 @@ from passerelle.permission_bridge.devices.attempts import (
 from passerelle.permission_bridge.devices.push_hold import BUNDLED, CALMS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from passerelle.core.approval.record import ActionRecord
     from passerelle.core.ids import Shard
@@ -76,11 +76,13 @@ class Forwarding:
         if attempt == AGAIN and not await self.attempts.is_recorded(action, FIRST):
             return  # both are due, and only who was told by the first is not told by the second
         people = list(list_people(action, step))
-        before = await self.attempts.list_pushed(action, [one.key for one in people])
-        targets: list[DeliveryTarget] = []
         paired = list_paired_readers(action)
-        for principal in people:
-            reach = await self.reaching.find(principal, paired=principal.key in paired)
+        reached = [(one, await self.reaching.find(one, paired=one.key in paired)) for one in people]
+        before = await self._list_pushed(
+            action, [(one, reach.subscriptions) for one, reach in reached]
+        )
+        targets: list[DeliveryTarget] = []
+        for principal, reach in reached:
             targets += await self._tell(action, principal, reach, attempt, before, now_ms)
         number = number_attempt(attempt)
         # A later attempt with nobody to be told says nothing new.
@@ -102,14 +104,24 @@ class Forwarding:
         action = await self.attempts.find(row.entity)
         if action is not None and not action.is_open and self.pushing.web_push is not None:
             people = list(list_people(action, None))
-            pushed = await self.attempts.list_pushed(action, [one.key for one in people])
-            message = _describe_end(action)
-            for principal in people if pushed else ():
-                reach = await self.reaching.find(principal)
-                wanted = {name: one for name, one in reach.subscriptions.items() if name in pushed}
-                topic = action.request.action_id
-                await self.pushing.send(principal, wanted, lambda _: message, topic, _CLEAR_S)
+            browsers = [(one, await self.reaching.subscriptions.load(one)) for one in people]
+            pushed = await self._list_pushed(action, browsers)
+            message, topic = _describe_end(action), action.request.action_id
+            for principal, known in browsers:
+                wanted = {name: one for name, one in known.items() if name in pushed}
+                if wanted:
+                    await self.pushing.send(principal, wanted, lambda _: message, topic, _CLEAR_S)
         await self.drop(shard, row)
+
+    async def _list_pushed(
+        self,
+        action: ActionRecord,
+        browsers: Sequence[tuple[Principal, Mapping[str, BrowserSubscription]]],
+    ) -> frozenset[str]:
+        """Devices that a push has gone to before; where nobody has a browser that takes one, none can have."""
+        if not any(known for _, known in browsers):
+            return frozenset()
+        return await self.attempts.list_pushed(action, [one.key for one, _ in browsers])
 
     async def _tell(
         self,

@@ -60,7 +60,9 @@ class Reaching:
         rows = await self.channels.list_live(principal.key)
         live = [from_bytes(LinkRecord, row, newer=True) for row in rows]
         shown = [one for one in live if one.transport == "ws" and one.peer_role in _PEOPLE]
-        present = [one.presence for one in await self.presences.list_present(principal.key)]
+        # Whoever is present has a link: where none is open, nobody is looked for.
+        here = await self.presences.list_present(principal.key) if live else ()
+        present = [one.presence for one in here]
         hooks: Mapping[str, Target] = {}
         if paired:
             shown = [one for one in shown if one.paired]

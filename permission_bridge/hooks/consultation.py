@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.blob_overflow import Note
 
 
+def asks_others(rules: Policy) -> bool:
+    """Whether a hook or the classifier may have a say in what a peer asks."""
+    return bool(rules.hooks or rules.classifier)
+
+
 class ConsultationRequired(Exception):
     """These prompts are new, with their cases, and nobody has been heard about them."""
 
@@ -68,7 +73,7 @@ class PolicyConsultation:
         grants = await self.granting.read(owner) if case.is_allowable else None
         evaluation_id, rules, heard = mint("eval"), self.find_rules(), UNHEARD
         opinions: tuple[Said, ...] = ()
-        if rules.hooks or rules.classifier:
+        if asks_others(rules):
             given = describe_case(case, scope, evaluation_id, self.clock.now_ms())
             heard = await self.hooks.hear("on_permission_request", rules, given)
             opinions = await self.hooks.classify(rules, given)

@@ -1,8 +1,9 @@
 """Hooks at their points: each is called, its answer becomes a word in the policy's chain, and all of it facts (PRS-4).
 
 A hook has a say and nothing else: it is handed no way to an agent and none to the store. What it was given and what it
-made of that stand behind references of its facts. Hooks of one point are asked in the order of the file, and each is
-given the message as the one before has left it.
+made of that stand behind references of its facts; a message that stands in the stream, and that it has left as it was,
+is not stored again. Hooks of one point are asked in the order of the file, and each is given the message as the one
+before has left it.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from passerelle.core.facts import ErrorCategory, ErrorDetail
 from passerelle.core.payloads.governance import HookCompleted, HookFailed, HookStarted
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.wire.canonical import digest
+from passerelle.permission_bridge.hooks.caller import HookAnswer
 from passerelle.permission_bridge.policy import Said
 from passerelle.runtime.records.blob_overflow import Note
 
 if TYPE_CHECKING:
+    from passerelle.core.facts import Ref
     from passerelle.core.payloads.governance import HookPoint
     from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.hook_terms import HookTerms
-    from passerelle.permission_bridge.hooks.caller import HookAnswer, HookCaller
+    from passerelle.permission_bridge.hooks.caller import HookCaller
     from passerelle.permission_bridge.rules import Policy
 
 Applied: TypeAlias = Literal["silent", "ask", "deny"]
@@ -53,12 +56,18 @@ class Hooks:
 
     caller: HookCaller
 
-    async def hear(self, point: HookPoint, policy: Policy, given: JsonObject) -> HookResults:
-        """What the hooks of a point say to ``given``, whose ``message`` they may change where the point lets them."""
+    async def hear(
+        self, point: HookPoint, policy: Policy, given: JsonObject, stored: Ref | None = None
+    ) -> HookResults:
+        """What the hooks of a point say to ``given``, whose ``message`` they may change where the point lets them.
+
+        ``stored`` names the entry of that message, where it stands there as it is given.
+        """
         heard = UNHEARD
         for terms in policy.hooks:
             if point in terms.points:
-                heard = await self._ask(point, terms, given, heard)
+                kept = stored if heard.message is None else None
+                heard = await self._ask(point, terms, given, heard, kept)
         return heard
 
     async def classify(self, policy: Policy, given: JsonObject) -> tuple[Said, ...]:
@@ -77,18 +86,30 @@ class Hooks:
         return (Said("classifier", verdict, reason, terms.name, ms, answer.risk),)
 
     async def _ask(
-        self, point: HookPoint, terms: HookTerms, given: JsonObject, heard: HookResults
+        self,
+        point: HookPoint,
+        terms: HookTerms,
+        given: JsonObject,
+        heard: HookResults,
+        stored: Ref | None,
     ) -> HookResults:
         asked: JsonObject = {"v": VERSION, "hook": terms.name, "point": point, **given}
         if heard.message is not None:
             asked["message"] = heard.message
         started = HookStarted(terms.name, point, terms.on_error, terms.timeout_ms)
-        notes = (*heard.notes, Note(started, {"input": orjson.dumps(asked)}))
-        began_s = monotonic()
+        # Before it is called: one that lives here may do anything to what it is given.
+        written, began_s = orjson.dumps(asked), monotonic()
         answer = await self.caller.call(terms, asked)
         ms = _count_ms(began_s)
         if not isinstance(answer, ErrorDetail):
             answer = _check(point, terms, answer)
+        is_changed = isinstance(answer, HookAnswer) and answer.message is not None
+        note = (
+            Note(started, {"input": written})
+            if stored is None or is_changed
+            else Note(started, stored={"input": stored})
+        )
+        notes = (*heard.notes, note)
         if isinstance(answer, ErrorDetail):
             return _fail(point, terms, answer, ms, HookResults(heard.said, notes, heard.message))
         return _take(point, terms, answer, ms, HookResults(heard.said, notes, heard.message))

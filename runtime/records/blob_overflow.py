@@ -28,6 +28,7 @@ SUBJECT: Final = "subject"
 CAP: Final = 16 * 1024
 """Bytes that a fact may carry itself."""
 _NOTHING: Final[Mapping[str, bytes]] = {}
+_NOWHERE: Final[Mapping[str, Ref]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Note:
 
     payload: AnyPayload
     contents: Mapping[str, bytes] = field(default_factory=lambda: _NOTHING)
+    stored: Mapping[str, Ref] = field(default_factory=lambda: _NOWHERE)
+    """References to what is stored already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,14 @@ def keep_subject(spill: BlobOverflow, facts: list[Fact], whole: bytes | None) ->
 def write_notes(spill: BlobOverflow, scope: Scope, notes: Iterable[Note]) -> list[Fact]:
     """The facts of notes, with the content that they refer to."""
     return [
-        Fact(scope, note.payload, {name: spill.keep(said) for name, said in note.contents.items()})
+        Fact(
+            scope,
+            note.payload,
+            {
+                **note.stored,
+                **{name: spill.keep(said) for name, said in note.contents.items()},
+            },
+        )
         for note in notes
     ]
 

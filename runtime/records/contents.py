@@ -36,6 +36,7 @@ from passerelle.runtime.records.task_fields import (
     IN_ENTRY,
     IN_PIECES,
     Content,
+    TurnInput,
     Wishes,
 )
 
@@ -113,21 +114,19 @@ class Contents:
         whole = Slice(blob, 0, int(size), blob)
         return LongContent(self.blobs, place_of(record), LongJson((whole,)))
 
-    async def read_turn(self, record: TaskRecord, turn_id: str) -> JsonObject | None:
-        """The message of a turn of the task, as its caller wrote it."""
-        async for turn, message in self.list_turns(record):
-            if turn == turn_id:
-                return message
-        return None
-
-    async def read_wishes(self, record: TaskRecord, turn_id: str) -> Wishes:
-        """What the caller of a further message asked for beside it."""
+    async def read_turn(self, record: TaskRecord, turn_id: str) -> TurnInput | None:
+        """The message of a turn of the task, as its caller wrote it, and what was asked for beside it."""
+        named = turn_id.encode()
         async for entry in self._walk(record):
-            if entry.type == EventType.TURN_SUBMITTED:
-                fact = decode_event(entry.data).fact
-                if fact.scope.turn_id == turn_id and isinstance(fact.payload, TurnSubmitted):
-                    return await self._read_wishes(fact, fact.payload, place_of(record))
-        return Wishes()
+            if entry.type != EventType.TURN_SUBMITTED or named not in entry.data:
+                continue
+            event = decode_event(entry.data)
+            fact, turn = event.fact, event.fact.payload
+            if fact.scope.turn_id == turn_id and isinstance(turn, TurnSubmitted):
+                shard = place_of(record)
+                wishes = await self._read_wishes(fact, turn, shard)
+                return TurnInput(await self.read_message(event, shard), wishes)
+        return None
 
     async def _read_wishes(self, fact: Fact, turn: TurnSubmitted, shard: Shard) -> Wishes:
         options, ref = turn.options, fact.refs.get("options")

@@ -34,17 +34,13 @@ class ContentReads(Protocol):
         """The content as its callers see it."""
         ...
 
-    async def read_turn(self, record: TaskRecord, turn_id: str) -> JsonObject | None:
-        """The message of a turn of the task."""
+    async def read_turn(self, record: TaskRecord, turn_id: str) -> TurnInput | None:
+        """The message of a turn of the task, and what was asked for beside it."""
         ...
 
     @property
     def withholding(self) -> Withholding:
         """Opens what nobody may keep."""
-        ...
-
-    async def read_wishes(self, record: TaskRecord, turn_id: str) -> Wishes:
-        """What the caller of a further message asked for beside it."""
         ...
 
 
@@ -57,6 +53,14 @@ class Wishes:
     extensions: tuple[str, ...] = ()
     sealed: str | None = None
     """Where the message stands until it is sent, if nobody may keep it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnInput:
+    """A message to a task as its caller wrote it, and what was asked for beside it."""
+
+    message: JsonObject
+    wishes: Wishes
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,8 @@ class Written:
     """Whether there was nothing to store: the entities are as they were read."""
     frames: tuple[JsonObject, ...] = ()
     """What callers are shown of it, where whoever decided says so."""
+    message: JsonObject | None = None
+    """The message to the task that came with it."""
 
 
 @value

@@ -70,9 +70,8 @@ class Town:
         """The driver looks at the agent no more by itself."""
 
         def rests() -> bool:
-            driver = self.find(task_id)
-            run = driver.run.record.run if driver else None
-            return run is not None and run.delivery_mechanism == "polling"
+            dispatch = self.driver.gateway.parts.dispatch
+            return self.find(task_id) is not None and dispatch.throttle.resting > 0
 
         await wait_until(rests, _WITHIN_S, "the driver rests")
 

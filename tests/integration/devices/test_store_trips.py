@@ -47,13 +47,12 @@ async def at(rig: Rig, monkeypatch: pytest.MonkeyPatch, trips: Trips) -> Instanc
 
 
 async def until_at_rest(at: Instance, view: JsonObject) -> None:
-    """The driver has looked at its agent, and waits for news."""
+    """The driver of the only task waits for news."""
 
     def look() -> bool:
-        drivers = at.gateway.parts.dispatch.runs
-        driver = drivers.find(str(view["taskId"]).partition(".")[0])
-        run = driver.run.record.run if driver else None
-        return run is not None and run.delivery_mechanism == "polling"
+        dispatch = at.gateway.parts.dispatch
+        driver = dispatch.find(str(view["taskId"]).partition(".")[0])
+        return driver is not None and dispatch.throttle.resting == 1
 
     await wait_until(look, _WITHIN_S, "the driver rests")
 

@@ -1,0 +1,116 @@
+"""What rules, hooks and the classifier say to a message before it goes to an agent, and the message as it may go.
+
+A hook may change the message. The rules judge both versions then, since no hook makes harmless what a rule forbids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from passerelle.a2a_mapping.inbound import ROLE_USER
+from passerelle.permission_bridge.cases import InboundCall, OutboundDelegation, describe_case
+from passerelle.permission_bridge.policy import PolicyFacts, evaluate
+from passerelle.permission_bridge.recorded_cases import state_case
+from passerelle.runtime.records.message_summary import read_text
+from passerelle.runtime.records.references import NOTHING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.facts import Ref, Scope
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.permission_bridge.cases import Case
+    from passerelle.permission_bridge.hooks.consultation import PolicyConsultation
+    from passerelle.permission_bridge.hooks.hooks import HookResults
+    from passerelle.permission_bridge.policy import Evaluation
+    from passerelle.permission_bridge.rules import Policy
+    from passerelle.runtime.records.references import Referred
+
+_STRICTNESS: Final = ("allow", "ask", "deny")
+_PLACES: Final = ("contextId", "taskId")
+
+
+@dataclass(frozen=True, slots=True)
+class SendCase:
+    """Where a message is to go, and in whose work. ``agent`` is the one that the caller asked."""
+
+    peer: str
+    agent: str
+    caller: str
+    tags: frozenset[str]
+    card_hash: str | None
+    scope: Scope
+    is_call: bool
+    """Whether it is the caller's call of the agent: a further attempt is none, unless the gateway chose another one."""
+
+    def make_case(self, message: JsonObject) -> OutboundDelegation:
+        """What the rules are asked."""
+        args: JsonObject = {"text": read_text(message), "message": message}
+        return OutboundDelegation(self.peer, self.caller, self.tags, self.card_hash, args)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedSend:
+    """What everybody said about one message, and the message as it may go.
+
+    ``is_other``: it names other tasks, and what stands there may be another thing when it goes, or names became tasks.
+    ``news``: the tasks that names have turned out to mean.
+    """
+
+    evaluations: tuple[Evaluation, ...]
+    heard: HookResults
+    message: JsonObject
+    is_other: bool = False
+    news: Referred = NOTHING
+
+    @property
+    def strictest(self) -> Evaluation:
+        """The one that counts."""
+        return max(self.evaluations, key=lambda one: _STRICTNESS.index(one.decision))
+
+    @property
+    def changed(self) -> bytes | None:
+        """The message as it is kept, where what the caller sent does not say it any more."""
+        is_other = self.is_other or self.heard.message is not None
+        return orjson.dumps(self.message) if is_other else None
+
+
+async def judge_send(
+    consulting: PolicyConsultation,
+    send: SendCase,
+    message: JsonObject,
+    mint: Callable[[str], str],
+    stored: Ref | None = None,
+) -> JudgedSend:
+    """What everybody says to one message; ``stored`` names its entry, where it stands there as it is."""
+    rules, now_ms = consulting.find_rules(), consulting.clock.now_ms()
+    evaluation_id = mint("eval")
+    given = describe_case(send.make_case(message), send.scope, evaluation_id, now_ms)
+    heard = await consulting.hooks.hear(
+        "before_delegate", rules, {**given, "message": message}, stored
+    )
+    sent = message if heard.message is None else _adopt(heard.message, message)
+    opinions = await consulting.hooks.classify(rules, {**given, "message": sent})
+    facts = PolicyFacts(evaluation_id, is_configured=True, heard=(*heard.said, *opinions))
+    found = [_evaluate(send.make_case(sent), facts, now_ms, rules)]
+    if sent is not message:
+        before = PolicyFacts(mint("eval"), is_configured=True)
+        found.append(_evaluate(send.make_case(message), before, now_ms, rules))
+    if send.is_call and rules.speaks_about("calls"):
+        called = InboundCall(send.caller, send.agent, send.tags)
+        found.append(_evaluate(called, PolicyFacts(mint("eval"), may_call=True), now_ms, rules))
+    return JudgedSend(tuple(found), heard, sent)
+
+
+def _evaluate(case: Case, facts: PolicyFacts, now_ms: int, rules: Policy) -> Evaluation:
+    return replace(evaluate(case, facts, now_ms, rules), case=state_case(case))
+
+
+def _adopt(changed: JsonObject, before: JsonObject) -> JsonObject:
+    """What a hook made of the message; whose it is and where it belongs is not the hook's to say."""
+    kept: JsonObject = {name: before[name] for name in ("messageId", *_PLACES) if name in before}
+    bare = {name: one for name, one in changed.items() if name not in _PLACES}
+    return {**bare, "role": before.get("role", ROLE_USER), **kept}

@@ -1,0 +1,152 @@
+"""What a question, its answer and a hook cost: how often the store and the agent are asked, and how much JSON there is.
+
+Counted, as in ``tests/integration/a2a/test_cost_of_a_message.py``. What follows by due rows and by the relay is not
+counted: nobody works at these here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from passerelle.a2a_mapping.members import object_at, text_at
+from passerelle.core.batch import Batch, PackedBatch
+from passerelle.core.payloads.approval import PermissionEvaluated
+from passerelle.core.payloads.governance import HookCompleted, HookStarted
+from passerelle.delegation.verification.walk import verify_store
+from passerelle.permission_bridge.hook_terms import HookTerms
+from passerelle.permission_bridge.rules import make_policy
+from tests.support.message_cost import measure
+
+if TYPE_CHECKING:
+    from passerelle.core.commands import TurnAccepted
+    from passerelle.core.wire.json import JsonObject
+    from tests.support.house import House
+    from tests.support.message_cost import Cost
+
+pytestmark = pytest.mark.anyio
+
+LONG_S: Final = 30.0
+QUESTION: Final = (2, 23, 2)
+"""Trips to the store, JSON written, JSON read."""
+ANSWER: Final = (7, 48, 3)
+HOOKED: Final = (3, 32, 2)
+HERE: Final = "tests.integration.delegation.test_cost_of_questions"
+
+
+def keep_silent(_given: JsonObject) -> None:
+    """A hook that has no say."""
+
+
+@dataclass
+class Talk:
+    """One question that is answered in words."""
+
+    house: House
+    asked: TurnAccepted | None = None
+
+    async def ask(self) -> None:
+        """Sends the message about which the agent asks."""
+        self.asked, answer = await self.house.talk("ask Which colour?")
+        assert _read_state(answer) == "TASK_STATE_INPUT_REQUIRED"
+
+    async def answer(self) -> None:
+        """Says what was asked for, and hears the end."""
+        assert self.asked is not None
+        accepted = await self.house.send("blue", task=self.asked.facade)
+        assert _read_state(await self.house.hear(accepted)) == "TASK_STATE_COMPLETED"
+
+
+def _read_state(answer: JsonObject) -> str:
+    return text_at(object_at(object_at(answer, "task"), "status"), "state")
+
+
+def _count(cost: Cost) -> tuple[int, int, int]:
+    return cost.store_calls, cost.written, cost.read
+
+
+@pytest.mark.requirement("CMD-14")
+async def test_a_question_and_its_answer_cost_what_they_did(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.timeouts = replace(house.timeouts, parked_poll_s=LONG_S, parked_poll_max_s=LONG_S)
+    for _ in range(3):
+        talk = Talk(house)
+        await talk.ask()
+        await talk.answer()
+    talk, looked = Talk(house), house.peer.count("GetTask")
+    asked = await measure(monkeypatch, talk.ask)
+    assert house.peer.count("GetTask") == looked, "the agent has just said that it waits"
+    answered = await measure(monkeypatch, talk.answer)
+    assert house.peer.count("GetTask") == looked + 1, "it is looked at before the answer is sent"
+    print(f"functions entered: {asked.functions}, {answered.functions}")  # noqa: T201  for who reads the counts
+    assert (_count(asked), _count(answered)) == (QUESTION, ANSWER)
+
+
+@pytest.mark.requirement("EXT-3")
+async def test_a_hook_that_has_no_say_costs_one_append_and_stores_no_message_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terms = HookTerms("scan", frozenset({"before_delegate"}), call=f"{HERE}:keep_silent")
+    house.rules = make_policy(hooks=(terms,))
+    for _ in range(3):
+        await house.talk("echo hello")
+    sent: list[TurnAccepted] = []
+
+    async def talk() -> None:
+        sent.append((await house.talk("echo hello"))[0])
+
+    cost = await measure(monkeypatch, talk)
+    print(f"functions entered: {cost.functions}")  # noqa: T201  for who reads the counts
+    assert _count(cost) == HOOKED
+    events = {type(one.fact.payload): one for one in await house.events(sent[0])}
+    started, evaluated = events[HookStarted].fact, events[PermissionEvaluated].fact.payload
+    record = await house.record(sent[0])
+    assert started.refs["input"].sequence == record.inputs[0]
+    assert started.refs["input"].blob is None
+    assert isinstance(events[HookCompleted].fact.payload, HookCompleted)
+    assert isinstance(evaluated, PermissionEvaluated)
+    assert [one.ref for one in evaluated.trail if one.source == "hook"] == ["scan"]
+    assert (await verify_store(house.store)).ok
+
+
+@pytest.mark.requirement("I9")
+@pytest.mark.parametrize("is_here", [True, False])
+async def test_the_row_of_an_answer_is_due_at_once_where_nobody_here_drives_its_task(
+    house: House, *, is_here: bool
+) -> None:
+    talk = Talk(house)
+    await talk.ask()
+    assert talk.asked is not None
+    if not is_here:
+        await house.restart()
+    owed: list[int] = []
+
+    async def note(batch: Batch | PackedBatch) -> None:
+        rows = batch.due if isinstance(batch, Batch) else ()
+        times = [one.at_ms for one in rows if one.member.startswith("return:")]
+        owed.extend(at_ms - house.clock.now_ms() for at_ms in times if at_ms is not None)
+
+    house.log.before_append = note
+    await house.send("blue", task=talk.asked.facade)
+    house.log.before_append = None
+    assert (5_000 < owed[0] <= 10_000) if is_here else (owed[0] <= 0), "a driver that breaks"
+
+
+@pytest.mark.requirement("I4")
+async def test_a_driver_that_is_handed_a_message_shows_what_would_be_read(house: House) -> None:
+    talk = Talk(house)
+    await talk.ask()
+    assert talk.asked is not None
+    house.peer.hold()
+    accepted = await house.send("blue", task=talk.asked.facade)
+    driver = house.parts.dispatch.find(talk.asked.task_id)
+    assert driver is not None
+    folded = await house.parts.contents.fold_task(await house.record(talk.asked))
+    assert driver.run.content == folded.task
+    assert driver.run.context.accepted == list(folded.accepted)
+    assert len(folded.accepted) == 2
+    house.peer.release_all()
+    assert _read_state(await house.hear(accepted)) == "TASK_STATE_COMPLETED"
