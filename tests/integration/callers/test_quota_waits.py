@@ -64,7 +64,7 @@ async def test_larger_quota_lets_go_on_what_waits_at_two_instances_each_once(rig
         shown = [(await act(ends[0], "GET", f"/v1/tasks/{one}"))["status"] for one in waiting]
         return shown == ["completed"] * 5 + ["waiting_resource"]
 
-    await wait_until(are_left, 15, "what the quota covers has gone on, in order")
+    await wait_until(are_left, 40, "what the quota covers has gone on, in order")
     texts = sorted(rig.peer.texts)
     assert texts == sorted(["covered", "covered", *(f"over {number}" for number in range(5))])
 
