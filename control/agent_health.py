@@ -189,8 +189,8 @@ class AgentWatch:
         now_ms, said = self.clock.now_ms(), orjson.dumps(seen) if seen else b""
         if said == self._told and (not said or now_ms - self._told_ms < _AGAIN_MS):
             return
-        report = orjson.dumps({"at": now_ms, "agents": seen})
-        await self.reports.put(self.name_instance(), report)
+        told = orjson.dumps({"at": now_ms, "agents": seen})
+        await self.reports.put(self.name_instance(), told)
         self._told, self._told_ms = said, now_ms
 
     async def _ask_others(

@@ -32,7 +32,8 @@ async def test_the_answer_counts_after_kills(tmp_path: Path) -> None:
             async def send(text: str, **members: object) -> Answer:
                 params = cast("Answer", caller.write(text))
                 params["message"] |= members
-                return (await caller.call("SendMessage", cast("JsonObject", params)))["task"]
+                answer = await caller.call("SendMessage", cast("JsonObject", params))
+                return cast("Answer", answer["task"])
 
             peer.hold()
             drawing = [asyncio.create_task(send(f"report {one}", contextId="c")) for one in "ab"]
