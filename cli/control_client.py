@@ -5,6 +5,7 @@ A store is open in one place only, so commands that look at a running gateway as
 
 from __future__ import annotations
 
+import json
 import os
 import ssl
 from dataclasses import dataclass
@@ -70,6 +71,16 @@ class ControlClient:
         """The answer of a query; a parameter that is a list is given once for each item."""
         return self._call("GET", path, params=params)
 
+    def get_lines(self, path: str) -> list[JsonObject]:
+        """The answer of a query that is a line for each thing, as JSON lines."""
+        answer = self._ask("GET", path, headers={"Accept": "application/jsonl"})
+        if not answer.is_success:
+            _read(answer)
+        try:
+            return [json.loads(line) for line in answer.content.splitlines()]
+        except ValueError:
+            raise RemoteError(f"{self.url} does not answer in JSON lines") from None
+
     def send(
         self,
         method: Literal["POST", "PUT", "PATCH", "DELETE"],
@@ -97,12 +108,26 @@ class ControlClient:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> JsonObject:
+        return _read(
+            self._ask(method, path, params=params, body=body, headers=headers, timeout_s=timeout_s)
+        )
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Json] | None = None,
+        body: JsonObject | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> httpx.Response:
         headers = {**(headers or {})}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token.get_secret_value()}"
         try:
             with httpx.Client(timeout=timeout_s, trust_env=False, verify=self.tls or True) as http:
-                answer = http.request(
+                return http.request(
                     method,
                     f"{self.url}{path}",
                     params=cast("QueryParamTypes | None", params),
@@ -114,7 +139,6 @@ class ControlClient:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             reason = str(error) or type(error).__name__
             raise RemoteError(f"no gateway answers at {self.url}: {reason}") from None
-        return _read(answer)
 
 
 def open_client(

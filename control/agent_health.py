@@ -6,6 +6,7 @@ what it knows itself and what those that are awake have told. No address or cred
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from passerelle.core.read_models.agent_health import (
 from passerelle.core.wire.codec import from_wire, to_wire
 from passerelle.core.wire.record import change
 from passerelle.core.wire.times import format_ms
+from passerelle.runtime.common.beat import until_beat
 from passerelle.runtime.common.refresh import NewsFollowing
 
 if TYPE_CHECKING:
@@ -163,7 +165,7 @@ class AgentWatch:
     @asynccontextmanager
     async def follow(self, log: FilteringBoundLogger) -> AsyncGenerator[None]:
         """Tells the others what is seen here, for the time of the block."""
-        telling = NewsFollowing("agent_reports", self.tell, None, log, lambda: TELL_S)
+        telling = NewsFollowing("agent_reports", self.tell, None, log, _find_round_s)
         async with telling.repeat():
             yield
 
@@ -202,6 +204,10 @@ class AgentWatch:
             return {}, True
         found = {who: _read_report(report, name) for who, report in said.items()}
         return {who: one for who, one in found.items() if one is not None}, False
+
+
+def _find_round_s() -> float:
+    return until_beat(asyncio.get_running_loop().time(), TELL_S)
 
 
 def _share(agents: WatchedAgents, name: str, report: CallReport, runs: int) -> AgentShare:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import quote
 
 import typer
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
 
 sessions: Final = make_group(
-    "Sessions: list, show, open, rename, interrupt, rollback, compact.", "sessions list"
+    "Sessions: list, show, open, rename, interrupt, rollback, compact, history.", "sessions list"
 )
 
 SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Id of the session.")]
@@ -128,6 +130,24 @@ def _describe_rollback(answer: JsonObject) -> Iterator[str]:
         yield f"left behind: {task}"
     for agent in texts_at(answer, "renewed"):
         yield f"new context at its next turn: {agent}"
+
+
+@add_verb(sessions, "sessions history th_2f… --json > history.jsonl")
+def history(
+    link: GatewayLink,
+    thread: Annotated[str, typer.Argument(metavar="THREAD", help="Id of the thread.")],
+) -> None:
+    """Show a conversation: what was said, answered and asked, and notices.
+
+    With --json each message is a line with an id of its own: a file to keep, and to add to.
+    """
+    link.refuse_forms()
+    for message in link.read_lines(f"/v1/streams/messages:{quote(thread, safe='')}/events"):
+        if link.as_json:
+            print(json.dumps(message))
+            continue
+        said = (text_at(message, "createdAt"), text_at(message, "role"))
+        link.tell(message, ["  ".join([*said, flatten(text_at(message, "text"), 400)])])
 
 
 @add_verb(sessions, "sessions compact th_2f… --to turn_2f… 'Two boats'", changes=True)

@@ -117,6 +117,10 @@ class GatewayLink:
         gateway = self.open()
         return gateway.get(expand_path(gateway, path), _leave_out(params or {}))
 
+    def read_lines(self, path: str) -> list[JsonObject]:
+        """The answer of a query that is a line for each thing."""
+        return self.open().get_lines(path)
+
     def post(
         self, path: str, body: Mapping[str, Json] | None = None, key: str | None = None
     ) -> JsonObject:
