@@ -21,7 +21,7 @@ _DRAWN: Final = "# Drawn from tools/alerts.yaml; `make generate` writes it.\n"
 _INTRODUCTION: Final = """# Runbook
 
 One section for each alert of [passerelle.rules.yaml](../../deploy/prometheus/passerelle.rules.yaml). Drawn from
-`tools/alerts.yaml`; `make generate` writes it. [Watching it](watching.md) says how rules and board are installed, and
+`tools/alerts.yaml`; `make generate` writes it. [Monitoring](watching.md) says how rules and board are installed, and
 [Metrics](README.md#metrics) what each metric counts.
 """
 
