@@ -395,7 +395,8 @@ class Run:
             content: JsonObject | None = self.content
             if said:
                 self.context.accepted = [*self.context.accepted, *said]
-                content = complete_history(settle_status(content), self.context.accepted)
+                settled = settle_status(self.content)
+                content = complete_history(settled, self.context.accepted)
             for frame in news.frames:
                 shown = fold(content, frame)
                 content = complete_history(shown, self.context.accepted) if shown else shown

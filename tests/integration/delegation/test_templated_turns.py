@@ -356,7 +356,7 @@ async def test_filled_turns_that_are_judged_are_those_that_would_be_decided(
     (plan,) = learnt.plans
     chance, turns = random.Random(6), house.parts.service.messages.turns  # noqa: S311  a seed that can be repeated
     under = (learnt.forms[0].samples[0].driver, 0)
-    wanted = ({"artifact": {"name": "result"}},)
+    wanted: tuple[JsonObject, ...] = ({"artifact": {"name": "result"}},)
     judged = replace(plan, gated=True) if is_gated else replace(plan, acceptance=wanted)
     command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
     assert is_templated(command, judged)
