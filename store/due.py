@@ -19,6 +19,7 @@ from passerelle.store.scripts import Script
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from passerelle.store.lua_script import ControlValue
     from passerelle.store.nodes import Nodes
 
 LEASE_ROWS: Final = "own:"
@@ -90,7 +91,10 @@ class RedisDueRows:
 
     async def hasten(self, shard: Shard, after_ms: Mapping[str, int]) -> int:
         """Has rows come in so many ms that are there and would come later; how many, by the last try."""
-        control = {"members": list(after_ms), "after": list(after_ms.values())}
+        control: dict[str, ControlValue] = {
+            "members": [*after_ms],
+            "after": [*after_ms.values()],
+        }
         return await self._nodes.run(_HASTEN, shard, [keys.due(shard)], control)
 
 
