@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, cast
 
 import orjson
 
+from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.read_models.archived import ArchiveContent
 from passerelle.core.read_models.task import show_record
 from passerelle.core.session.archived import ArchiveRef
 from passerelle.core.wire.codec import to_wire
+from passerelle.delegation.runs.same_work import read_fingerprint
 
 if TYPE_CHECKING:
     from passerelle.control.read_models import Models
@@ -46,13 +48,21 @@ class ArchivedSessions:
         # The first page has the tasks; those behind it have facts alone.
         named = [] if query.after else (await self.models.load_tasks(principal, ref.session_id))[0]
         whole = [await self.models.contents.name_artifacts(one) for one in named]
+        refs = [EntityRef(EntityKind.TASK, one.task_id) for one in whole]
+        held = await self.models.writes.load(refs) if refs else {}
         return to_wire(
             ArchiveContent(
                 ref=query.ref,
                 session_id=session.session_id,
                 sequence=ref.sequence,
                 in_memory=archive is None,
-                tasks=tuple(to_wire(show_record(one)) for one in whole),
+                tasks=tuple(
+                    {
+                        **to_wire(show_record(one)),
+                        "fingerprint": read_fingerprint(one, held[at].fields),
+                    }
+                    for at, one in zip(refs, whole, strict=True)
+                ),
                 events=tuple(cast("JsonObject", orjson.loads(one.data)) for one in events),
                 after=last if last < ref.sequence else None,
             )
