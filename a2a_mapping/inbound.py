@@ -187,14 +187,14 @@ def read_named(message: JsonObject) -> tuple[str, ...]:
     """The names of artifacts that a message is about, each once, as its caller writes them.
 
     Raises:
-        InvalidInput: they are no list of texts, or more than :data:`MOST_NAMED`.
+        InvalidInput: they are no list of texts, more than :data:`MOST_NAMED`, or one is empty.
     """
     metadata = object_at(message, "metadata")
     if NAMED not in metadata:
         return ()
     names = tuple(dict.fromkeys(read_texts(metadata, NAMED, "message.metadata.")))
-    if len(names) > MOST_NAMED:
-        raise InvalidInput(f"message.metadata.{NAMED}", f"at most {MOST_NAMED} names")
+    if len(names) > MOST_NAMED or not all(names):
+        raise InvalidInput(f"message.metadata.{NAMED}", f"at most {MOST_NAMED} names, none empty")
     return names
 
 

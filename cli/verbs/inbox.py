@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from passerelle.cli.verbs.answers import sign_answer
-from passerelle.cli.verbs.verb import GatewayLink, add_verb
+from passerelle.cli.verbs.verb import GatewayLink, add_verb, print_now
 
 if TYPE_CHECKING:
     from passerelle.cli.watch.inbox_watcher import InboxOutput
@@ -51,9 +50,4 @@ def _choose_output(*, as_json: bool) -> InboxOutput:
     console = Console()
     if not as_json and console.is_terminal and not console.is_dumb_terminal:
         return InboxScreen(console)
-    return InboxLines(_write, as_json)
-
-
-def _write(line: str) -> None:
-    print(line)
-    sys.stdout.flush()
+    return InboxLines(print_now, as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,8 +21,10 @@ from passerelle.cli.verbs.verb import (
     make_group,
     name_path,
     name_repeat,
+    print_now,
 )
 from passerelle.core.errors import InvalidInput
+from passerelle.core.wire.display import escape_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -139,6 +142,7 @@ def watch(
     It ends with status 0 when the job has completed, with 1 when it ended otherwise, and lasts through restarts of the
     gateway.
     """
+    link.refuse_forms()
     from passerelle.cli.watch.job_stream import follow_job
 
     status = ""
@@ -158,7 +162,8 @@ def _open_board(link: GatewayLink) -> AbstractContextManager[Callable[[JsonObjec
         def tell(answer: JsonObject) -> None:
             if not told or told[-1] != answer:
                 told[:] = [answer]
-                link.tell(answer, [_name_counts(answer)])
+                line = json.dumps(answer) if link.as_json else escape_text(_name_counts(answer))
+                print_now(line)
 
         return nullcontext(tell)
     from passerelle.cli.watch.job_bar import JobBar

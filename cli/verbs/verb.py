@@ -160,6 +160,11 @@ class GatewayLink:
             print(escape_text(line.replace("\n", " ")))
 
 
+def print_now(line: str) -> None:
+    """Prints one line of what goes on: a program behind a pipe gets it at once."""
+    print(line, flush=True)
+
+
 def name_path(*steps: str) -> str:
     """A path out of fixed steps and ids; an id cannot lead anywhere else."""
     first, *rest = steps

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from passerelle.cli.verbs.short_ids import expand_id
-from passerelle.cli.verbs.verb import GatewayLink, add_verb
+from passerelle.cli.verbs.verb import GatewayLink, add_verb, print_now
 
 if TYPE_CHECKING:
     from passerelle.cli.watch.watcher import BoardOutput
@@ -69,9 +68,4 @@ def _choose_output(*, as_json: bool, with_owners: bool) -> BoardOutput:
     console = Console()
     if not as_json and console.is_terminal and not console.is_dumb_terminal:
         return Screen(console, with_owners)
-    return Lines(_write, as_json, with_owners)
-
-
-def _write(line: str) -> None:
-    print(line)
-    sys.stdout.flush()
+    return Lines(print_now, as_json, with_owners)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import sys
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -12,6 +16,8 @@ from tests.support.command import run_command
 from tests.support.processes import AGENT
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.waiting import wait_until
+
+COMMAND: Final = str(Path(sys.executable).with_name("passerelle"))
 
 pytestmark = pytest.mark.anyio
 
@@ -73,6 +79,8 @@ async def test_a_job_is_submitted_watched_and_tried_again(
     assert failed.split()[:3] == ["2", "failed", "2"]
     shown = (await run_command(gateway, "jobs", "show", job)).out
     assert "completed  2" in shown
+    wrong = await run_command(gateway, "jobs", "watch", job, "-o", "name")
+    assert wrong.status == ExitStatus.CALLER
     bulk = ("tasks", "bulk", "retry", "--status", "failed", "--agent", AGENT)
     wrong = await run_command(gateway, *bulk, "--expect", "7")
     assert wrong.status == ExitStatus.CALLER
@@ -80,3 +88,27 @@ async def test_a_job_is_submitted_watched_and_tried_again(
     refused = await run_command(gateway, "jobs", "cancel", job)
     assert refused.status == ExitStatus.CALLER
     assert len(peer.texts) == 4
+
+
+async def test_a_program_behind_a_pipe_gets_each_change_of_a_job_as_a_line_at_once(
+    gateway: GatewayProcess, peer: ScriptedPeer
+) -> None:
+    peer.hold()
+    words = ("submit", "Batch", AGENT, "--text", "echo one", "--text", "echo two")
+    job = (await run_command(gateway, "jobs", *words)).lines[0].split("  ")[0]
+    told = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
+    watching = await asyncio.create_subprocess_exec(
+        COMMAND, "jobs", "watch", job, "--json", *told, stdout=asyncio.subprocess.PIPE
+    )
+    assert watching.stdout is not None
+    try:
+        first = json.loads(await asyncio.wait_for(watching.stdout.readline(), 20))
+        assert (first["jobId"], first["status"]) == (job, "running")
+        peer.release_all()
+        rest = (await asyncio.wait_for(watching.stdout.read(), 20)).splitlines()
+        assert json.loads(rest[-1])["status"] == "completed"
+        assert await asyncio.wait_for(watching.wait(), 20) == 0
+    finally:
+        if watching.returncode is None:
+            watching.kill()
+            await watching.wait()

@@ -242,7 +242,7 @@ async def test_a_client_of_0_3_is_asked_in_its_own_words(rig: Rig) -> None:
     assert len(find_sent(rig)) == 1
 
 
-@pytest.mark.parametrize("names", ["boat", [1], [f"n{number}" for number in range(9)]])
+@pytest.mark.parametrize("names", ["boat", [1], [NAME, ""], [f"n{number}" for number in range(9)]])
 async def test_names_that_are_none_are_refused(rig: Rig, names: Json) -> None:
     metadata: Json = {NAMED: names}
     error = await rig.refuse("SendMessage", rig.message("hello", metadata=metadata))
