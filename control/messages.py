@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from passerelle.core.routing.table import Route
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_runs import Begun
-    from passerelle.delegation.runs.agent_queues import AgentQueues, LimitedPeer
+    from passerelle.delegation.runs.admission import LimitedPeer
+    from passerelle.delegation.runs.agent_queues import AgentQueues
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.follow_ups import FollowUps
     from passerelle.delegation.runs.holds import QueueHold
@@ -246,7 +247,7 @@ class Messages:
         if taken is not None:
             return taken, None
         charge = FREE
-        admitted = None if plan.hold else await self.queues.admit(agent, peer)
+        admitted = None if plan.hold else await self.queues.admission.admit(agent, peer)
         place = None if isinstance(admitted, str) else admitted
         try:
             if isinstance(admitted, str):
@@ -284,7 +285,7 @@ class Messages:
             PeerUnavailable: it takes none.
         """
         try:
-            self.queues.refuse_drained(agent)
+            self.queues.admission.refuse_drained(agent)
         except PeerUnavailable:
             taken = await self.turns.find_repeat(request)
             if taken is None:
@@ -295,7 +296,7 @@ class Messages:
     async def _explain(self, agent: str, cause: QueueCause, command: SubmitTurn) -> QueueHold:
         """Why a message waits, with what its request says beside it."""
         configuration = object_at(command.params or {}, "configuration")
-        return await self.queues.explain(
+        return await self.queues.admission.explain(
             agent,
             cause,
             _read_options(command),
@@ -318,13 +319,13 @@ class Messages:
         Raises:
             UncoveredError: it does not wait.
         """
-        charged = await self.queues.charge(principal, agent)
+        charged = await self.queues.admission.charge(principal, agent)
         if not isinstance(charged, Shortage):
             return change(plan, facts=(*plan.facts, *charged.facts)), charged
         hold = None
         if may_wait:
             configuration = object_at(command.params or {}, "configuration")
-            hold = await self.queues.explain_shortage(
+            hold = await self.queues.admission.explain_shortage(
                 principal,
                 agent,
                 charged,

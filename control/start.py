@@ -68,7 +68,8 @@ if TYPE_CHECKING:
     from passerelle.core.session.thread import SubmitMessage
     from passerelle.core.task.requests import StartTask, TaskChanged
     from passerelle.core.wire.json import JsonObject
-    from passerelle.delegation.runs.agent_queues import AgentQueues, LimitedPeer
+    from passerelle.delegation.runs.admission import LimitedPeer
+    from passerelle.delegation.runs.agent_queues import AgentQueues
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.plan import Delegation, Planner
     from passerelle.delegation.runs.turns import Turns
@@ -251,13 +252,13 @@ class Starting:
             referred=referred,
             ground=object(),
         )
-        self.queues.refuse_drained(agent)
+        self.queues.admission.refuse_drained(agent)
         plan, charge = await self._charge(principal, agent, plan, may_wait=target.may_wait)
         place: SendPlace | None = None
         try:
-            admitted = None if plan.hold else await self.queues.admit(agent, peer)
+            admitted = None if plan.hold else await self.queues.admission.admit(agent, peer)
             if isinstance(admitted, str):
-                plan = change(plan, hold=await self.queues.explain(agent, admitted))
+                plan = change(plan, hold=await self.queues.admission.explain(agent, admitted))
             else:
                 place = admitted
             _check_constraints(owned.record, agent, plan)
@@ -289,12 +290,12 @@ class Starting:
         """
         if not self.planning.charges:
             return plan, FREE
-        charged = await self.queues.charge(principal, agent)
+        charged = await self.queues.admission.charge(principal, agent)
         if not isinstance(charged, Shortage):
             return change(plan, facts=(*plan.facts, *charged.facts)), charged
         hold = None
         if may_wait:
-            hold = await self.queues.explain_shortage(principal, agent, charged)
+            hold = await self.queues.admission.explain_shortage(principal, agent, charged)
         if hold is None:
             raise UncoveredError(charged)
         return change(plan, hold=hold, facts=(*plan.facts, charged.fact)), FREE

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.principal import Principal
     from passerelle.core.read_models.capabilities import CapabilityPage
-    from passerelle.delegation.runs.agent_queues import LimitedPeer
+    from passerelle.delegation.runs.admission import LimitedPeer
     from passerelle.delegation.runs.peer_profile import PeerTerms
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.common.sealer import Sealer

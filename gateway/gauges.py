@@ -36,7 +36,9 @@ def watch(gateway: Gateway) -> None:
     memory = gateway.store.memory
     gateway.metrics.store.memory_share.set_function(lambda: memory.fullest.share)
     gateway.metrics.store.primaries_alone.set_function(lambda: len(replicas.alone))
-    gateway.metrics.look(watch_agents(gateway.peers, gateway.parts.queues.pauses.find_state))
+    gateway.metrics.look(
+        watch_agents(gateway.peers, gateway.parts.queues.admission.pauses.find_state)
+    )
 
 
 def watch_memory(metrics: Metrics, room: MemoryRoom) -> None:

@@ -1,11 +1,9 @@
-"""The outgoing queues of agents at work: who has to wait, and whose turn it is (TR-8, MK-6, ST-3).
+"""The outgoing queues of agents at work: whose turn it is (TR-8, MK-6, ST-3).
 
-An attempt waits where its agent is paused, where it has as many sends under way as its limits allow, and where others
-wait already; and where a quota of its caller does not cover it, in a line of that caller. For each agent, or line, at
-which somebody waits, as far as is known here, one loop takes a place of the limit, then the task whose turn it is, and
-begins it with that place. So all instances pull from one queue, in its order, and never beyond the limit. An instance
-learns that somebody waits when it puts a task in line, when it starts, when an agent is resumed, and by the due row of
-each task that waits.
+For each agent, or other line, at which somebody waits, as far as is known here, one loop takes a place of the limit,
+then the task whose turn it is, and begins it with that place. So all instances pull from one queue, in its order, and
+never beyond the limit. An instance learns that somebody waits when it puts a task in line, when it starts, when an
+agent is resumed, and by the due row of each task that waits.
 """
 
 from __future__ import annotations
@@ -13,21 +11,19 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.agent_name import find_base
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import (
     NotFound,
     PasserelleError,
-    PeerUnavailable,
     StoreUnavailable,
     WriteConflict,
 )
 from passerelle.core.ids import shard_of
-from passerelle.core.peer import Peer, SendPlace
+from passerelle.core.peer import SendPlace
 from passerelle.core.ports.due import DueRow
-from passerelle.core.ports.queues import WaitingTask
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord, waits_for_quota, waits_for_turn
 from passerelle.core.task.status import ENDED, Status
@@ -39,7 +35,15 @@ from passerelle.delegation.runs.holds import (
     QueueHold,
     find_look_ms,
 )
-from passerelle.delegation.runs.quota_waits import LINE, MOST_WAITING, make_hold, name_line
+from passerelle.delegation.runs.queue_lines import (
+    BEGUN_MS,
+    THREAD,
+    find_place,
+    find_quota_pause_s,
+    find_turn_pause_s,
+    name_waiting_line,
+)
+from passerelle.delegation.runs.quota_waits import LINE, make_hold, name_line
 from passerelle.delegation.runs.run import RunMovedError
 from passerelle.runtime.limits.costs import FREE, Shortage
 
@@ -48,52 +52,18 @@ if TYPE_CHECKING:
 
     from passerelle.core.decision import Held
     from passerelle.core.ids import Shard
-    from passerelle.core.payloads.task import QueueCause
     from passerelle.core.ports.queues import QueueStore
-    from passerelle.core.principal import Principal
     from passerelle.core.task.record import QueuedAttempt
-    from passerelle.core.wire.json import JsonObject
+    from passerelle.delegation.runs.admission import Admission, LimitedPeer
     from passerelle.delegation.runs.queued_attempts import QueuedAttempts
     from passerelle.delegation.runs.quota_waits import QuotaWaits
     from passerelle.runtime.limits.costs import Charge
-    from passerelle.runtime.limits.pauses import AgentPauses
 
 _LOOK_S: Final = 0.05
 """Between two tries to get a place, where nobody says that there is one."""
 _AWAY_S: Final = 1.0
-_TURN_S: Final = (0.5, 15.0)
-"""Between two looks whether a context rests, where nobody says so: shortest, longest."""
-_SAME_LOOKS: Final = 20
-_THREAD: Final = "thread:"
-_SHORTEST_S: Final = 1.0
-_LONGEST_S: Final = 30.0
-"""Between two tries to charge a quota that is used up. Other instances may hold some of it that they do not need."""
-_BEGUN_MS: Final = 50
-_LAST_MS: Final = 10**15 - 1
 _SEND_S: Final = 2.0
 """How long the next one waits for the send of the one before to begin, so that an agent is told in order."""
-DRAIN_RETRY_S: Final = 60
-
-
-def _name_line(record: TaskRecord, queued: QueuedAttempt) -> str:
-    if queued.cause == "quota":
-        return name_line(record.owner)
-    return queued.queue if queued.cause == "turn" else find_base(queued.attempt.worker.peer)
-
-
-def find_turn_pause_s(looks: int) -> float:
-    """Until the next look at a context that was at work each of so many times: a turn in it may wait for days."""
-    shortest_s, longest_s = _TURN_S
-    return min(shortest_s * (1 << min(looks // _SAME_LOOKS, 8)), longest_s)
-
-
-def _find_place(record: TaskRecord, queued: QueuedAttempt) -> WaitingTask:
-    """Turns of a context go by time; of those that were promoted the last one is first."""
-    if queued.cause != "turn":
-        return WaitingTask(record.task_id, record.owner, record.priority, parse_ms(queued.since))
-    if queued.promoted_ms is None:
-        return WaitingTask(record.task_id, record.owner, 0, parse_ms(queued.since))
-    return WaitingTask(record.task_id, record.owner, 1, _LAST_MS - queued.promoted_ms)
 
 
 def _leave_nothing() -> None:
@@ -108,36 +78,17 @@ async def _await_send(place: SendPlace) -> None:
             await begins.wait()
 
 
-class LimitedPeer(Peer, Protocol):
-    """A peer whose sends are limited."""
-
-    @property
-    def has_slots(self) -> bool:
-        """Whether only so many sends may be under way at once."""
-        ...
-
-    def reserve_now(self) -> SendPlace | None:
-        """``reserve`` without asking anybody; None does not say that there is none."""
-        ...
-
-    async def reserve(self) -> SendPlace | None:
-        """A place among its sends; None: there is none now."""
-        ...
-
-
 @dataclass(slots=True)
 class AgentQueues:
     """Has attempts wait, and begins them in turn."""
 
-    store: QueueStore
-    pauses: AgentPauses
+    admission: Admission
     attempts: QueuedAttempts
     find_peer: Callable[[str], LimitedPeer]
     extend: Callable[[Shard, DueRow, int], Awaitable[object]]
     """Keeps a claimed row hidden for so many ms."""
-    quotas: QuotaWaits
-    _waiting: set[str] = field(default_factory=set[str])
-    """Agents at which somebody waits, as far as is known here."""
+    store: QueueStore = field(init=False)
+    quotas: QuotaWaits = field(init=False)
     _pulling: dict[str, asyncio.Event] = field(default_factory=dict[str, "asyncio.Event"])
     """By agent what wakes its loop."""
     _unused: dict[str, str] = field(default_factory=dict[str, str])
@@ -148,116 +99,14 @@ class AgentQueues:
     """By task what wakes those who wait for its answer here."""
 
     def __post_init__(self) -> None:
-        self.pauses.listen(self.pull)
+        self.store, self.quotas = self.admission.store, self.admission.quotas
+        self.admission.pauses.listen(self.pull)
         self.attempts.dispatch.runs.on_left = self.on_left
-
-    def find_pause(self, agent: str) -> QueueCause | None:
-        """Why an attempt at an agent may not begin now, whatever its limits; nobody is asked."""
-        pause = self.pauses.find(agent)
-        if pause is None:
-            return None
-        return "draining" if pause.state == "draining" else "paused"
-
-    async def admit(self, agent: str, peer: LimitedPeer) -> QueueCause | SendPlace | None:
-        """Whether an attempt may begin now: why not, or the place that it has among the sends, if it needs one.
-
-        Only an agent whose slots are bounded costs more than a look at memory, and only where the block of this
-        instance is empty, as its send would.
-
-        Raises:
-            StoreUnavailable: nobody knows how many sends others have under way.
-        """
-        cause = self.find_pause(agent)
-        if cause is not None:
-            return cause
-        if self._waiting and find_base(agent) in self._waiting:
-            return "capacity"
-        if not peer.has_slots:
-            return None
-        return peer.reserve_now() or await peer.reserve() or "capacity"
-
-    async def explain(
-        self,
-        agent: str,
-        cause: QueueCause,
-        send_options: JsonObject | None = None,
-        *,
-        answers_at_once: bool = False,
-    ) -> QueueHold:
-        """The same for people and for the record, with the place in line that it would get.
-
-        Raises:
-            StoreUnavailable: nobody knows how many wait.
-        """
-        if cause == "capacity":
-            self._waiting.add(find_base(agent))
-        [count] = await self.store.count([find_base(agent)])
-        pause = self.pauses.find(agent)
-        reason = None if pause is None else pause.reason
-        return QueueHold(
-            agent, cause, count + 1, reason, send_options, answers_at_once=answers_at_once
-        )
-
-    async def charge(self, principal: Principal, agent: str) -> Charge | Shortage:
-        """Charges a message that is to begin now; one of a caller whose messages wait for a quota goes behind them.
-
-        Only where that is known here the store is asked for more than the quota itself.
-
-        Raises:
-            StoreUnavailable: nobody can tell.
-        """
-        line, known = name_line(principal.key), self.quotas.find_before(principal.key)
-        if known is not None:
-            if await self.store.count([line]) != [0]:
-                return known
-            self.quotas.forget(line)
-        return await self.quotas.take(principal, agent)
-
-    async def explain_shortage(
-        self,
-        principal: Principal,
-        agent: str,
-        shortage: Shortage,
-        send_options: JsonObject | None = None,
-        *,
-        answers_at_once: bool = False,
-    ) -> QueueHold | None:
-        """Why a message waits that a quota does not cover, with its place in line; None: it does not wait.
-
-        Raises:
-            StoreUnavailable: nobody knows how many wait.
-        """
-        if not shortage.is_waited_for:
-            return None
-        line = name_line(principal.key)
-        [count] = await self.store.count([line])
-        if count >= MOST_WAITING:
-            return None
-        now_ms = self.attempts.dispatch.writes.clock.now_ms()
-        is_behind = self.quotas.find(line) is shortage and shortage.till_ms <= now_ms
-        self.quotas.note(line, shortage)
-        return make_hold(
-            agent,
-            shortage,
-            count + 1,
-            send_options,
-            is_behind=is_behind,
-            answers_at_once=answers_at_once,
-        )
 
     def look_at_quotas(self) -> None:
         """Has messages go on that quotas cover by now, whoever put them in line: quotas may be others."""
         for line in self.quotas.lines:
             self.pull(line)
-
-    def refuse_drained(self, agent: str) -> None:
-        """Raises PeerUnavailable where an agent takes no new work."""
-        if self.find_pause(agent) == "draining":
-            raise PeerUnavailable(
-                f"agent {find_base(agent)!r} takes no new work: it is being drained",
-                retry_after_s=DRAIN_RETRY_S,
-                agent=agent,
-            )
 
     async def enter(self, record: TaskRecord) -> None:
         """Puts a task in line that is stored as queued; where the store is away its due row does it."""
@@ -276,8 +125,8 @@ class AgentQueues:
 
     async def _add(self, record: TaskRecord, queued: QueuedAttempt) -> int:
         """How many wait in the line with it then, 0 where the store is away."""
-        base = _name_line(record, queued)
-        task = _find_place(record, queued)
+        base = name_waiting_line(record, queued)
+        task = find_place(record, queued)
         try:
             added = await self.store.add(base, task)
         except StoreUnavailable as error:
@@ -300,24 +149,25 @@ class AgentQueues:
         if known is not None:
             known.set()
             return
-        self._waiting.add(agent)
-        if self.pauses.find(agent) is None and not self.attempts.dispatch.runs.is_draining:
+        self.admission.waiting.add(agent)
+        if (
+            self.admission.pauses.find(agent) is None
+            and not self.attempts.dispatch.runs.is_draining
+        ):
             self._pulling[agent] = asyncio.Event()
             self.attempts.dispatch.detach(self._pull(agent))
 
     def on_left(self, agent: str, thread_id: str) -> None:
         """A run at an agent is not driven here any more: there may be a place, and its context may rest."""
         if self._pulling:
-            for line in (find_base(agent), f"{_THREAD}{thread_id}"):
+            for line in (find_base(agent), f"{THREAD}{thread_id}"):
                 known = self._pulling.get(line)
                 if known is not None:
                     known.set()
 
     async def list_waiting(self, thread_id: str) -> tuple[str, ...]:
         """The turns that wait in a context, in their order."""
-        return await self.attempts.list_turns(
-            await self.store.list_waiting(f"{_THREAD}{thread_id}")
-        )
+        return await self.attempts.list_turns(await self.store.list_waiting(f"{THREAD}{thread_id}"))
 
     async def on_due(
         self,
@@ -340,7 +190,7 @@ class AgentQueues:
                 if self.quotas.spending is not None and self.quotas.spending.has_quotas:
                     await self.store.drop(name_line(record.owner), row.entity)
                 if record.thread_id is not None:
-                    await self.store.drop(f"{_THREAD}{record.thread_id}", row.entity)
+                    await self.store.drop(f"{THREAD}{record.thread_id}", row.entity)
                     await self.attempts.leave_line(
                         record, await self.list_waiting(record.thread_id)
                     )
@@ -358,7 +208,7 @@ class AgentQueues:
         if queued.until is not None:
             left_ms = parse_ms(queued.until) - now_ms
             # Not before that, by whatever clock it is judged.
-            return min(left_ms + _BEGUN_MS, LONGEST_LOOK_MS) if left_ms > 0 else FIRST_LOOK_MS
+            return min(left_ms + BEGUN_MS, LONGEST_LOOK_MS) if left_ms > 0 else FIRST_LOOK_MS
         waited_ms, is_paused = now_ms - parse_ms(queued.since), self._is_paused(queued)
         return find_look_ms(waited_ms, waiting, is_paused=is_paused)
 
@@ -366,7 +216,7 @@ class AgentQueues:
         """Whether it waits in the line of an agent that is paused."""
         if queued.cause in {"turn", "quota"}:
             return False
-        return self.find_pause(queued.attempt.worker.peer) is not None
+        return self.admission.find_pause(queued.attempt.worker.peer) is not None
 
     async def _tell_anew(self, record: TaskRecord, queued: QueuedAttempt, now_ms: int) -> None:
         """Says until when a message waits from now on, where its time has come and others have used up the quota."""
@@ -379,7 +229,10 @@ class AgentQueues:
 
     async def _pull(self, agent: str) -> None:
         try:
-            while self.pauses.find(agent) is None and not self.attempts.dispatch.runs.is_draining:
+            while (
+                self.admission.pauses.find(agent) is None
+                and not self.attempts.dispatch.runs.is_draining
+            ):
                 try:
                     if not await self._pull_one(agent):
                         return
@@ -391,7 +244,7 @@ class AgentQueues:
 
     async def _pull_one(self, agent: str) -> bool:
         """Begins the next attempt at an agent, or waits for a place; False: nobody waits."""
-        if agent.startswith(_THREAD):
+        if agent.startswith(THREAD):
             return await self._pull_turn(agent)
         if agent.startswith(LINE):
             return await self._pull_paid(agent)
@@ -406,7 +259,7 @@ class AgentQueues:
             if task_id is None:
                 # Somebody may have come while nobody was found.
                 if not news.is_set():
-                    self._waiting.discard(agent)
+                    self.admission.waiting.discard(agent)
                 return news.is_set()
             if await self._begin(task_id, place):
                 begun, place = place, None
@@ -426,7 +279,7 @@ class AgentQueues:
         names = await self.store.list_waiting(line, 1)
         if not names:
             if not news.is_set():
-                self._waiting.discard(line)
+                self.admission.waiting.discard(line)
                 self.quotas.forget(line)
             return news.is_set()
         # It stays first until it is stored that it goes on, so nobody who comes meanwhile takes its place.
@@ -434,24 +287,18 @@ class AgentQueues:
         if waits_for_quota(record) and name_line(record.owner) == line:
             charged = await self.quotas.pay(record)
             if isinstance(charged, Shortage):
+                clock = self.admission.clock
                 self.quotas.note(line, charged)
-                await self._rest(line, self._find_pause_s(record, charged))
+                await self._rest(line, find_quota_pause_s(record, charged, clock.now_ms()))
                 return True
             await self._go_on_paid(record, charged, None)
         # Where it could not begin its due row puts it in line again.
         await self.store.drop(line, names[0])
         return True
 
-    def _find_pause_s(self, record: TaskRecord, shortage: Shortage) -> float:
-        """Until the next try to charge a message: it is the next period, or others have given something back."""
-        queued, now_ms = record.queued, self.attempts.dispatch.writes.clock.now_ms()
-        waited_ms = 0 if queued is None else now_ms - parse_ms(queued.since)
-        pause_s = min(max(waited_ms / 1000, _SHORTEST_S), _LONGEST_S)
-        return min(pause_s, (shortage.till_ms - now_ms + _BEGUN_MS) / 1000)
-
     async def _pull_turn(self, line: str) -> bool:
         """Starts the next turn of a context once it rests; False: none waits."""
-        thread_id = line.removeprefix(_THREAD)
+        thread_id = line.removeprefix(THREAD)
         if await self._is_busy(thread_id):
             looks = self._looks[line] = self._looks.get(line, 0) + 1
             await self._rest(line, find_turn_pause_s(looks))
@@ -461,7 +308,7 @@ class AgentQueues:
         news.clear()
         names = await self.store.list_waiting(line)
         if not names:
-            self._waiting.discard(line)
+            self.admission.waiting.discard(line)
             return news.is_set()
         # It stays first until it is stored that it starts: whoever fails, or dies, before that lets nobody past it.
         record = await self.attempts.dispatch.read_task(names[0])
@@ -519,11 +366,11 @@ class AgentQueues:
         """Whether a task has begun whose turn has come, or waits for its agent from now on."""
         agent = record.peer or ""
         try:
-            admitted = await self.admit(agent, self.find_peer(agent))
+            admitted = await self.admission.admit(agent, self.find_peer(agent))
         except NotFound:
             admitted = None
         if isinstance(admitted, str):
-            hold = await self.explain(agent, admitted)
+            hold = await self.admission.explain(agent, admitted)
             return await self._move_on(record.task_id, hold, behind, charged)
         return await self._begin_turn(record.task_id, admitted, behind, charged)
 

@@ -84,9 +84,9 @@ class Retries:
             broken = ErrorDetail("constraint", ErrorCategory.POLICY, obstacle, source=peer.name)
             await fail_owed(run, broken, claim)
             return True
-        admitted = await self.queues.admit(peer.name, peer)
+        admitted = await self.queues.admission.admit(peer.name, peer)
         if isinstance(admitted, str):
-            hold = await self.queues.explain(peer.name, admitted)
+            hold = await self.queues.admission.explain(peer.name, admitted)
             attempt = self._describe(run, card, peer.name, await self._find_thread(run))
             await self.queues.attempts.hold(run, attempt, hold, claim)
             await self.queues.enter(run.record)

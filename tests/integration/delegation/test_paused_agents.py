@@ -104,12 +104,14 @@ async def test_what_waits_goes_on_in_its_order_through_a_restart(house: House) -
 async def test_each_instance_goes_by_what_one_was_told(house: House) -> None:
     await pause(house, reason="later")
     await house.start()
-    assert house.parts.queues.pauses.find("echo") is None
+    assert house.parts.queues.admission.pauses.find("echo") is None
     await house.parts.pausing.refresh()
-    found = house.parts.queues.pauses.find("echo")
+    found = house.parts.queues.admission.pauses.find("echo")
     assert found is not None
     assert (found.state, found.by, found.reason) == ("paused", OWNER.id, "later")
-    assert house.parts.queues.pauses.find("echo/acme") == found, "its tenants are paused with it"
+    assert house.parts.queues.admission.pauses.find("echo/acme") == found, (
+        "its tenants are paused with it"
+    )
 
 
 async def test_what_waits_can_be_cancelled_and_is_never_sent(house: House) -> None:
@@ -327,7 +329,7 @@ async def test_agent_that_is_configured_no_more_ends_what_waits(house: House) ->
     await pause(house)
     waits = await house.send("hello")
     house.registry.replace([])
-    house.parts.queues.pauses.take({})
+    house.parts.queues.admission.pauses.take({})
     await house.come_due("queued", waits.task_id, after_ms=0)
     record = await house.until(waits, Status.FAILED)
     assert record.last_error is not None
@@ -394,7 +396,7 @@ async def test_who_may_not_pause_an_agent(house: House) -> None:
     stranger = Principal("eve", tenant="elsewhere", kind="person", scopes=frozenset(AccessScope))
     with pytest.raises(Forbidden):
         await house.service.execute(stranger, PauseAgent("echo"), None)
-    assert house.parts.queues.pauses.find("echo") is None
+    assert house.parts.queues.admission.pauses.find("echo") is None
 
 
 async def test_change_is_one_fact_however_often_it_is_asked_for(house: House) -> None:

@@ -26,7 +26,7 @@ from passerelle.core.task.requests import (
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.times import format_ms
-from passerelle.delegation.runs import agent_queues
+from passerelle.delegation.runs import admission
 from passerelle.delegation.runs.quota_waits import name_line
 from passerelle.runtime.limits.account import PeriodName, Quota, find_period
 from passerelle.runtime.limits.costs import Price, Spending
@@ -162,7 +162,7 @@ async def test_what_no_period_covers_and_what_are_too_many_is_refused(
         await house.send("never")
     await have_quota(house, calls(1))
     await house.talk("covered")
-    monkeypatch.setattr(agent_queues, "MOST_WAITING", 1)
+    monkeypatch.setattr(admission, "MOST_WAITING", 1)
     await house.send("waits", wait="none")
     with pytest.raises(Limited, match="quota"):
         await house.send("one too many")

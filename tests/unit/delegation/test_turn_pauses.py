@@ -1,6 +1,6 @@
 """How often a context is looked at in which turns wait."""
 
-from passerelle.delegation.runs.agent_queues import find_turn_pause_s
+from passerelle.delegation.runs.queue_lines import find_turn_pause_s
 
 
 def test_context_that_is_at_work_for_long_is_looked_at_less_and_less_often() -> None:

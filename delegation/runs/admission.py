@@ -1,0 +1,160 @@
+"""Whether an attempt may begin now, and why it waits where it may not.
+
+An attempt waits where its agent is paused, where it has as many sends under way as its limits allow, and where others
+wait already; and where a quota of its caller does not cover it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from passerelle.core.agent_name import find_base
+from passerelle.core.errors import PeerUnavailable
+from passerelle.core.peer import Peer, SendPlace
+from passerelle.delegation.runs.holds import QueueHold
+from passerelle.delegation.runs.quota_waits import MOST_WAITING, make_hold, name_line
+
+if TYPE_CHECKING:
+    from passerelle.core.payloads.task import QueueCause
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.ports.queues import QueueStore
+    from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.delegation.runs.quota_waits import QuotaWaits
+    from passerelle.runtime.limits.costs import Charge, Shortage
+    from passerelle.runtime.limits.pauses import AgentPauses
+
+DRAIN_RETRY_S: Final = 60
+
+
+class LimitedPeer(Peer, Protocol):
+    """A peer whose sends are limited."""
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether only so many sends may be under way at once."""
+        ...
+
+    def reserve_now(self) -> SendPlace | None:
+        """``reserve`` without asking anybody; None does not say that there is none."""
+        ...
+
+    async def reserve(self) -> SendPlace | None:
+        """A place among its sends; None: there is none now."""
+        ...
+
+
+@dataclass(slots=True)
+class Admission:
+    """Lets attempts begin, or says for what they wait."""
+
+    store: QueueStore
+    pauses: AgentPauses
+    quotas: QuotaWaits
+    clock: Clock
+    waiting: set[str] = field(default_factory=set[str])
+    """Agents, and other lines, at which somebody waits, as far as is known here."""
+
+    def find_pause(self, agent: str) -> QueueCause | None:
+        """Why an attempt at an agent may not begin now, whatever its limits; nobody is asked."""
+        pause = self.pauses.find(agent)
+        if pause is None:
+            return None
+        return "draining" if pause.state == "draining" else "paused"
+
+    async def admit(self, agent: str, peer: LimitedPeer) -> QueueCause | SendPlace | None:
+        """Whether an attempt may begin now: why not, or the place that it has among the sends, if it needs one.
+
+        Only an agent whose slots are bounded costs more than a look at memory, and only where the block of this
+        instance is empty, as its send would.
+
+        Raises:
+            StoreUnavailable: nobody knows how many sends others have under way.
+        """
+        cause = self.find_pause(agent)
+        if cause is not None:
+            return cause
+        if self.waiting and find_base(agent) in self.waiting:
+            return "capacity"
+        if not peer.has_slots:
+            return None
+        return peer.reserve_now() or await peer.reserve() or "capacity"
+
+    async def explain(
+        self,
+        agent: str,
+        cause: QueueCause,
+        send_options: JsonObject | None = None,
+        *,
+        answers_at_once: bool = False,
+    ) -> QueueHold:
+        """The same for people and for the record, with the place in line that it would get.
+
+        Raises:
+            StoreUnavailable: nobody knows how many wait.
+        """
+        if cause == "capacity":
+            self.waiting.add(find_base(agent))
+        [count] = await self.store.count([find_base(agent)])
+        pause = self.pauses.find(agent)
+        reason = None if pause is None else pause.reason
+        return QueueHold(
+            agent, cause, count + 1, reason, send_options, answers_at_once=answers_at_once
+        )
+
+    async def charge(self, principal: Principal, agent: str) -> Charge | Shortage:
+        """Charges a message that is to begin now; one of a caller whose messages wait for a quota goes behind them.
+
+        Only where that is known here the store is asked for more than the quota itself.
+
+        Raises:
+            StoreUnavailable: nobody can tell.
+        """
+        line, known = name_line(principal.key), self.quotas.find_before(principal.key)
+        if known is not None:
+            if await self.store.count([line]) != [0]:
+                return known
+            self.quotas.forget(line)
+        return await self.quotas.take(principal, agent)
+
+    async def explain_shortage(
+        self,
+        principal: Principal,
+        agent: str,
+        shortage: Shortage,
+        send_options: JsonObject | None = None,
+        *,
+        answers_at_once: bool = False,
+    ) -> QueueHold | None:
+        """Why a message waits that a quota does not cover, with its place in line; None: it does not wait.
+
+        Raises:
+            StoreUnavailable: nobody knows how many wait.
+        """
+        if not shortage.is_waited_for:
+            return None
+        line = name_line(principal.key)
+        [count] = await self.store.count([line])
+        if count >= MOST_WAITING:
+            return None
+        now_ms = self.clock.now_ms()
+        is_behind = self.quotas.find(line) is shortage and shortage.till_ms <= now_ms
+        self.quotas.note(line, shortage)
+        return make_hold(
+            agent,
+            shortage,
+            count + 1,
+            send_options,
+            is_behind=is_behind,
+            answers_at_once=answers_at_once,
+        )
+
+    def refuse_drained(self, agent: str) -> None:
+        """Raises PeerUnavailable where an agent takes no new work."""
+        if self.find_pause(agent) == "draining":
+            raise PeerUnavailable(
+                f"agent {find_base(agent)!r} takes no new work: it is being drained",
+                retry_after_s=DRAIN_RETRY_S,
+                agent=agent,
+            )
