@@ -41,7 +41,7 @@ from passerelle.control.transfer import Giving
 from passerelle.control.turn_histories import TurnHistories
 from passerelle.control.turn_queues import TurnQueues
 from passerelle.core.principal import OWNER
-from passerelle.delegation.runs.admission import Admission
+from passerelle.delegation.runs.admission import AttemptAdmission
 from passerelle.delegation.runs.agent_queues import AgentQueues
 from passerelle.delegation.runs.answers import Answers
 from passerelle.delegation.runs.follow_ups import FollowUps
@@ -282,7 +282,7 @@ def _make_router(services: CoreServices, tools: ToolInventories) -> Router:
 def _make_queues(services: CoreServices) -> AgentQueues:
     deps, store = services.deps, services.store
     attempts = QueuedAttempts(services.dispatch, services.references)
-    admission = Admission(store.queues, deps.pauses, QuotaWaits(deps.spending), deps.clock)
+    admission = AttemptAdmission(store.queues, deps.pauses, QuotaWaits(deps.spending), deps.clock)
     return AgentQueues(admission, attempts, deps.find_peer, store.due.extend_claim)
 
 

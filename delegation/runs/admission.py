@@ -46,7 +46,7 @@ class LimitedPeer(Peer, Protocol):
 
 
 @dataclass(slots=True)
-class Admission:
+class AttemptAdmission:
     """Lets attempts begin, or says for what they wait."""
 
     store: QueueStore

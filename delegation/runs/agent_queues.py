@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.ports.queues import QueueStore
     from passerelle.core.task.record import QueuedAttempt
-    from passerelle.delegation.runs.admission import Admission, LimitedPeer
+    from passerelle.delegation.runs.admission import AttemptAdmission, LimitedPeer
     from passerelle.delegation.runs.queued_attempts import QueuedAttempts
     from passerelle.delegation.runs.quota_waits import QuotaWaits
     from passerelle.runtime.limits.costs import Charge
@@ -82,7 +82,7 @@ async def _await_send(place: SendPlace) -> None:
 class AgentQueues:
     """Has attempts wait, and begins them in turn."""
 
-    admission: Admission
+    admission: AttemptAdmission
     attempts: QueuedAttempts
     find_peer: Callable[[str], LimitedPeer]
     extend: Callable[[Shard, DueRow, int], Awaitable[object]]
