@@ -258,7 +258,16 @@ class TurnQueues:
         for record in await self._list_all(thread):
             if (record.owner, record.turn_id) == (principal.key, command.queued_turn_id):
                 return thread, record
+        # Whoever took it may have died before it stood in line, and its due row is not there yet.
+        for record in await load_waiting(self.writes, await self._list_open(thread)):
+            if (record.owner, record.turn_id) == (principal.key, command.queued_turn_id):
+                await self.queues.enter(record)
+                return thread, record
         raise NotFound("queued turn", command.queued_turn_id)
+
+    async def _list_open(self, thread: ThreadRecord) -> list[str]:
+        names = await self.writes.log.read_open(thread.session_id)
+        return [one for one in names if one.startswith("task_")]
 
     async def _list_all(self, thread: ThreadRecord) -> list[TaskRecord]:
         """The tasks that wait in a context, in their order."""

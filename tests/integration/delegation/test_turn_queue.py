@@ -313,3 +313,19 @@ async def test_repeat_under_its_key_is_answered_where_a_further_message_is_refus
     assert (await repeat(house, fresh, "key-fresh")).task_id == taken.task_id
     with pytest.raises(PeerUnavailable):
         await house.send("refused", idem="key-late")
+
+
+async def test_turn_that_is_stored_and_not_in_line_yet_is_promoted(house: House) -> None:
+    first = await begin(house)
+    turns = [await follow(house, first, f"turn {number}") for number in range(2)]
+    line = f"thread:{first.thread_id}"
+    await house.store.queues.drop(line, turns[1].task_id)
+    assert await list_queue(house, first) == [turns[0].turn_id]
+    command = PromoteQueuedTurn(first.thread_id, turns[1].turn_id)
+    promoted = await house.service.execute(ADA, command, None)
+    wanted = [turns[1].turn_id, turns[0].turn_id]
+    assert [turn.turn_id for turn in cast("TurnQueue", promoted).turns] == wanted
+    house.peer.release_all()
+    for turn in turns:
+        await house.until(turn, Status.COMPLETED)
+    assert house.peer.texts == ["first", "turn 1", "turn 0"]
