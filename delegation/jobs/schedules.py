@@ -133,14 +133,16 @@ class ScheduleRunner:
             state = _read(decision, ref)
             if state is None:
                 return _move(row, None)
-            step = machine.judge_ticks(ref.id, state, now_ms, self.calendar, busy=busy)
+            # It may have waited since its row came: what is late when it is stored is late.
+            at_ms = max(now_ms, decision.now_ms)
+            step = machine.judge_ticks(ref.id, state, at_ms, self.calendar, busy=busy)
             if step is not None:
                 decision.add(tell(ref.id, step))
                 state = _read(decision, ref) or state
             found.append(state)
             starts = machine.find_startable(state, busy=busy) is not None
-            visit_ms = machine.find_visit(ref.id, state, now_ms, busy=busy)
-            return _move(row, now_ms + _AGAIN_MS if starts else visit_ms)
+            visit_ms = machine.find_visit(ref.id, state, at_ms, busy=busy)
+            return _move(row, at_ms + _AGAIN_MS if starts else visit_ms)
 
         await self.writes.decide(ref.id, [ref], body)
         return found[0] if found else None

@@ -160,6 +160,20 @@ async def test_ticks_of_an_outage_come_to_what_the_policy_says(
     assert await wall.count_tasks(schedule) == runs
 
 
+async def test_tick_that_grew_late_behind_its_row_is_judged_as_late(wall: Wall) -> None:
+    schedule = await wall.make(missed="skip")
+    shown = await wall.show(schedule)
+    wall.house.clock.ahead_ms += parse_ms(shown["nextAt"]) + 1 - wall.house.clock.now_ms()
+    member, came_ms = f"schedule:{schedule}", wall.house.clock.now_ms()
+    row = DueRow(member, (await wall.house.due(schedule))[member])
+    # the process stands still between the claim and the judgement
+    wall.house.clock.ahead_ms += 31_000
+    await wall.house.parts.schedules.runner.on_due(shard_of(schedule), row, came_ms, _keep)
+    shown = await wall.show(schedule)
+    assert (shown["runs"], shown["missedTicks"]) == (0, 1)
+    assert await wall.count_tasks(schedule) == 0
+
+
 async def test_late_runs_come_one_after_the_other(wall: Wall) -> None:
     schedule = await wall.make(missed="all", overlap="skip")
     await wall.visit(schedule, 3 * MINUTE_MS + 45_000)
