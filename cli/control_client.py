@@ -69,7 +69,7 @@ class ControlClient:
 
     def get(self, path: str, params: Mapping[str, Json] | None = None) -> JsonObject:
         """The answer of a query; a parameter that is a list is given once for each item."""
-        return self._call("GET", path, params=params)
+        return _read(self._ask("GET", path, params=params))
 
     def get_lines(self, path: str) -> list[JsonObject]:
         """The answer of a query that is a line for each thing, as JSON lines."""
@@ -89,28 +89,15 @@ class ControlClient:
         key: str | None = None,
     ) -> JsonObject:
         """The answer of a command, under an idempotency key."""
-        return self._call(method, path, body=body, headers={KEY_HEADER: key} if key else {})
+        headers = {KEY_HEADER: key} if key else {}
+        return _read(self._ask(method, path, body=body, headers=headers))
 
     def call_agent(
         self, path: str, body: JsonObject, key: str | None, timeout_s: float
     ) -> JsonObject:
         """The answer of an agent behind the gateway, over A2A."""
         headers = {"A2A-Version": A2A_VERSION, **({KEY_HEADER: key} if key else {})}
-        return self._call("POST", path, body=body, headers=headers, timeout_s=timeout_s)
-
-    def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, Json] | None = None,
-        body: JsonObject | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout_s: float = TIMEOUT_S,
-    ) -> JsonObject:
-        return _read(
-            self._ask(method, path, params=params, body=body, headers=headers, timeout_s=timeout_s)
-        )
+        return _read(self._ask("POST", path, body=body, headers=headers, timeout_s=timeout_s))
 
     def _ask(
         self,

@@ -27,7 +27,6 @@ from passerelle.core.approval.guards import MAX_LIFETIME_MS
 from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.errors import StoreUnavailable
 from passerelle.core.events import Fact
 from passerelle.core.ids import derive_id, parse_facade
 from passerelle.core.payloads.approval import ApprovalRequest, Origin
@@ -40,12 +39,13 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import from_wire, to_wire
 from passerelle.core.wire.display import escape_line
 from passerelle.delegation.runs.draft import find_action
-from passerelle.delegation.runs.finish import confirm_cancel, refuse_send, show_own
+from passerelle.delegation.runs.finish import refuse_send, show_own
+from passerelle.delegation.runs.own_questions import await_closing, make_asking
 from passerelle.permission_bridge.answers.action_rows import open_rows
 from passerelle.permission_bridge.cases import read_prompt
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.permission_bridge.recorded_cases import state_case
-from passerelle.permission_bridge.requests import Asking, make_request, quote
+from passerelle.permission_bridge.requests import make_request, quote
 from passerelle.permission_bridge.views import compute_digest, render_request
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ async def _choose(
             action_id = _name_action(active, place, number)
             asked = _Asked(action_id, name, candidates, refused)
             await active.append(partial(_ask, active=active, asked=asked))
-        action = await _await_end(active, place, number)
+        action = await await_closing(active, _name_action(active, place, number))
         if action is None:
             return None, False
         decision = action.decision
@@ -171,26 +171,6 @@ async def _load(active: ActiveRun, place: int, number: int) -> ActionRecord | No
     ref = find_action(_name_action(active, place, number))
     found = (await active.run.writes.load([ref]))[ref].record
     return found if isinstance(found, ActionRecord) else None
-
-
-async def _await_end(active: ActiveRun, place: int, number: int) -> ActionRecord | None:
-    """The question once it is closed; None where the task has ended, or was stopped."""
-    ref = find_action(_name_action(active, place, number))
-    while True:
-        held = await active.run.writes.load([ref])
-        action = held[ref].record
-        if active.run.has_ended() or not isinstance(action, ActionRecord):
-            return None
-        if active.run.record.status is Status.CANCELLING:
-            await confirm_cancel(active, "it was stopped before the agent had it")
-            return None
-        if not (action.is_open or active.run.is_held()):
-            active.run.held |= held
-            return action
-        try:
-            await active.rest(active.timeouts.look_s)
-        except StoreUnavailable as error:
-            await active.hold(error)
 
 
 async def _find(active: ActiveRun, message: JsonObject, name: str) -> tuple[ArtifactCandidate, ...]:
@@ -259,17 +239,8 @@ def _make_request(draft: DecisionDraft, active: ActiveRun, asked: _Asked) -> App
     case = read_prompt(prompt, record.scope.principal, context.peer, context.peer_tags, card_hash)
     facts = PolicyFacts(context.mint("eval"))
     evaluation = replace(evaluate(case, facts, now_ms, rules), case=state_case(case))
-    scope = tasks.scope_of(record)
-    draft.add([Fact(scope, evaluation.to_payload())])
-    asking = Asking(
-        action_id=asked.action_id,
-        owner=record.owner,
-        tenant=record.scope.tenant,
-        principal=record.scope.principal,
-        peer=context.peer,
-        scope=scope,
-        card_hash=card_hash,
-    )
+    asking = make_asking(draft, asked.action_id)
+    draft.add([Fact(asking.scope, evaluation.to_payload())])
     made = make_request(prompt, asking, evaluation, now_ms)
     request = replace(
         made,
@@ -279,7 +250,7 @@ def _make_request(draft: DecisionDraft, active: ActiveRun, asked: _Asked) -> App
         remote=None,
         expires_ms=now_ms + MAX_LIFETIME_MS,
     )
-    return replace(request, digest=compute_digest(render_request(request, scope)))
+    return replace(request, digest=compute_digest(render_request(request, asking.scope)))
 
 
 def _describe(candidates: Sequence[ArtifactCandidate], refused: str) -> str:

@@ -41,7 +41,8 @@ from passerelle.core.task.commands import EndWait, LinkTask, SendInput, WaitFor
 from passerelle.core.task.status import WAITING, Status
 from passerelle.delegation.runs.choices import resolve_names
 from passerelle.delegation.runs.draft import find_action
-from passerelle.delegation.runs.finish import confirm_cancel, refuse_send, show_own
+from passerelle.delegation.runs.finish import refuse_send, show_own
+from passerelle.delegation.runs.own_questions import await_closing, make_asking
 from passerelle.delegation.runs.send_judgement import SendCase, judge_send
 from passerelle.permission_bridge.answers.action_rows import open_rows
 from passerelle.permission_bridge.delegations import (
@@ -50,7 +51,6 @@ from passerelle.permission_bridge.delegations import (
     make_delegation_request,
 )
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
-from passerelle.permission_bridge.requests import Asking
 from passerelle.runtime.records.blob_overflow import keep_subject, write_notes
 from passerelle.runtime.records.references import NOTHING
 
@@ -194,7 +194,7 @@ def _intend(draft: DecisionDraft, changed: str | None = None) -> None:
 
 def _ask(draft: DecisionDraft, active: ActiveRun, judged: JudgedSend, changed: str | None) -> None:
     now_ms, rules = draft.decision.now_ms, active.deps.consulting.find_rules()
-    asking = _make_asking(draft, name_question(active))
+    asking = make_asking(draft, name_question(active))
     asked = (one.rules for one in judged.evaluations if one.decision == "ask")
     tier = rules.find_tier(chain.from_iterable(asked), judged.strictest.risk)
     asking = replace(asking, tier=tier)
@@ -216,38 +216,10 @@ def _ask(draft: DecisionDraft, active: ActiveRun, judged: JudgedSend, changed: s
     show_own(draft, draft.tell(WaitFor(waiting)), AUTH_REQUIRED, parts)
 
 
-def _make_asking(draft: DecisionDraft, action_id: str) -> Asking:
-    record = draft.record
-    return Asking(
-        action_id=action_id,
-        owner=record.owner,
-        tenant=record.scope.tenant,
-        principal=record.scope.principal,
-        peer=draft.context.peer,
-        scope=tasks.scope_of(record),
-        card_hash=record.run.worker.card_hash if record.run else None,
-    )
-
-
 async def _await_answer(active: ActiveRun) -> bool:
-    """Waits for the answer, however long it takes, and uses it; a time that is over is a no."""
-    ref = find_action(name_question(active))
-    while True:
-        held = await active.run.writes.load([ref])
-        action = held[ref].record
-        if active.run.has_ended() or not isinstance(action, ActionRecord):
-            return False
-        if active.run.record.status is Status.CANCELLING:
-            await confirm_cancel(active, "it was stopped before the agent had it")
-            return False
-        if not (action.is_open or active.run.is_held()):
-            break
-        try:
-            await active.rest(active.timeouts.look_s)
-        except StoreUnavailable as error:
-            await active.hold(error)
-    active.run.held |= held
-    return await _use(active, action.request)
+    """Waits for the answer and uses it; a time that is over is a no."""
+    action = await await_closing(active, name_question(active))
+    return action is not None and await _use(active, action.request)
 
 
 async def _use(active: ActiveRun, request: ApprovalRequest) -> bool:
@@ -275,7 +247,7 @@ async def _use(active: ActiveRun, request: ApprovalRequest) -> bool:
             draft.decision.now_ms,
             active.deps.consulting.find_rules(),
         )
-        digest = digest_use(request, _make_asking(draft, request.action_id), message)
+        digest = digest_use(request, make_asking(draft, request.action_id), message)
         try:
             used = approval.decide(
                 action, ConsumeAction(found.to_payload(), digest), draft.decision.now_ms
