@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
 from passerelle.core.commands import CancelTask
@@ -259,15 +259,14 @@ class TurnQueues:
             if (record.owner, record.turn_id) == (principal.key, command.queued_turn_id):
                 return thread, record
         # Whoever took it may have died before it stood in line, and its due row is not there yet.
-        for record in await load_waiting(self.writes, await self._list_open(thread)):
-            if (record.owner, record.turn_id) == (principal.key, command.queued_turn_id):
-                await self.queues.enter(record)
-                return thread, record
+        opened = await self.writes.log.read_open(thread.session_id)
+        names = [one for one in opened if one.startswith(_TASKS)]
+        for first in range(0, len(names), _AT_ONCE):
+            for record in await load_waiting(self.writes, names[first : first + _AT_ONCE]):
+                if (record.owner, record.turn_id) == (principal.key, command.queued_turn_id):
+                    await self.queues.enter(record)
+                    return thread, record
         raise NotFound("queued turn", command.queued_turn_id)
-
-    async def _list_open(self, thread: ThreadRecord) -> list[str]:
-        names = await self.writes.log.read_open(thread.session_id)
-        return [one for one in names if one.startswith("task_")]
 
     async def _list_all(self, thread: ThreadRecord) -> list[TaskRecord]:
         """The tasks that wait in a context, in their order."""
@@ -285,4 +284,6 @@ def _cancel(record: TaskRecord, reason: str | None) -> CancelTask:
     return CancelTask(expose(TaskId(record.task_id), record.exposure), reason=reason)
 
 
+_TASKS: Final = "task_"
+_AT_ONCE: Final = 100
 _INTERRUPTED = "another message of its context goes first"

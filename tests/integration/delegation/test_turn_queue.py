@@ -329,3 +329,18 @@ async def test_turn_that_is_stored_and_not_in_line_yet_is_promoted(house: House)
     for turn in turns:
         await house.until(turn, Status.COMPLETED)
     assert house.peer.texts == ["first", "turn 1", "turn 0"]
+
+
+async def test_turn_that_is_stored_and_not_in_line_yet_is_removed(house: House) -> None:
+    first = await begin(house)
+    waiting = await follow(house, first, "never")
+    await house.store.queues.drop(f"thread:{first.thread_id}", waiting.task_id)
+    command = RemoveQueuedTurn(first.thread_id, waiting.turn_id)
+    await house.service.execute(ADA, command, None)
+    assert (await house.record(waiting)).status is Status.CANCELLED
+    assert await list_queue(house, first) == []
+    with pytest.raises(NotFound):
+        await house.service.execute(ADA, command, None)
+    house.peer.release_all()
+    await house.until(first, Status.COMPLETED)
+    assert house.peer.texts == ["first"]
