@@ -12,9 +12,9 @@ from typing import Final, Literal, TypeAlias
 from passerelle.core.facts import CompactedTurns, ErrorDetail
 from passerelle.core.payloads.conversation import QueuePolicy
 from passerelle.core.read_models.artifacts import VersionChain, list_versions
+from passerelle.core.read_models.blockers import AskedQuestions, BlockedTask, list_blocked
 from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unavailable
 from passerelle.core.read_models.task import TaskLine, doubt_status, name_task, show_task
-from passerelle.core.read_models.tasks import BlockedTask, list_blocked
 from passerelle.core.session.boundaries import RolledBack
 from passerelle.core.session.requests import QueuedTurn
 from passerelle.core.session.thread import ThreadRecord, ThreadStatus
@@ -149,11 +149,12 @@ def show_thread(
     left_out: int = 0,
     archive: str | None = None,
     waiting: Iterable[object] = (),
+    questions: AskedQuestions | None = None,
 ) -> ThreadModel:
     """The model of a thread with its tasks. ``left_out`` older tasks of the session were not looked at.
 
-    ``waiting`` are the tasks whose turns wait in it, in their order. ``archive`` is the ref of its session where that
-    has left memory.
+    ``waiting`` are the tasks whose turns wait in it, in their order, and ``questions`` the open ones of ``tasks``, as
+    far as they are read. ``archive`` is the ref of its session where that has left memory.
     """
     mine = [task for task in tasks if task.thread_id == thread.thread_id]
     marks: dict[str, FreshnessMark] = {}
@@ -177,7 +178,7 @@ def show_thread(
         created_at=thread.created_at,
         updated_at=thread.updated_at,
         active_turns=thread.active_turns,
-        pending=list_blocked(mine),
+        pending=list_blocked(mine, questions or {}),
         tasks=lines,
         incidents=tuple(incidents[-_INCIDENTS:]),
         artifacts=list_versions(thread, mine),
