@@ -150,7 +150,7 @@ class Run:
     def is_gated(self) -> bool:
         """Whether policy has to let its message through first."""
         if self.templated is not None:
-            return False
+            return self.templated.is_gated()
         run = self.record.run
         return run is not None and run.gated
 

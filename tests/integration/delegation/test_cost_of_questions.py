@@ -32,7 +32,7 @@ LONG_S: Final = 30.0
 QUESTION: Final = (2, 23, 2)
 """Trips to the store, JSON written, JSON read."""
 ANSWER: Final = (7, 48, 3)
-HOOKED: Final = (3, 32, 2)
+HOOKED: Final = (3, 17, 2)
 HERE: Final = "tests.integration.delegation.test_cost_of_questions"
 
 
