@@ -22,6 +22,7 @@ from passerelle.core.errors import (
     ClosedState,
     ConfigInvalid,
     Forbidden,
+    InvalidInput,
     NotFound,
     RemoteError,
     StaleAnswer,
@@ -121,6 +122,8 @@ class ControlClient:
                     json=body,
                     headers=headers,
                 )
+        except UnicodeEncodeError:
+            raise InvalidInput("text", "an argument, or what was read, is not UTF-8") from None
         except httpx.ReadTimeout:
             raise RemoteError(f"{self.url} has not answered within {timeout_s:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -9,18 +9,16 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import orjson
 
 from passerelle.a2a_mapping.inbound import ROLE_USER
-from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
-from passerelle.core.commands import GetTask
-from passerelle.core.errors import InvalidInput, NotFound, PasserelleError, StoreUnavailable
+from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable
 from passerelle.core.events import Fact, decode_event
 from passerelle.core.facts import Scope
-from passerelle.core.ids import TaskId, expose, read_shard
+from passerelle.core.ids import read_shard
 from passerelle.core.index_changes import JOBS, list_session
 from passerelle.core.job import machine
 from passerelle.core.job.requests import (
@@ -47,8 +45,9 @@ from passerelle.runtime.records.task_pages import read_token, write_token
 from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
+    from passerelle.control.results import Results
     from passerelle.core.decision import Decision, Held
     from passerelle.core.facts import ErrorDetail
     from passerelle.core.job.machine import JobState
@@ -60,19 +59,16 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.runtime.records.writes import Writes
 
-_RESULT_LENGTH: Final = 2_000
-"""Characters of what a task brought that a line has."""
-
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """Works on the jobs of callers; ``read_task`` reads a task as its owner sees it."""
+    """Works on the jobs of callers."""
 
     writes: Writes
     projections: Projections
     blobs: Blobs
     find_peer: Callable[[str], Peer]
-    read_task: Callable[[Principal, GetTask], Awaitable[JsonObject]]
+    results: Results
 
     async def submit(
         self, principal: Principal, command: SubmitJob, idem: str | None
@@ -288,24 +284,11 @@ class Jobs:
             task_id=task.task_id if task else None,
             task_status=str(task.status) if task else None,
             percent=task.progress.percent if task else None,
-            result=await self._read_result(principal, task)
+            result=await self.results.read(principal, task)
             if task and letter == machine.COMPLETED
             else None,
             error=error if letter in {machine.FAILED, machine.WAITING} else None,
         )
-
-    async def _read_result(self, principal: Principal, task: TaskRecord) -> str | None:
-        """The texts of the artifacts of a task; None where it has none, or is not to be read now."""
-        facade = expose(TaskId(task.task_id), task.exposure)
-        try:
-            shown = await self.read_task(principal, GetTask(facade, history_length=0))
-        except PasserelleError:
-            return None
-        parts = [
-            part for one in objects_at(shown, "artifacts") for part in objects_at(one, "parts")
-        ]
-        texts = [text_at(part, "text") for part in parts if part.get("text")]
-        return "\n".join(texts)[:_RESULT_LENGTH] or None
 
     async def _find(self, principal: Principal, job_id: str) -> Held:
         if read_shard(job_id) is not None:

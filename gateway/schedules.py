@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.control.jobs import Jobs
+from passerelle.control.results import Results
 from passerelle.control.schedules import Schedules
 from passerelle.core.job.requests import (
     CancelJob,
@@ -81,7 +82,7 @@ def make_schedules(
     return ScheduleHandlers(
         Schedules(writes, store.log, store.projections, calendar, deps.find_peer),
         ScheduleRunner(writes, store.log, calendar, deps.find_principal, submit, cancelling.cancel),
-        Jobs(writes, store.projections, store.blobs, deps.find_peer, reads.read),
+        Jobs(writes, store.projections, store.blobs, deps.find_peer, Results(reads)),
         JobRunner(
             writes,
             store.blobs,

@@ -306,6 +306,29 @@ def test_a_call_before_anything_was_started_says_what_to_start(tmp_path: Path) -
     assert "is not there yet: start `passerelle serve` first" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("call", "echo", "caf\udce9"),
+        ("tasks", "create", "echo", "caf\udce9"),
+        ("tasks", "list", "--text", "caf\udce9"),
+    ],
+)
+def test_argument_in_another_encoding_is_a_mistake_of_the_caller(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    there = {"PASSERELLE_TOKEN": "psr_x", "PASSERELLE_URL": "http://127.0.0.1:9"}
+    done = run(tmp_path, *words, variables=there)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "passerelle: error: text: an argument, or what was read, is not UTF-8\n"
+
+
+def test_letters_that_the_terminal_does_not_have_are_escaped(tmp_path: Path) -> None:
+    done = run(tmp_path, "check", "caf\u00e9.yaml", variables={"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 2
+    assert "caf\\xe9.yaml: cannot be read" in done.stderr
+
+
 def test_serve_names_the_unknown_key_of_the_file_in_its_folder(tmp_path: Path) -> None:
     (tmp_path / "passerelle.yaml").write_text("port: 0\nredis_ulr: redis://h\n", encoding="utf-8")
     done = run(tmp_path, "serve")
