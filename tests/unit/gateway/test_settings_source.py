@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.gateway.settings.layers import Sources
 from passerelle.gateway.settings.model import Settings
-from passerelle.gateway.settings.source import Sources, load_settings, read_settings
+from passerelle.gateway.settings.source import load_settings, read_settings
 from passerelle.gateway.settings.values import read_forget_terms, read_memory_terms
 from passerelle.runtime.common.durations import Duration
 from passerelle.store.archive.forget_terms import ForgetTerms
