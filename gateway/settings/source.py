@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Final, cast
 
@@ -21,10 +20,12 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from passerelle.core.errors import ConfigInvalid
-from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.near import find_near
+from passerelle.core.wire.wire_faults import describe_fault
 from passerelle.gateway.settings.file import KeyPath, SettingsFile, read_settings_file
 from passerelle.gateway.settings.model import Settings, find_contradictions, find_notices
+from passerelle.gateway.settings.schema_place import SchemaPlace, find_misplaced_switches
 from passerelle.gateway.settings.section import NAME_RULE
 
 TITLE = "Passerelle configuration"
@@ -34,59 +35,10 @@ def render_schema() -> str:
     """The text of ``gateway/settings.schema.json``."""
     document: JsonObject = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **_schema(),
+        **SchemaPlace.root().schema,
         "title": TITLE,
     }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaPlace:
-    """A place in the schema: what may stand below it."""
-
-    schema: JsonObject
-
-    @classmethod
-    def root(cls) -> SchemaPlace:
-        return cls(_schema())
-
-    @property
-    def nested(self) -> bool:
-        """Whether a list or a mapping stands here."""
-        return self.schema.get("type") in {"array", "object"}
-
-    def names(self) -> tuple[str, ...]:
-        """The keys that are known here."""
-        return tuple(cast("JsonObject", self.schema.get("properties", {})))
-
-    def descend(self, path: tuple[str | int, ...]) -> SchemaPlace | None:
-        """The place at ``path`` below this one, or None where there is no such key."""
-        place: SchemaPlace = self
-        for step in path:
-            below = (
-                place.schema.get("items")
-                if isinstance(step, int)
-                else cast("JsonObject", place.schema.get("properties", {})).get(step)
-            )
-            if not isinstance(below, dict):
-                return None
-            place = SchemaPlace(_resolve(below))
-        return place
-
-
-@cache
-def _schema() -> JsonObject:
-    return cast("JsonObject", Settings.model_json_schema())
-
-
-def _resolve(schema: JsonObject) -> JsonObject:
-    """Follows a reference, through an optional one as well."""
-    options = cast("list[Json]", schema.get("anyOf", []))
-    for option in (schema, *options):
-        if isinstance(option, dict) and isinstance(ref := option.get("$ref"), str):
-            definitions = cast("JsonObject", _schema()["$defs"])
-            return cast("JsonObject", definitions[ref.rpartition("/")[2]])
-    return schema
 
 
 FILE_NAME: Final = "passerelle.yaml"
@@ -102,8 +54,10 @@ _FORMS: Final[Mapping[str | int, str]] = {
     "old_key_hash": "sha256: and 64 hex digits, as passerelle key prints them",
     "bearer_env": "the name of an environment variable",
     "address": "host:port",
+    "card_path": "a path that begins with /, without ? and #",
 }
 """What a person can make of a pattern, by the last step of its path."""
+_SWITCH: Final = "should be a number; YAML reads a bare yes, no, on or off as true or false"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,15 +122,17 @@ def read_settings(sources: Sources) -> LoadResult:
         sources.agents,
     )
     notices = layers.environment.notices
+    merged = layers.merge(_default_data_dir(sources.environ))
+    faults = tuple(layers.explain(path, _SWITCH) for path in find_misplaced_switches(merged))
     try:
-        settings = Settings.model_validate(layers.merge(_default_data_dir(sources.environ)))
+        settings = Settings.model_validate(merged)
     except ValidationError as error:
-        faults = tuple(
+        faults += tuple(
             layers.explain(detail["loc"], _describe(detail))
             for detail in error.errors(include_url=False, include_input=False)
         )
         return LoadResult(None, faults, notices, config)
-    faults = tuple(
+    faults += tuple(
         layers.explain(path, reason)
         for path, reason in find_contradictions(settings, sources.environ)
     )
@@ -298,9 +254,10 @@ def _describe(detail: ErrorDetails) -> str:
             return "should be a list"
         case "string_pattern_mismatch" if path[-1] in _FORMS:
             return f"should be {_FORMS[path[-1]]}"
+        case "model_type" | "dict_type" | "mapping_type":
+            return "should be a mapping of settings"
         case _:
-            sentence = detail["msg"].removeprefix("Value error, ")
-            return sentence.replace("Input should", "should", 1)
+            return describe_fault(detail)
 
 
 def _suggest(name: str, known: tuple[str, ...]) -> str:

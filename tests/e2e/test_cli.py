@@ -287,7 +287,7 @@ def test_signing_key_is_private_and_never_replaced(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("--auth", "open", "--host", "10.0.0.1"), "--auth: auth: open is for loopback addresses"),
-        (("--port", "70000"), "--port: port: should be less than or equal to 65535"),
+        (("--port", "70000"), "--port: port: should be 65535 or less"),
         (("--config", "absent.yaml"), "absent.yaml: cannot be read"),
     ],
 )
