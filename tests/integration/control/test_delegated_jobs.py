@@ -364,14 +364,16 @@ async def test_nothing_of_a_job_begins_below_a_task_that_was_cancelled_alone(
 @pytest.mark.requirement("GR-11")
 @pytest.mark.parametrize("propagation", ["none", "subtree"])
 @pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.parametrize("moment", ["job.created", "task.delegated"])
 async def test_job_that_is_made_as_its_task_is_cancelled_starts_nothing(
-    bench: Bench, *, propagation: str, answers: bool
+    bench: Bench, *, moment: str, propagation: str, answers: bool
 ) -> None:
     desk, parent = bench.desk, await open_task(bench.desk)
     log = bench.house.log
+    bench.house.peer.on_cancel = "ignored"  # so that a task with a run is only about to end
 
     async def cancel(batch: Batch) -> None:
-        if any(event.type == "job.created" for event in batch.events):
+        if any(event.type == moment for event in batch.events):
             log.before_append = None
             await desk.do("cancel_task", taskId=parent, propagation=propagation)
             log.after_append = None if answers else die
@@ -395,6 +397,25 @@ async def test_job_that_is_made_as_its_task_is_cancelled_starts_nothing(
     await bench.visit(job)
     assert await count_sent(bench, "never") == 0
     assert await list_delegated(desk, parent) == []
+
+
+@pytest.mark.requirement("GR-11", "CMD-9")
+async def test_wish_to_stop_a_tree_finds_a_job_that_is_made_just_before_it(bench: Bench) -> None:
+    desk, parent = bench.desk, await open_task(bench.desk)
+    made = list[str]()
+
+    async def submit(batch: Batch) -> None:
+        if any(event.type == "task.cancel_requested" for event in batch.events):
+            bench.house.log.before_append = None
+            made.append(await bench.make(["echo never"], parentTaskId=parent))
+
+    bench.house.log.before_append = submit
+    await desk.do("cancel_task", taskId=parent, propagation="subtree", reason="storm")
+    (job,) = made
+    assert await list_delegated(desk, parent) == [("job", job, 1)]
+    assert (await find_cancelled(bench, job)).reason == "storm"
+    await bench.visit(job)
+    assert await count_sent(bench, "never") == 0
 
 
 @pytest.mark.requirement("GR-11")
