@@ -66,6 +66,7 @@ def submit(  # noqa: PLR0917  the flags of a verb
     progress: Annotated[
         bool, typer.Option("--progress", help="Report the progress of items, at a higher cost.")
     ] = False,
+    parent: Annotated[str | None, typer.Option(metavar="TASK", help="Parent task.")] = None,
 ) -> None:
     """Start a task for each of many inputs, or for each of many agents."""
     given: list[Json] = [*(text or ()), *_read_lines(inputs)]
@@ -82,6 +83,7 @@ def submit(  # noqa: PLR0917  the flags of a verb
         "mostFailed": most_failed,
         "distinct": distinct,
         "progress": progress,
+        "parentTaskId": parent,
     }
     _tell_change(link, link.post(_PATH, body))
 
@@ -243,6 +245,7 @@ def _describe(job: JsonObject) -> Iterator[str]:
             ("at once", str(job.get("concurrency", ""))),
             ("attempts", str(job.get("attempts", ""))),
             ("agents", flatten(", ".join(texts_at(job, "agents")), 200)),
+            ("parent", text_at(job, "parentTaskId")),
             ("created", text_at(job, "createdAt")),
             ("updated", text_at(job, "updatedAt")),
         ]

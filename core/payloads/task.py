@@ -287,11 +287,12 @@ class TaskArchived:
 
 @record
 class TaskDelegated:
-    """A child task, subagent, job or worker was assigned (TEV-18)."""
+    """A child task, subagent, job or worker was assigned (TEV-18); ``items`` is how many a job has."""
 
     type: ClassVar = EventType.TASK_DELEGATED
     target_kind: Literal["child_task", "subagent", "job", "worker"]
     target: str
+    items: int | None = None
 
 
 @record

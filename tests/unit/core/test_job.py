@@ -26,6 +26,7 @@ from passerelle.core.job.machine import (
 )
 from passerelle.core.payloads.job import (
     ItemRefusal,
+    JobCancelled,
     JobCreated,
     JobItemCompleted,
     JobItemFailed,
@@ -69,6 +70,17 @@ def test_cancelled_job_leaves_what_has_ended() -> None:
     state = change(make(5), status=JobStatus.RUNNING, states="cfrwx")
     after = tell(state, decide(JOB, state, StopJob("ada")))
     assert after.states == "cfxxx"
+
+
+def test_job_keeps_the_task_above_it_and_says_on_whose_behalf_it_was_stopped() -> None:
+    assert make().parent is None
+    state = make(parent_task_id="task_1")
+    assert state.parent == "task_1"
+    for source in ("user", "runtime"):
+        said = decide(JOB, state, StopJob("gateway", "a storm", source))
+        assert isinstance(said, JobCancelled)
+        assert (said.actor, said.source, said.reason) == ("gateway", source, "a storm")
+        assert tell(state, said).parent == "task_1"
 
 
 @pytest.mark.parametrize(
