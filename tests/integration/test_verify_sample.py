@@ -101,7 +101,9 @@ def test_since_is_a_time_or_how_long_ago(text: str, ms: int) -> None:
     assert read_since(text, NOON_MS) == ms
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "24", "ago", " ago", "2026-11-27T12:00:00", "-1h"])
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "24", "ago", " ago", "2026-11-27T12:00:00", "-1h"]
+)
 def test_what_is_neither_is_refused_by_its_name(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"^since: "):
         read_since(text, NOON_MS)
