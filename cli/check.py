@@ -20,8 +20,9 @@ from passerelle.gateway.channel_port import require_extra
 from passerelle.gateway.server_tls import load_server_tls
 from passerelle.gateway.settings.agents import AgentSettings
 from passerelle.gateway.settings.callers import IssuerSettings
+from passerelle.gateway.settings.layers import Sources
 from passerelle.gateway.settings.model import Settings
-from passerelle.gateway.settings.source import Sources, read_settings
+from passerelle.gateway.settings.source import read_settings
 from passerelle.gateway.settings.values import load_sealer, load_signer, make_peer_configs
 from passerelle.gateway.store_setup import LOSSES
 from passerelle.peers.agent import AgentPeer

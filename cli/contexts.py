@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.errors import ConfigInvalid
 from passerelle.core.wire.near import find_near
-from passerelle.gateway.settings.source import CONTEXT_VARIABLE
+from passerelle.gateway.settings.variables import CONTEXT_VARIABLE
 from passerelle.runtime.common.secret import Secret
 
 if TYPE_CHECKING:

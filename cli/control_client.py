@@ -7,41 +7,38 @@ from __future__ import annotations
 
 import json
 import os
-import ssl
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
-import httpx
-
 from passerelle.a2a_mapping.members import object_at, text_at, whole_at
 from passerelle.cli.contexts import find_context
+from passerelle.cli.http_request import HttpAnswer, NoAnswer, ask
 from passerelle.core.errors import (
     ActionClosed,
     CallerError,
     ClosedState,
     ConfigInvalid,
     Forbidden,
+    InvalidInput,
     NotFound,
     RemoteError,
     StaleAnswer,
     Unauthenticated,
     VersionMismatch,
 )
-from passerelle.gateway.auth.owner import OWNER_FILE
 from passerelle.gateway.server_tls import trust_own_certificate
-from passerelle.gateway.settings.source import TOKEN_VARIABLE, URL_VARIABLE
+from passerelle.gateway.settings.variables import TOKEN_VARIABLE, URL_VARIABLE
 from passerelle.runtime.common.calls import KEY_HEADER
 from passerelle.runtime.common.secret import Secret
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Mapping
     from pathlib import Path
 
-    from httpx._types import QueryParamTypes
-
     from passerelle.core.wire.json import Json, JsonObject
-    from passerelle.gateway.settings.model import Settings
+    from passerelle.gateway.settings.local_gateway import LocalGateway
 
 TIMEOUT_S: Final = 30.0
 A2A_VERSION: Final = "1.0"
@@ -97,7 +94,10 @@ class ControlClient:
     ) -> JsonObject:
         """The answer of an agent behind the gateway, over A2A."""
         headers = {"A2A-Version": A2A_VERSION, **({KEY_HEADER: key} if key else {})}
-        return _read(self._ask("POST", path, body=body, headers=headers, timeout_s=timeout_s))
+        late = f" within {timeout_s:g} s; its task goes on: passerelle tasks list shows it"
+        return _read(
+            self._ask("POST", path, body=body, headers=headers, timeout_s=timeout_s, late=late)
+        )
 
     def _ask(
         self,
@@ -108,34 +108,37 @@ class ControlClient:
         body: JsonObject | None = None,
         headers: Mapping[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
-    ) -> httpx.Response:
+        late: str = f" within {TIMEOUT_S:g} s",
+    ) -> HttpAnswer:
         headers = {**(headers or {})}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token.get_secret_value()}"
         try:
-            with httpx.Client(timeout=timeout_s, trust_env=False, verify=self.tls or True) as http:
-                return http.request(
-                    method,
-                    f"{self.url}{path}",
-                    params=cast("QueryParamTypes | None", params),
-                    json=body,
-                    headers=headers,
-                )
-        except httpx.ReadTimeout:
-            raise RemoteError(f"{self.url} has not answered within {timeout_s:g} s") from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            reason = str(error) or type(error).__name__
-            raise RemoteError(f"no gateway answers at {self.url}: {reason}") from None
+            return ask(
+                method,
+                f"{self.url}{path}",
+                headers=headers,
+                params=params,
+                body=body,
+                timeout_s=timeout_s,
+                tls=self.tls,
+            )
+        except UnicodeEncodeError:
+            raise InvalidInput("text", "an argument, or what was read, is not UTF-8") from None
+        except NoAnswer as error:
+            if error.is_late:
+                raise RemoteError(f"{self.url} has not answered{late}") from None
+            raise RemoteError(f"no gateway answers at {self.url}: {error.reason}") from None
 
 
 def open_client(
-    settings: Settings,
+    local: LocalGateway,
     url: str | None = None,
     token_env: str | None = None,
     *,
     is_local: bool = False,
 ) -> ControlClient:
-    """A client for the gateway at ``url``, else for that of ``PASSERELLE_URL``, else for the one of the settings.
+    """A client for the gateway at ``url``, else for that of ``PASSERELLE_URL``, else for the one of this machine.
 
     Where neither names a gateway, one that somebody has logged in to goes before the settings: the context that
     ``PASSERELLE_CONTEXT`` names, or the current one. ``is_local`` means the settings of this machine, though.
@@ -151,29 +154,23 @@ def open_client(
         token_env = TOKEN_VARIABLE
     context = None if url or is_local else find_context()
     if context is not None:
-        token = context.token if token_env is None else _find_token(settings, token_env)
+        token = context.token if token_env is None else _find_token(local, token_env)
         return ControlClient(context.url.rstrip("/"), token)
-    own = trust_own_certificate(settings.tls) if settings.tls and url is None else None
-    target = url or find_own_url(settings)
-    return ControlClient(target.rstrip("/"), _find_token(settings, token_env), own)
+    own = trust_own_certificate(local.certificate) if local.certificate and url is None else None
+    return ControlClient((url or local.url).rstrip("/"), _find_token(local, token_env), own)
 
 
-def find_own_url(settings: Settings) -> str:
-    """Where the gateway of these settings is reached from this machine."""
-    host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104  compared, never bound
-    scheme = "https" if settings.tls else "http"
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
-
-
-def _find_token(settings: Settings, token_env: str | None) -> Secret | None:
+def _find_token(local: LocalGateway, token_env: str | None) -> Secret | None:
     if token_env is not None:
         text = os.environ.get(token_env, "").strip()
-    elif settings.auth == "open":
+    elif local.is_open:
         return None
     else:
-        text = _read_owner(settings.data_dir / OWNER_FILE)
+        text = _read_owner(local.owner_file)
     if not text:
-        raise ConfigInvalid(token_env or OWNER_FILE, "holds no token; --token-env names a variable")
+        raise ConfigInvalid(
+            token_env or local.owner_file.name, "holds no token; --token-env names a variable"
+        )
     return Secret(text)
 
 
@@ -188,25 +185,19 @@ def _read_owner(path: Path) -> str:
         raise ConfigInvalid(str(path), f"cannot be read: {error}; {hint}") from None
 
 
-def _read(answer: httpx.Response) -> JsonObject:
-    try:
-        content: object = answer.json()
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise RemoteError(f"{answer.url.host} does not answer as a gateway does")
-    answered = cast("JsonObject", content)
+def _read(answer: HttpAnswer) -> JsonObject:
+    answered = answer.read_object()
+    if answered is None:
+        raise RemoteError(f"{answer.host} does not answer as a gateway does")
     if answer.is_success:
         return answered
     refused = object_at(answered, "error")
-    detail = (
-        text_at(answered, "detail") or text_at(refused, "message") or f"HTTP {answer.status_code}"
-    )
-    if answer.status_code == HTTPStatus.UNAUTHORIZED:
+    detail = text_at(answered, "detail") or text_at(refused, "message") or f"HTTP {answer.status}"
+    if answer.status == HTTPStatus.UNAUTHORIZED:
         raise Unauthenticated(detail)
-    if answer.status_code == HTTPStatus.FORBIDDEN:
+    if answer.status == HTTPStatus.FORBIDDEN:
         raise Forbidden(detail)
-    if answer.status_code == HTTPStatus.NOT_FOUND:
+    if answer.status == HTTPStatus.NOT_FOUND:
         raise UnknownThere(detail)
     code = text_at(answered, "code")
     if code in _CLOSED:
@@ -217,5 +208,8 @@ def _read(answer: httpx.Response) -> JsonObject:
         raise VersionMismatch(
             whole_at(answered, "expected") or 0, whole_at(answered, "actual") or 0
         )
-    may_succeed_later = answer.status_code == HTTPStatus.TOO_MANY_REQUESTS or answer.is_server_error
+    may_succeed_later = (
+        answer.status == HTTPStatus.TOO_MANY_REQUESTS
+        or answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    )
     raise (RemoteError if may_succeed_later else CallerError)(detail)

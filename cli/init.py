@@ -10,7 +10,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from passerelle.core.errors import ConfigInvalid
-from passerelle.gateway.settings.source import Sources, read_settings
+from passerelle.gateway.settings.layers import Sources
+from passerelle.gateway.settings.source import read_settings
 
 DEFAULT_PORT: Final = 8080
 _HEAD: Final = """\

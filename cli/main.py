@@ -37,6 +37,7 @@ from passerelle.cli.verbs.health import health
 from passerelle.cli.verbs.inbox import inbox_verb
 from passerelle.cli.verbs.jobs import jobs
 from passerelle.cli.verbs.orientation import orientation, say_version
+from passerelle.cli.verbs.output import write_any_text
 from passerelle.cli.verbs.overview import overview
 from passerelle.cli.verbs.owner_notice import show_owner
 from passerelle.cli.verbs.questions import asking, mutes
@@ -100,6 +101,7 @@ SessionFlag = Annotated[str | None, typer.Option(help="Only this session.")]
 
 def main() -> NoReturn:
     """The console script. An error is one line and its hints on standard error, never a traceback."""
+    write_any_text()
     try:
         status = int(app(standalone_mode=False) or ExitStatus.DONE)
     except PasserelleError as error:

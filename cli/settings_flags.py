@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from passerelle.gateway.settings.layers import Sources
+    from passerelle.gateway.settings.local_gateway import LocalGateway
     from passerelle.gateway.settings.model import Settings
-    from passerelle.gateway.settings.source import Sources
 
 ConfigFlag = Annotated[
     Path | None,
@@ -27,7 +28,7 @@ RedisUrlFlag = Annotated[
 
 def name_sources(config: Path | None, **flags: str | int | Path | None) -> Sources:
     """Where settings come from: the environment, the file, and flags."""
-    from passerelle.gateway.settings.source import Sources
+    from passerelle.gateway.settings.layers import Sources
 
     return Sources(os.environ, Path.cwd(), config, flags)
 
@@ -41,6 +42,23 @@ def load(sources: Sources) -> Settings:
     from passerelle.gateway.settings.source import load_settings
 
     settings, notices = load_settings(sources)
+    _print_notices(notices)
+    return settings
+
+
+def load_local(sources: Sources) -> LocalGateway:
+    """Where the gateway of the settings is, without the rest of them; notices as above.
+
+    Raises:
+        ConfigInvalid: what says so does not hold.
+    """
+    from passerelle.gateway.settings.local_gateway import read_local_gateway
+
+    local, notices = read_local_gateway(sources)
+    _print_notices(notices)
+    return local
+
+
+def _print_notices(notices: tuple[str, ...]) -> None:
     for notice in notices:
         print(f"passerelle: notice: {notice}", file=sys.stderr)
-    return settings

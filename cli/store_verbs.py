@@ -22,8 +22,8 @@ from passerelle.cli.verbs.verb import make_group
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+    from passerelle.gateway.settings.layers import Sources
     from passerelle.gateway.settings.model import Settings
-    from passerelle.gateway.settings.source import Sources
 
 store_verbs: Final = make_group(
     "The store: size, deletion, holds, export, import, backup.",

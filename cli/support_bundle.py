@@ -28,9 +28,10 @@ from pydantic import BaseModel
 from passerelle.cli.check import run_check
 from passerelle.core.errors import ConfigInvalid, PasserelleError
 from passerelle.core.wire.times import format_ms
-from passerelle.gateway.auth.owner import OWNER_FILE
 from passerelle.gateway.server_tls import trust_own_certificate
-from passerelle.gateway.settings.source import PREFIX, TOKEN_VARIABLE, read_settings
+from passerelle.gateway.settings.local_gateway import OWNER_FILE, find_local_gateway
+from passerelle.gateway.settings.source import read_settings
+from passerelle.gateway.settings.variables import PREFIX, TOKEN_VARIABLE
 from passerelle.runtime.common.sealer import KEY_FILE
 from passerelle.runtime.common.secret import MASK, Secret
 from passerelle.runtime.common.version import VERSION
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 
     from passerelle.core.ports.chance import Clock
     from passerelle.core.wire.json import Json, JsonObject
+    from passerelle.gateway.settings.layers import Sources
     from passerelle.gateway.settings.model import Settings
-    from passerelle.gateway.settings.source import Sources
 
 FORM: Final = 1
 ENGINE_LOG: Final = "engine.log"
@@ -212,10 +213,8 @@ async def _check(sources: Sources, clock: Clock) -> bytes:
 
 async def _ask_gateway(settings: Settings) -> dict[str, bytes]:
     """What the gateway of these settings says to everybody, if it runs here."""
-    tls = trust_own_certificate(settings.tls) if settings.tls else True
-    scheme = "https" if settings.tls else "http"
-    host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104 - what it listens on
-    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
+    local = find_local_gateway(settings)
+    url, tls = local.url, trust_own_certificate(local.certificate) if local.certificate else True
     said: dict[str, bytes] = {}
     async with httpx.AsyncClient(base_url=url, timeout=_ASK_S, trust_env=False, verify=tls) as http:
         for name, path in _PATHS.items():

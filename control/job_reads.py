@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.commands import GetTask
-from passerelle.core.errors import NotFound, PasserelleError
+from passerelle.core.errors import NotFound
 from passerelle.core.events import decode_event
-from passerelle.core.ids import TaskId, expose, read_shard
+from passerelle.core.ids import read_shard
 from passerelle.core.index_changes import JOBS
 from passerelle.core.job import machine
 from passerelle.core.job.requests import JobChanged, JobItemLine, JobResults
@@ -23,8 +21,7 @@ from passerelle.core.wire.codec import to_wire
 from passerelle.runtime.records.task_pages import read_token, write_token
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
+    from passerelle.control.results import Results
     from passerelle.core.decision import Held
     from passerelle.core.facts import ErrorDetail
     from passerelle.core.job.machine import JobState
@@ -34,17 +31,14 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.runtime.records.writes import Writes
 
-_RESULT_LENGTH: Final = 2_000
-"""Characters of what a task brought that a line has."""
-
 
 @dataclass(frozen=True, slots=True)
 class JobReads:
-    """Reads them for their owners; ``read_task`` reads a task as its owner sees it."""
+    """Reads them for their owners."""
 
     writes: Writes
     projections: Projections
-    read_task: Callable[[Principal, GetTask], Awaitable[JsonObject]]
+    results: Results
 
     async def read(self, principal: Principal, query: GetJob) -> JsonObject:
         """A job and its counts. Raises NotFound."""
@@ -138,24 +132,11 @@ class JobReads:
             task_id=task.task_id if task else None,
             task_status=str(task.status) if task else None,
             percent=task.progress.percent if task else None,
-            result=await self._read_result(principal, task)
+            result=await self.results.read(principal, task)
             if task and letter == machine.COMPLETED
             else None,
             error=error if letter in {machine.FAILED, machine.WAITING} else None,
         )
-
-    async def _read_result(self, principal: Principal, task: TaskRecord) -> str | None:
-        """The texts of the artifacts of a task; None where it has none, or is not to be read now."""
-        facade = expose(TaskId(task.task_id), task.exposure)
-        try:
-            shown = await self.read_task(principal, GetTask(facade, history_length=0))
-        except PasserelleError:
-            return None
-        parts = [
-            part for one in objects_at(shown, "artifacts") for part in objects_at(one, "parts")
-        ]
-        texts = [text_at(part, "text") for part in parts if part.get("text")]
-        return "\n".join(texts)[:_RESULT_LENGTH] or None
 
     async def find(self, principal: Principal, job_id: str) -> Held:
         """A job of the caller. Raises NotFound."""

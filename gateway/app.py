@@ -22,8 +22,8 @@ from passerelle.gateway.grpc.extra import open_grpc
 from passerelle.gateway.reload import Reloading, take_over
 from passerelle.gateway.server import Server, bind, stop_on_signals
 from passerelle.gateway.server_tls import load_server_tls
+from passerelle.gateway.settings.layers import Sources
 from passerelle.gateway.settings.model import is_loopback
-from passerelle.gateway.settings.source import Sources
 from passerelle.gateway.systemd import find_service_manager
 from passerelle.runtime.common.collector import calm_collector
 from passerelle.runtime.memory.machine import give_back, use_one_arena

@@ -20,8 +20,9 @@ from passerelle.core.payloads.governance import PolicyChanged
 from passerelle.core.principal import OWNER
 from passerelle.gateway.auth.principals import enter_client
 from passerelle.gateway.settings.changes import compare, list_limit_changes
+from passerelle.gateway.settings.layers import find_config
 from passerelle.gateway.settings.section import read_output_terms
-from passerelle.gateway.settings.source import find_config, read_settings
+from passerelle.gateway.settings.source import read_settings
 from passerelle.gateway.settings.values import (
     list_bounds,
     list_prices,
@@ -42,8 +43,9 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.gateway.assembly import Gateway
     from passerelle.gateway.auth.access import Access
+    from passerelle.gateway.settings.layers import Sources
     from passerelle.gateway.settings.model import Settings
-    from passerelle.gateway.settings.source import LoadResult, Sources
+    from passerelle.gateway.settings.source import LoadResult
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.observability.metrics import Metrics
 

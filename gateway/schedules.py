@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from passerelle.control.job_reads import JobReads
 from passerelle.control.jobs import Jobs
+from passerelle.control.results import Results
 from passerelle.control.schedules import Schedules
 from passerelle.core.job.requests import (
     CancelJob,
@@ -75,7 +76,7 @@ def make_schedules(
     """A run of a schedule, and an item of a job, is a turn like any other, by whoever owns it."""
     deps, store, writes = services.deps, services.store, services.writes
     calendar = ZonedCalendar()
-    job_reads = JobReads(writes, store.projections, reads.read)
+    job_reads = JobReads(writes, store.projections, Results(reads))
 
     def submit(principal: Principal, command: SubmitTurn, idem: str) -> Future[TurnAccepted]:
         return services.dispatch.commands.open_run(messages.submit(principal, command, idem))

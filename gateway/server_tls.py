@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from passerelle.core.errors import ConfigInvalid
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from passerelle.gateway.settings.model import Settings
     from passerelle.gateway.settings.section import TlsSettings
 
@@ -77,7 +79,7 @@ def load_server_tls(settings: Settings) -> ServerTls | None:
     return ServerTls(settings.tls) if settings.tls else None
 
 
-def trust_own_certificate(tls: TlsSettings) -> ssl.SSLContext:
+def trust_own_certificate(certificate: Path) -> ssl.SSLContext:
     """For a client on this machine that has the configuration: our certificate alone, under whatever name.
 
     Raises:
@@ -88,9 +90,9 @@ def trust_own_certificate(tls: TlsSettings) -> ssl.SSLContext:
     # What is trusted is the very certificate, and not who signed it.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
-        context.load_verify_locations(cafile=tls.cert.expanduser())
+        context.load_verify_locations(cafile=certificate.expanduser())
     except (OSError, ssl.SSLError) as error:
-        raise ConfigInvalid("tls.cert", f"{tls.cert} cannot be used: {error}") from None
+        raise ConfigInvalid("tls.cert", f"{certificate} cannot be used: {error}") from None
     return context
 
 

@@ -11,14 +11,14 @@ import structlog
 from passerelle.cli.check import NO_AGENTS, reach_agents
 from passerelle.cli.contexts import find_context
 from passerelle.core.errors import ConfigInvalid
-from passerelle.gateway.settings.source import URL_VARIABLE
+from passerelle.gateway.settings.variables import URL_VARIABLE
 from passerelle.runtime.common.clock import SystemClock
 from passerelle.runtime.common.version import VERSION
 
 if TYPE_CHECKING:
     from passerelle.gateway.app import Addresses
+    from passerelle.gateway.settings.layers import Sources
     from passerelle.gateway.settings.model import Settings
-    from passerelle.gateway.settings.source import Sources
 
 CARD_WITHIN_S: Final = 5.0
 """Longest wait for the card of an agent at the start; the gateway serves meanwhile."""

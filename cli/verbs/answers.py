@@ -114,12 +114,18 @@ def audit(
 
 def sign_answer(link: GatewayLink, said: dict[str, Json], action: str) -> dict[str, Json]:
     """The answer with the signature of this machine; as it is where this machine is no device."""
+    from passerelle.permission_bridge.devices.own_device import is_device
+
+    data_dir = link.find_local().data_dir
+    if not is_device(data_dir):
+        return said
+
     from passerelle.core.approval.signed_decision import compose_decision
     from passerelle.core.commands import RespondAction
     from passerelle.core.wire.codec import from_wire
     from passerelle.permission_bridge.devices.device_keys import load_own_device
 
-    own = load_own_device(link.load_settings().data_dir)
+    own = load_own_device(data_dir)
     if own is None:
         return said
     command = from_wire(RespondAction, {**said, "actionId": action})

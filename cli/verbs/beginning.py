@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from passerelle.gateway.auth.owner import OwnerToken
+    from passerelle.gateway.settings.layers import Sources
     from passerelle.gateway.settings.model import Settings
-    from passerelle.gateway.settings.source import Sources
 
 beginning: Final = typer.Typer()
 

@@ -98,7 +98,7 @@ def use(name: NameArgument) -> None:
 def show() -> None:
     """Show which gateway commands use, and why."""
     from passerelle.cli.contexts import find_context
-    from passerelle.gateway.settings.source import CONTEXT_VARIABLE, URL_VARIABLE
+    from passerelle.gateway.settings.variables import CONTEXT_VARIABLE, URL_VARIABLE
 
     if url := os.environ.get(URL_VARIABLE):
         print(f"{url}  ({URL_VARIABLE})")

@@ -104,7 +104,7 @@ def add_this(
     signature = sign(key, compose_proof(device, text_at(claimed, "nonce")))
     proven = link.post(f"{_PATH}/prove", {"code": code, "signature": signature})
     answer = link.post(name_path(_PATH, device, "confirm"), {"digits": text_at(proven, "digits")})
-    save_own_device(link.load_settings().data_dir, device, key)
+    save_own_device(link.find_local().data_dir, device, key)
     link.tell(answer, _describe(object_at(answer, "device")))
 
 

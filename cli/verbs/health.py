@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Final, cast
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from passerelle.cli.settings_flags import ConfigFlag, load, name_sources
+from passerelle.cli.settings_flags import ConfigFlag, load_local, name_sources
 
 if TYPE_CHECKING:
     import ssl
-
-    from passerelle.core.wire.json import JsonObject
 
 health: Final = typer.Typer()
 
@@ -35,15 +33,14 @@ def show_health(
 
     It needs no token. The gateway is the one of this machine's settings, not that of a context.
     """
-    from passerelle.cli.control_client import find_own_url
     from passerelle.gateway.server_tls import trust_own_certificate
-    from passerelle.gateway.settings.source import URL_VARIABLE
+    from passerelle.gateway.settings.variables import URL_VARIABLE
 
     target, tls = url or os.environ.get(URL_VARIABLE) or None, None
     if target is None:
-        settings = load(name_sources(config))
-        target = find_own_url(settings)
-        tls = trust_own_certificate(settings.tls) if settings.tls else None
+        local = load_local(name_sources(config))
+        target = local.url
+        tls = trust_own_certificate(local.certificate) if local.certificate else None
     for line in ask_health(
         f"{target.rstrip('/')}{'/healthz' if live else '/readyz'}", timeout, tls
     ):
@@ -56,25 +53,18 @@ def ask_health(url: str, timeout_s: float, tls: ssl.SSLContext | None) -> list[s
     Raises:
         RemoteError: it does not answer, or it is not ready.
     """
-    import httpx
-
+    from passerelle.cli.http_request import NoAnswer, ask
     from passerelle.core.errors import RemoteError
     from passerelle.core.wire.display import escape_text
 
     try:
-        with httpx.Client(timeout=timeout_s, trust_env=False, verify=tls or True) as http:
-            answer = http.get(url)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        reason = str(error) or type(error).__name__
-        raise RemoteError(f"no gateway answers at {url}: {reason}") from None
-    try:
-        said: object = answer.json()
-    except ValueError:
-        said = None
-    if not isinstance(said, dict):
+        answer = ask("GET", url, headers={}, timeout_s=timeout_s, tls=tls)
+    except NoAnswer as error:
+        raise RemoteError(f"no gateway answers at {url}: {error.reason}") from None
+    members = answer.read_object()
+    if members is None:
         raise RemoteError(f"{url} does not answer as a gateway does")
-    members = cast("JsonObject", said)
     told = {name: escape_text(str(text)) for name, text in members.items()}
-    if answer.status_code != HTTPStatus.OK:
-        raise RemoteError(f"{told.get('status', answer.status_code)}: {told.get('reason', url)}")
+    if answer.status != HTTPStatus.OK:
+        raise RemoteError(f"{told.get('status', answer.status)}: {told.get('reason', url)}")
     return [told.pop("status", "ok"), *(f"{name}: {text}" for name, text in told.items())]

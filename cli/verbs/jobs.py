@@ -70,6 +70,8 @@ def submit(  # noqa: PLR0917  the flags of a verb
 ) -> None:
     """Start a task for each of many inputs, or for each of many agents."""
     given: list[Json] = [*(text or ()), *_read_lines(inputs)]
+    if not given and inputs is not None:
+        raise InvalidInput("--inputs", f"{inputs} has no line that is not empty")
     if not given:
         raise typer.BadParameter("give a --text or --inputs", param_hint="'--text'")
     body: dict[str, Json] = {
@@ -91,8 +93,10 @@ def _read_lines(path: str | None) -> list[str]:
         return []
     try:
         said = sys.stdin.read() if path == "-" else Path(path).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput("--inputs", str(error)) from None
+    except OSError as error:
+        raise InvalidInput("--inputs", f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InvalidInput("--inputs", f"{path} is not UTF-8 at byte {error.start}") from None
     return [line for line in said.splitlines() if line.strip()]
 
 

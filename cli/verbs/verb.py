@@ -7,7 +7,6 @@ wide as they need to be, in the order that they are given in.
 from __future__ import annotations
 
 import inspect
-import os
 import shutil
 import sys
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from urllib.parse import quote
 
 import typer
 
+from passerelle.cli.settings_flags import load, load_local, name_sources
 from passerelle.cli.verbs.fitting import fit_table, read_now_ms
 from passerelle.cli.verbs.output import OutputForm, render_answer
 from passerelle.cli.verbs.short_ids import expand_path
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from passerelle.cli.control_client import ControlClient
     from passerelle.core.wire.json import Json, JsonObject
+    from passerelle.gateway.settings.layers import Sources
+    from passerelle.gateway.settings.local_gateway import LocalGateway
     from passerelle.gateway.settings.model import Settings
 
 
@@ -96,21 +98,22 @@ class GatewayLink:
     form: OutputForm = "json"
 
     def load_settings(self) -> Settings:
-        """The settings that name the gateway. Raises ConfigInvalid."""
-        from passerelle.gateway.settings.source import Sources, load_settings
+        """The whole of the settings, for what the gateway does not say. Raises ConfigInvalid."""
+        return load(self._name_sources())
 
-        flags = {"data_dir": self.data_dir}
-        settings, notices = load_settings(Sources(os.environ, Path.cwd(), self.config, flags))
-        for notice in notices:
-            print(f"passerelle: notice: {notice}", file=sys.stderr)
-        return settings
+    def find_local(self) -> LocalGateway:
+        """The gateway of this machine, by the settings. Raises ConfigInvalid."""
+        return load_local(self._name_sources())
+
+    def _name_sources(self) -> Sources:
+        return name_sources(self.config, data_dir=self.data_dir)
 
     def open(self) -> ControlClient:
         """A client for the gateway. Raises ConfigInvalid: there is no token."""
         from passerelle.cli.control_client import open_client
 
         is_local = self.config is not None or self.data_dir is not None
-        return open_client(self.load_settings(), self.url, self.token_env, is_local=is_local)
+        return open_client(self.find_local(), self.url, self.token_env, is_local=is_local)
 
     def read(self, path: str, params: Mapping[str, Json] | None = None) -> JsonObject:
         """The answer of a query; parameters without a value are left out."""

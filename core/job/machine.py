@@ -157,8 +157,10 @@ def decide(job_id: str, state: JobState, command: JobCommand) -> JobCancelled | 
 
 def _choose_again(state: JobState, items: tuple[int, ...]) -> tuple[int, ...]:
     for item in items:
-        if not 0 < item <= len(state.states) or state.states[item - 1] not in {FAILED, CANCELLED}:
-            raise InvalidInput("items", f"item {item} has not failed")
+        if not 0 < item <= len(state.states):
+            raise InvalidInput("items", f"the job has no item {item}")
+        if state.states[item - 1] not in {FAILED, CANCELLED}:
+            raise InvalidInput("items", f"item {item} is {ITEM_STATES[state.states[item - 1]]}")
     chosen = items or range(1, len(state.states) + 1)
     again = tuple(
         item

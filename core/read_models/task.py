@@ -196,6 +196,7 @@ def _mark(task: TaskRecord) -> dict[str, FreshnessMark]:
         ("progress.step", task.progress.step, unknown("the agent has told no step")),
         ("progress.phase", show_progress(task).phase, no_phase),
         ("progress.summary", task.progress.summary, unknown("the agent has told no summary")),
+        ("turnId", task.turn_id, not_applicable("no turn was submitted to the task")),
         ("assignee", task.assignee, unknown("no agent has been chosen")),
         ("startedAt", task.started_at, not_applicable("no run has started")),
         ("endedAt", task.ended_at, no_end),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import ConfigInvalid, WriteConflict
 from passerelle.gateway.auth.keys import mint_token
+from passerelle.gateway.settings.local_gateway import OWNER_FILE
 from passerelle.runtime.common.private_file import load_or_mint, read_private, replace_private
 from passerelle.runtime.common.secret import Secret
 from passerelle.store.sealed_values import SealedToken
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from passerelle.runtime.common.sealer import Sealer
     from passerelle.store.sealed_values import RedisOwnerTokens
 
-OWNER_FILE: Final = "owner-token"
 NO_KEY: Final = "redis_url is given and secret_key is not"
 _FIRST: Final = 1
 

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from passerelle.core.errors import ConfigInvalid, InvalidInput
 from passerelle.core.payloads.device import DeviceKey, KeyAlgorithm
+from passerelle.permission_bridge.devices.own_device import FILE, is_device
 from passerelle.runtime.common.private_file import load_or_mint
 
 if TYPE_CHECKING:
@@ -82,9 +83,6 @@ def _encode(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-FILE: Final = "own-device"
-
-
 @dataclass(frozen=True, slots=True)
 class OwnDevice:
     """The id that the gateway gave, and the private key."""
@@ -134,7 +132,7 @@ def load_own_device(data_dir: Path) -> OwnDevice | None:
         ConfigInvalid: others can read the file, or it holds something else.
     """
     path = data_dir / FILE
-    if not path.exists():
+    if not is_device(data_dir):
         return None
     text = load_or_mint(path, str).text
     try:

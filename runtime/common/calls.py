@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from passerelle.core.commands import Command, Query, TurnSource
 from passerelle.core.errors import Forbidden, InvalidInput
-from passerelle.core.principal import AccessScope, Principal
-from passerelle.core.wire.json import JsonObject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.commands import Command, Query, TurnSource
+    from passerelle.core.principal import AccessScope, Principal
+    from passerelle.core.wire.json import JsonObject
 
 IDEMPOTENCY_KEY_LIMIT: Final = 255
 KEY_HEADER: Final = "Idempotency-Key"

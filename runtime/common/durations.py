@@ -6,8 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic_core import core_schema
-
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
     from pydantic_core import CoreSchema
@@ -41,6 +39,8 @@ class Duration:
     def __get_pydantic_core_schema__(
         cls, _source: object, _handler: GetCoreSchemaHandler
     ) -> CoreSchema:
+        from pydantic_core import core_schema  # noqa: PLC0415  only pydantic asks for it
+
         text = core_schema.no_info_after_validator_function(
             parse_duration, core_schema.str_schema(pattern=PATTERN)
         )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hmac
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
 
 MASK: Final = "***"
 
@@ -47,6 +48,8 @@ class Secret:
     def __get_pydantic_core_schema__(
         cls, _source: object, _handler: GetCoreSchemaHandler
     ) -> CoreSchema:
+        from pydantic_core import core_schema  # noqa: PLC0415  only pydantic asks for it
+
         text = core_schema.no_info_after_validator_function(
             cls, core_schema.str_schema(min_length=1)
         )

@@ -16,8 +16,9 @@ import yaml
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from passerelle.cli.main import app
+from passerelle.gateway.settings.layers import Sources
 from passerelle.gateway.settings.model import Settings
-from passerelle.gateway.settings.source import Sources, read_settings
+from passerelle.gateway.settings.source import read_settings
 from passerelle.store.engine_binary import find_engine
 from tests.support.engine import ask
 from tests.support.ports import find_free_port

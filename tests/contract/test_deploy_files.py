@@ -11,7 +11,8 @@ from typing import Final
 
 import pytest
 
-from passerelle.gateway.settings.source import Sources, read_settings
+from passerelle.gateway.settings.layers import Sources
+from passerelle.gateway.settings.source import read_settings
 from tests.support.tls import Authority
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"

@@ -9,7 +9,8 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from passerelle.gateway.settings.source import Sources, read_settings
+from passerelle.gateway.settings.layers import Sources
+from passerelle.gateway.settings.source import read_settings
 
 FILE: Final = Path(__file__).parents[2] / "deploy" / "kubernetes" / "passerelle.yaml"
 VERSIONS: Final = ("1.30", "1.37")

@@ -23,7 +23,8 @@ from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.channel_edges import ChannelMetrics
 from passerelle.gateway.connection_settings import ConnectionMetrics
 from passerelle.gateway.connections import ConnectionTable
-from passerelle.gateway.settings.source import Sources, read_settings
+from passerelle.gateway.settings.layers import Sources
+from passerelle.gateway.settings.source import read_settings
 from passerelle.protocol.closing import CloseCode, is_retryable
 from passerelle.protocol.cursor import GapReason
 from passerelle.runtime.observability.metrics import Metrics

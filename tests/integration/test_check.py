@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from passerelle.cli.check import run_check
-from passerelle.gateway.settings.source import Sources, read_settings
+from passerelle.gateway.settings.layers import Sources
+from passerelle.gateway.settings.source import read_settings
 from passerelle.runtime.common.clock import SystemClock
 from tests.support.engine import Server, engine_server, started_legs
 from tests.support.identity import publish, rsa_key, run_provider

@@ -10,7 +10,7 @@ import pytest
 
 from passerelle.cli.check import CheckReport, run_check
 from passerelle.core.wire.json import JsonObject
-from passerelle.gateway.settings.source import Sources
+from passerelle.gateway.settings.layers import Sources
 from passerelle.runtime.common.clock import SystemClock
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.sdk_agent import run_sdk_agent

@@ -15,7 +15,7 @@ import yaml
 from passerelle.cli.support_bundle import hide, make_bundle
 from passerelle.core.errors import ConfigInvalid
 from passerelle.core.wire.json import JsonObject
-from passerelle.gateway.settings.source import Sources
+from passerelle.gateway.settings.layers import Sources
 from passerelle.runtime.common.clock import SystemClock
 from passerelle.runtime.common.secret import MASK
 from tests.support.ports import find_free_port

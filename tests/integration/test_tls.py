@@ -20,8 +20,8 @@ from passerelle.cli.check import run_check
 from passerelle.core.errors import ConfigInvalid
 from passerelle.gateway.server import Listener, Server, bind
 from passerelle.gateway.server_tls import ServerTls, trust_own_certificate
+from passerelle.gateway.settings.layers import Sources
 from passerelle.gateway.settings.section import TlsSettings
-from passerelle.gateway.settings.source import Sources
 from passerelle.runtime.common.clock import SystemClock
 from tests.support.tls import Authority, weaken
 
@@ -111,9 +111,9 @@ async def test_program_with_the_configuration_trusts_that_certificate_alone(tmp_
     authority = Authority(tmp_path)
     ours, other = certify(authority, "gateway.example"), certify(authority, "other.example")
     async with serving(ServerTls(ours)) as listener:
-        await shake_hands(listener.port, trust_own_certificate(ours))
+        await shake_hands(listener.port, trust_own_certificate(ours.cert))
         with pytest.raises(ssl.SSLError):
-            await shake_hands(listener.port, trust_own_certificate(other))
+            await shake_hands(listener.port, trust_own_certificate(other.cert))
 
 
 async def test_check_names_a_certificate_that_cannot_be_used(tmp_path: Path) -> None:

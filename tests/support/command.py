@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from passerelle.cli.main import main
 from passerelle.demo.processes import GatewayProcess
-from passerelle.gateway.settings.source import PREFIX
+from passerelle.gateway.settings.variables import PREFIX
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from passerelle.core.ports.log import StreamRef
 from passerelle.core.wire.json import JsonObject
 from passerelle.demo.processes import GatewayProcess
 from passerelle.gateway.auth.keys import mint_token
-from passerelle.gateway.auth.owner import OWNER_FILE
+from passerelle.gateway.settings.local_gateway import OWNER_FILE
 from passerelle.runtime.common.clock import SystemIds
 from tests.support.engine import ask
 from tests.support.ports import find_free_port

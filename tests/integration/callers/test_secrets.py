@@ -22,7 +22,7 @@ from websockets.typing import Subprotocol
 
 from passerelle.cli.check import run_check
 from passerelle.core.wire.json import JsonObject
-from passerelle.gateway.settings.source import Sources
+from passerelle.gateway.settings.layers import Sources
 from passerelle.protocol.frames import SUBPROTOCOL
 from passerelle.runtime.common.clock import SystemClock
 from passerelle.runtime.observability.logs import configure_logs

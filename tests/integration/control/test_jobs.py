@@ -147,6 +147,25 @@ async def test_five_items_of_which_one_fails_and_is_tried_again(bench: Bench) ->
     assert third["error"]["code"]
 
 
+@pytest.mark.requirement("EXT-9")
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("chunks 3", "chunk-1 chunk-2 chunk-3 "),
+        ("two-artifacts", "two\none"),
+        ("done it is written", "it is written"),
+        ("message hello", "hello"),
+    ],
+)
+async def test_result_of_an_item_is_what_its_agent_brought_or_said(
+    bench: Bench, text: str, result: str
+) -> None:
+    job = await bench.make([text])
+    assert (await bench.finish(job))["status"] == "completed"
+    [line] = await bench.table(job)
+    assert line["result"] == result
+
+
 @pytest.mark.requirement("EXT-9", "CMD-24")
 async def test_job_that_is_cancelled_half_way_leaves_what_is_done(bench: Bench) -> None:
     job = await bench.make(["echo one", "ask which", "ask who", "echo four"], concurrency=2)

@@ -10,8 +10,7 @@ import yaml
 from passerelle.cli.contexts import ContextFile, GatewayContext, find_context, read_contexts
 from passerelle.cli.control_client import open_client
 from passerelle.core.errors import ConfigInvalid
-from passerelle.gateway.auth.owner import OWNER_FILE
-from passerelle.gateway.settings.model import Settings
+from passerelle.gateway.settings.local_gateway import OWNER_FILE, LocalGateway
 from passerelle.runtime.common.secret import Secret
 
 TEAM = GatewayContext("team", "https://agents.example.com", Secret("psr_team"))
@@ -29,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def open_for(folder: Path, url: str | None = None) -> tuple[str, str]:
-    client = open_client(Settings(data_dir=folder), url)
+    client = open_client(LocalGateway(data_dir=folder), url)
     assert client.token is not None
     return client.url, client.token.get_secret_value()
 
@@ -61,7 +60,7 @@ def test_no_gateway_but_its_own_gets_the_token_of_a_context(
 
 
 def test_settings_that_were_named_go_before_the_current_context(folder: Path) -> None:
-    client = open_client(Settings(data_dir=folder), is_local=True)
+    client = open_client(LocalGateway(data_dir=folder), is_local=True)
     assert client.url == "http://127.0.0.1:8080"
 
 

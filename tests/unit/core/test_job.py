@@ -83,10 +83,18 @@ def test_job_keeps_the_task_above_it_and_says_on_whose_behalf_it_was_stopped() -
         assert tell(state, said).parent == "task_1"
 
 
-@pytest.mark.parametrize("items", [(1,), (4,), (0,)])
-def test_item_that_has_not_failed_is_not_tried_again(items: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("items", "reason"),
+    [
+        ((1,), "item 1 is completed"),
+        ((2, 1), "item 1 is completed"),
+        ((4,), "the job has no item 4"),
+        ((0,), "the job has no item 0"),
+    ],
+)
+def test_item_that_has_not_failed_is_not_tried_again(items: tuple[int, ...], reason: str) -> None:
     state = change(make(), status=JobStatus.FAILED, states="cff")
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match=f"items: {reason}"):
         decide(JOB, state, RetryItems("ada", items))
 
 

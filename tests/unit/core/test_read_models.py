@@ -28,6 +28,7 @@ from passerelle.core.payloads.run import ArtifactChanged, RunStatus
 from passerelle.core.payloads.task import TaskCreated
 from passerelle.core.read_models.artifacts import list_artifacts
 from passerelle.core.read_models.attempts import list_attempts
+from passerelle.core.read_models.blockers import list_blocked
 from passerelle.core.read_models.delivery import show_delivery
 from passerelle.core.read_models.explanation import REASONS, explain_task
 from passerelle.core.read_models.history import show_context, show_history
@@ -37,7 +38,7 @@ from passerelle.core.read_models.routing import CostState, LimitState, show_rout
 from passerelle.core.read_models.session import show_session
 from passerelle.core.read_models.subagents import list_subagents
 from passerelle.core.read_models.task import QUIET_MS, count, show_objects, show_task
-from passerelle.core.read_models.tasks import draw_graph, list_blocked, show_tasks
+from passerelle.core.read_models.tasks import draw_graph, show_tasks
 from passerelle.core.read_models.thread import show_thread
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.session.thread import ThreadRecord
@@ -205,7 +206,7 @@ def test_a_parent_that_is_linked_as_well_is_one_edge() -> None:
     assert draw_graph([change(child, parent_task_id=None, relationships=())]).edges == ()
 
 
-def test_what_waits_without_a_question_waits_for_its_status() -> None:
+def test_what_waits_without_a_question_waits_for_its_agent() -> None:
     waiting = change(
         TASK,
         status=Status.WAITING_RESOURCE,
@@ -215,7 +216,7 @@ def test_what_waits_without_a_question_waits_for_its_status() -> None:
     )
     (blocked,) = list_blocked([waiting, change(TASK, status=Status.COMPLETED)])
     assert [(one.kind, one.target, one.reason) for one in blocked.blockers] == [
-        ("status", "waiting_resource", "no slot")
+        ("dependency", "agent:word", "no slot")
     ]
     assert list_blocked([change(waiting, status=Status.RUNNING)]) == ()
 

@@ -10,8 +10,9 @@ import yaml
 from passerelle.gateway.auth.principals import enter_client
 from passerelle.gateway.settings.agents import AgentSettings
 from passerelle.gateway.settings.callers import ClientSettings
+from passerelle.gateway.settings.layers import Sources
 from passerelle.gateway.settings.model import Settings
-from passerelle.gateway.settings.source import Sources, read_settings
+from passerelle.gateway.settings.source import read_settings
 from passerelle.gateway.settings.values import make_peer_config
 
 SERVES = ["channels:connect", "agents:serve"]

@@ -16,7 +16,8 @@ from passerelle.core.wire.times import parse_ms
 from passerelle.gateway.auth.authenticator import Callers, KnownCallers
 from passerelle.gateway.auth.keys import KeyRing, hash_key
 from passerelle.gateway.settings.callers import ClientSettings
-from passerelle.gateway.settings.source import Sources, read_settings
+from passerelle.gateway.settings.layers import Sources
+from passerelle.gateway.settings.source import read_settings
 from passerelle.runtime.common.secret import Secret
 
 pytestmark = pytest.mark.anyio

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from passerelle.gateway.settings.layers import Sources
 from passerelle.gateway.settings.policy import read_policy
-from passerelle.gateway.settings.source import Sources, load_settings
+from passerelle.gateway.settings.source import load_settings
 from passerelle.permission_bridge.rules import DEFAULT_POLICY
 from tests.unit.gateway.test_settings_source import faults, load, write
 

@@ -4,7 +4,8 @@ import json
 from importlib.resources import files
 from typing import Any
 
-from passerelle.gateway.settings.source import SchemaPlace, render_schema
+from passerelle.gateway.settings.schema import SchemaPlace
+from passerelle.gateway.settings.source import render_schema
 
 
 def test_shipped_schema_is_the_generated_one() -> None:

@@ -1,0 +1,186 @@
+"""Where settings come from, one layer above the other: flags beat the environment, the environment beats the file.
+
+It knows what stands where, and no model of what may stand there: ``source`` reads a whole configuration out of it, and
+``local_gateway`` the few things that somebody who only asks a gateway needs.
+
+A variable that begins with ``PASSERELLE_`` and is no setting is a notice and no fault, because the environment belongs
+to other programs too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import yaml
+
+from passerelle.core.errors import ConfigInvalid
+from passerelle.core.wire.near import find_near
+from passerelle.gateway.settings.file import KeyPath, SettingsFile, read_settings_file
+from passerelle.gateway.settings.schema import SchemaPlace
+from passerelle.gateway.settings.variables import (
+    CONFIG_VARIABLE,
+    FILE_NAME,
+    NO_SETTINGS,
+    PREFIX,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class SettingFault:
+    """One thing that is wrong. ``where`` is a file with line, a variable or a flag; ``key`` is dotted."""
+
+    where: str
+    key: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.key}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where to look. ``flags`` are settings given on the command line by their dotted names; None is not given."""
+
+    environ: Mapping[str, str]
+    folder: Path
+    config: Path | None = None
+    flags: Mapping[str, str | int | Path | None] | None = None
+    agents: tuple[Mapping[str, str], ...] = ()
+    """Agents that were started beside the gateway, each as its section. One of the file goes before its namesake."""
+
+
+def read_layers(sources: Sources) -> Layers:
+    """What the sources say, before anything judges it.
+
+    Raises:
+        ConfigInvalid: the file cannot be read as YAML, or a variable with a list cannot.
+    """
+    config = find_config(sources)
+    return Layers(
+        SettingsFile("defaults") if config is None else read_settings_file(config),
+        Environment(sources.environ),
+        {name: value for name, value in (sources.flags or {}).items() if value is not None},
+        sources.agents,
+        config,
+        _find_default_data_dir(sources.environ),
+    )
+
+
+def find_config(sources: Sources) -> Path | None:
+    """The file to read: the one that was named, else ``passerelle.yaml`` of the folder if it is there."""
+    named = sources.config or sources.environ.get(CONFIG_VARIABLE)
+    if named:
+        return Path(named)
+    found = sources.folder / FILE_NAME
+    return found if found.is_file() else None
+
+
+class Environment:
+    """The variables that are settings. ``PASSERELLE_CHANNELS__ORIGINS`` is ``channels.origins``; lists are YAML."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.tree: dict[str, object] = {}
+        self.names: dict[KeyPath, str] = {}
+        notices: list[str] = []
+        for variable, text in sorted(environ.items()):
+            if not variable.startswith(PREFIX) or variable in NO_SETTINGS or not text:
+                continue
+            path = tuple(variable.removeprefix(PREFIX).lower().split("__"))
+            shape = SchemaPlace.root().descend(path)
+            if shape is None:
+                known = tuple(f"{PREFIX}{name.upper()}" for name in SchemaPlace.root().names())
+                notices.append(f"{variable} is an unknown setting{suggest_name(variable, known)}")
+                continue
+            self.names[path] = variable
+            self._set(path, _parse_nested(variable, text) if shape.nested else text)
+        self.notices = tuple(notices)
+
+    def _set(self, path: tuple[str, ...], value: object) -> None:
+        holder = self.tree
+        for step in path[:-1]:
+            holder = cast("dict[str, object]", holder.setdefault(step, {}))
+        holder[path[-1]] = value
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """What the sources say. ``config`` is the file; ``data_dir`` is where it is unless somebody says otherwise."""
+
+    file: SettingsFile
+    environment: Environment
+    flags: Mapping[str, str | int | Path]
+    agents: tuple[Mapping[str, str], ...] = ()
+    config: Path | None = None
+    data_dir: Path | None = None
+
+    def merge(self) -> dict[str, object]:
+        """The tree that is in force, as values that nothing has judged."""
+        floor: dict[str, object] = {} if self.data_dir is None else {"data_dir": self.data_dir}
+        merged = _merge(_merge(floor, self.file.tree), self.environment.tree)
+        for name, value in self.flags.items():
+            *sections, key = name.split(".")
+            branch: dict[str, object] = {key: value}
+            for section in reversed(sections):
+                branch = {section: branch}
+            merged = _merge(merged, branch)
+        return self._add_agents(merged) if self.agents else merged
+
+    def _add_agents(self, merged: dict[str, object]) -> dict[str, object]:
+        listed: object = merged.get("agents") or []
+        if not isinstance(listed, list):
+            return merged
+        named = cast("list[object]", listed)
+        taken = {
+            cast("dict[str, object]", one).get("name") for one in named if isinstance(one, dict)
+        }
+        return {**merged, "agents": [*named, *(a for a in self.agents if a["name"] not in taken)]}
+
+    def explain(self, path: KeyPath, reason: str) -> SettingFault:
+        """Says where the value at ``path`` came from: the highest layer that has it, or a part of it."""
+        return SettingFault(self._locate(path), ".".join(str(step) for step in path), reason)
+
+    def _locate(self, path: KeyPath) -> str:
+        for length in range(len(path), 0, -1):
+            flag = ".".join(str(step) for step in path[:length])
+            if flag in self.flags:
+                return f"--{flag.replace('.', '-').replace('_', '-')}"
+            if variable := self.environment.names.get(path[:length]):
+                return variable
+        return self.file.locate(path)
+
+
+def _merge(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
+    """Mappings merge, everything else is replaced."""
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        if isinstance(under, dict) and isinstance(value, dict):
+            merged[key] = _merge(cast("dict[str, object]", under), cast("dict[str, object]", value))
+        else:
+            merged[key] = value
+    return merged
+
+
+def suggest_name(name: str, known: tuple[str, ...]) -> str:
+    """What is said behind a name that is not known: the nearest that is, if any is near."""
+    near = find_near(name, known)
+    return f"; did you mean {near}?" if near else ""
+
+
+def _parse_nested(variable: str, text: str) -> object:
+    try:
+        value: object = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigInvalid(variable, "is neither YAML nor JSON") from None
+    return value
+
+
+def _find_default_data_dir(environ: Mapping[str, str]) -> Path | None:
+    state = environ.get("XDG_STATE_HOME", "")
+    # The XDG rules say that a relative path is to be ignored.
+    return Path(state) / "passerelle" if Path(state).is_absolute() else None

@@ -1,0 +1,116 @@
+"""Where the gateway of this machine is, for a command that only asks it: five settings out of a whole configuration.
+
+The model of a configuration takes a second to build, and a command that asks a running gateway needs none of it: what
+the gateway has started with was judged when it started. So the values are taken out of the layers as they stand where
+they are plain. Whatever is not plain (a port that is no number, a section with a name too many, a key at the top that
+nobody knows) goes to the model, which says what is wrong with it. Decision 0211.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+from passerelle.gateway.settings.layers import read_layers
+from passerelle.gateway.settings.schema import SchemaPlace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from passerelle.gateway.settings.layers import Sources
+    from passerelle.gateway.settings.model import Settings
+
+OWNER_FILE: Final = "owner-token"
+"""Below ``data_dir``."""
+_TLS_KEYS: Final = frozenset({"cert", "key"})
+_MOST_PORT: Final = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class LocalGateway:
+    """The defaults are those of the model; ``certificate`` is its own, None for plain text."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    is_open: bool = False
+    """Whether it asks for no token."""
+    data_dir: Path = Path("~/.local/state/passerelle")
+    certificate: Path | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is reached from this machine."""
+        host = "127.0.0.1" if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104  compared, never bound
+        scheme = "https" if self.certificate else "http"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    @property
+    def owner_file(self) -> Path:
+        """The file with the token of its owner."""
+        return self.data_dir / OWNER_FILE
+
+
+def read_local_gateway(sources: Sources) -> tuple[LocalGateway, tuple[str, ...]]:
+    """The gateway of these settings, and notices for the person who asks.
+
+    Raises:
+        ConfigInvalid: what says where it is does not hold.
+    """
+    layers = read_layers(sources)
+    found = _take(layers.merge())
+    if found is not None:
+        return found, layers.environment.notices
+    # A fault, or a form that only the model reads: a second that nobody minds.
+    from passerelle.gateway.settings.source import load_settings  # noqa: PLC0415
+
+    settings, notices = load_settings(sources)
+    return find_local_gateway(settings), notices
+
+
+def find_local_gateway(settings: Settings) -> LocalGateway:
+    """The same out of settings that are there."""
+    return LocalGateway(
+        host=settings.host,
+        port=settings.port,
+        is_open=settings.auth == "open",
+        data_dir=settings.data_dir,
+        certificate=settings.tls.cert if settings.tls else None,
+    )
+
+
+def _take(tree: Mapping[str, object]) -> LocalGateway | None:
+    """None where one of the values is not plain, or a key is unknown: a mistyped ``port`` would lead elsewhere."""
+    if not set(tree) <= set(SchemaPlace.root().names()):
+        return None
+    usual = LocalGateway()
+    host, auth = tree.get("host", usual.host), tree.get("auth", "keys")
+    port, tls = _read_port(tree.get("port", usual.port)), tree.get("tls")
+    folder, certificate = _read_path(tree.get("data_dir", usual.data_dir)), _read_certificate(tls)
+    if not isinstance(host, str) or not host or auth not in ("keys", "open"):
+        return None
+    if port is None or folder is None or (certificate is None and tls is not None):
+        return None
+    return LocalGateway(host, port, auth == "open", folder, certificate)
+
+
+def _read_port(value: object) -> int | None:
+    """A number, or the digits that a variable or a flag has."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal():
+        value = int(value)
+    plain = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_PORT
+    return cast("int", value) if plain else None
+
+
+def _read_path(value: object) -> Path | None:
+    return Path(value).expanduser() if isinstance(value, str | Path) else None
+
+
+def _read_certificate(tls: object) -> Path | None:
+    """The file of a section that has no more than its two keys."""
+    if not isinstance(tls, dict):
+        return None
+    section = cast("dict[object, object]", tls)
+    if not set(section) <= _TLS_KEYS or _read_path(section.get("key", "")) is None:
+        return None
+    return _read_path(section.get("cert"))

@@ -1,0 +1,96 @@
+"""The JSON Schema of the configuration file, as it is shipped: which names are known, and where.
+
+It is drawn from the models and read here without them, so that whoever asks for a name pays for no model.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from passerelle.core.wire.json import Json, JsonObject
+    from passerelle.gateway.settings.file import KeyPath
+
+SCHEMA_FILE: Final = "settings.schema.json"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaPlace:
+    """A place in the schema: what may stand below it."""
+
+    schema: JsonObject
+
+    @classmethod
+    def root(cls) -> SchemaPlace:
+        return cls(_schema())
+
+    @property
+    def nested(self) -> bool:
+        """Whether a list or a mapping stands here."""
+        return self.schema.get("type") in {"array", "object"}
+
+    @property
+    def counts(self) -> bool:
+        """Whether a number stands here, and neither ``true`` nor ``false``."""
+        options = cast("list[JsonObject]", self.schema.get("anyOf", [self.schema]))
+        kinds = {str(option.get("type")) for option in options}
+        return bool(kinds & {"integer", "number"}) and "boolean" not in kinds
+
+    def names(self) -> tuple[str, ...]:
+        """The keys that are known here."""
+        return tuple(cast("JsonObject", self.schema.get("properties", {})))
+
+    def descend(self, path: tuple[str | int, ...]) -> SchemaPlace | None:
+        """The place at ``path`` below this one, or None where there is no such key."""
+        place: SchemaPlace = self
+        for step in path:
+            below = (
+                place.schema.get("items")
+                if isinstance(step, int)
+                else cast("JsonObject", place.schema.get("properties", {})).get(step)
+            )
+            if not isinstance(below, dict):
+                return None
+            place = SchemaPlace(_resolve(below))
+        return place
+
+
+@cache
+def _schema() -> JsonObject:
+    text = files("passerelle.gateway").joinpath(SCHEMA_FILE).read_text("utf-8")
+    return cast("JsonObject", json.loads(text))
+
+
+def _resolve(schema: JsonObject) -> JsonObject:
+    """Follows a reference, through an optional one as well."""
+    options = cast("list[Json]", schema.get("anyOf", []))
+    for option in (schema, *options):
+        if isinstance(option, dict) and isinstance(ref := option.get("$ref"), str):
+            definitions = cast("JsonObject", _schema()["$defs"])
+            return cast("JsonObject", definitions[ref.rpartition("/")[2]])
+    return schema
+
+
+def find_misplaced_switches(merged: dict[str, object]) -> Iterator[KeyPath]:
+    """Where true or false stands and a number is wanted: pydantic takes them for 1 and 0."""
+    for path in _list_switches(merged, ()):
+        place = SchemaPlace.root().descend(path)
+        if place is not None and place.counts:
+            yield path
+
+
+def _list_switches(value: object, path: KeyPath) -> Iterator[KeyPath]:
+    if isinstance(value, bool):
+        yield path
+    elif isinstance(value, dict):
+        for key, one in cast("dict[str, object]", value).items():
+            yield from _list_switches(one, (*path, key))
+    elif isinstance(value, list):
+        for at, one in enumerate(cast("list[object]", value)):
+            yield from _list_switches(one, (*path, at))

@@ -1,0 +1,149 @@
+"""One request of a command: what goes over the wire, and what is said where nothing comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from passerelle.cli.http_request import HttpAnswer, NoAnswer, ask
+from passerelle.core.wire.json import JsonObject
+from tests.support.ports import find_free_port
+from tests.support.tls import Authority
+
+pytestmark = pytest.mark.anyio
+
+ANSWER = b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\nConnection: close\r\n\r\n{"ok": true}'
+
+
+@asynccontextmanager
+async def answering(
+    answer: bytes, tls: ssl.SSLContext | None = None
+) -> AsyncGenerator[tuple[str, list[bytes]]]:
+    """Answers whoever comes with the same bytes; yields where, and the requests that came."""
+    asked: list[bytes] = []
+    writers: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(
+            (one for one in head.split(b"\r\n") if one.startswith(b"Content-Length")), b""
+        )
+        asked.append(head + await reader.readexactly(int(length.partition(b":")[2] or b"0")))
+        writer.write(answer)
+        await writer.drain()
+        if answer:
+            writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls) as server:
+        port = server.sockets[0].getsockname()[1]
+        yield f"{'https' if tls else 'http'}://localhost:{port}", asked
+        for writer in writers:
+            writer.close()
+
+
+async def get(url: str, timeout_s: float = 20.0, tls: ssl.SSLContext | None = None) -> HttpAnswer:
+    return await asyncio.to_thread(ask, "GET", url, headers={}, timeout_s=timeout_s, tls=tls)
+
+
+async def test_parameters_and_path_arrive_as_they_were_meant() -> None:
+    async with answering(ANSWER) as (url, asked):
+        answer = await asyncio.to_thread(
+            ask,
+            "GET",
+            f"{url}/base/a%2Fb/ü",
+            headers={"Authorization": "Bearer t"},
+            params={"many": ["a b", "c&d"], "yes": True, "no": None, "count": 5},
+            timeout_s=20.0,
+        )
+    assert answer == HttpAnswer("localhost", 200, b'{"ok": true}')
+    assert answer.read_object() == {"ok": True}
+    first, *headers = asked[0].decode("ascii").split("\r\n")
+    assert first == ("GET /base/a%2Fb/%C3%BC?many=a%20b&many=c%26d&yes=true&no=&count=5 HTTP/1.1")
+    assert "Authorization: Bearer t" in headers
+
+
+async def test_a_body_is_json_in_utf_8() -> None:
+    body: JsonObject = {"text": "où", "none": None}
+    async with answering(ANSWER) as (url, asked):
+        await asyncio.to_thread(ask, "POST", url, headers={}, body=body, timeout_s=20.0)
+    head, _, content = asked[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"POST / HTTP/1.1")
+    assert b"Content-Type: application/json" in head
+    assert content == '{"text":"où","none":null}'.encode()
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "found"),
+    [
+        (b"HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n", 302, None),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", 200, None),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n\xff", 200, None),
+        (b"HTTP/1.1 404 No\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 404, {}),
+    ],
+)
+async def test_an_answer_is_what_came_and_no_redirect_is_followed(
+    answer: bytes, status: int, found: JsonObject | None
+) -> None:
+    async with answering(answer) as (url, asked):
+        told = await get(url)
+    assert (told.status, told.is_success, told.read_object()) == (status, status == 200, found)
+    assert len(asked) == 1
+
+
+async def test_who_does_not_answer_in_time_is_late() -> None:
+    async with answering(b"") as (url, _):
+        with pytest.raises(NoAnswer) as silent:
+            await get(url, timeout_s=0.2)
+    assert silent.value.is_late
+    half = b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{"
+    async with answering(half) as (url, _):
+        with pytest.raises(NoAnswer, match="IncompleteRead") as cut:
+            await get(url)
+    assert not cut.value.is_late
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("ftp://127.0.0.1", "https:// or http://"),
+        ("127.0.0.1:8080", "no host"),
+        ("http://:80", "no host"),
+        ("http://127.0.0.1:port", "port"),
+        ("http://[::1", "IPv6"),
+        ("http://127.0.0.1:99999", "0-65535"),
+        ("http://nowhere.invalid", "Errno"),
+    ],
+)
+async def test_what_is_no_address_is_said(url: str, reason: str) -> None:
+    with pytest.raises(NoAnswer, match=reason):
+        await get(url)
+
+
+async def test_nobody_there_is_said_as_the_system_says_it() -> None:
+    with pytest.raises(NoAnswer, match="Connection refused"):
+        await get(f"http://127.0.0.1:{find_free_port()}")
+
+
+@pytest.mark.parametrize("token", ["psr_a\nb", "psr_\u2603"])
+async def test_a_token_that_no_header_carries_is_not_printed(token: str) -> None:
+    async with answering(ANSWER) as (url, asked):
+        with pytest.raises(NoAnswer) as refused:
+            await asyncio.to_thread(
+                ask, "GET", url, headers={"Authorization": f"Bearer {token}"}, timeout_s=20.0
+            )
+    assert "psr_" not in refused.value.reason
+    assert asked == []
+
+
+async def test_a_certificate_is_checked(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    async with answering(ANSWER, authority.serve("localhost")) as (url, _):
+        with pytest.raises(NoAnswer, match="CERTIFICATE_VERIFY_FAILED"):
+            await get(url)
+        assert (await get(url, tls=authority.trust())).is_success
