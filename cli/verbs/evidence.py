@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from passerelle.a2a_mapping.members import text_at, texts_at, whole_at
-from passerelle.cli import check_evidence
 from passerelle.cli.exit_status import ExitStatus
 from passerelle.cli.verbs.verb import GatewayLink, add_verb, make_group, name_path
 from passerelle.core.errors import ConfigInvalid, InvalidInput, RemoteError
@@ -95,6 +94,8 @@ def verify(
     ] = None,
 ) -> None:
     """Check a bundle, and print who approved what; needs no gateway."""
+    from passerelle.cli import check_evidence
+
     given = [f"--trust={one}" for one in trust or ()]
     given += [f"--file={one}" for one in content or ()]
     status = check_evidence.main([*given, "--", str(file)])
@@ -125,6 +126,8 @@ def _compose(scope: str, turn: str | None, through: int | None) -> JsonObject:
 
 
 def _export(link: GatewayLink, kind: str, of: JsonObject, out: Path | None) -> None:
+    from passerelle.cli import check_evidence
+
     told = link.post(name_path(_PATH, kind) if kind else _PATH, of)
     content = _download(link, told)
     path = out or Path(f"{text_at(told, 'evidenceId')}.jsonl.gz")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -31,6 +30,8 @@ def watch(
     In a terminal, keys choose and decide; approving is confirmed, at high risk by typing it out. Elsewhere, or with
     --json, one line for each approval that arrives and each that ends. It reconnects when the gateway restarts.
     """
+    import asyncio
+
     from passerelle.cli.watch.inbox_watcher import InboxWatcher
     from passerelle.runtime.common.clock import SystemClock
 

@@ -37,7 +37,8 @@ jobs: Final = make_group("Jobs: submit, list, show, results, watch, cancel, retr
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
 _PATH: Final = "/v1/jobs"
 _OVER: Final = frozenset({"completed", "failed", "cancelled"})
-_STATES: Final = ("waiting", "running", "completed", "failed", "cancelled")
+_RUNNING: Final = "running"
+_STATES: Final = ("waiting", _RUNNING, "completed", "failed", "cancelled")
 
 
 @add_verb(
@@ -132,7 +133,7 @@ def results(
     """Show the items of a job: state, attempts, task and result."""
     path = name_path(_PATH, job, "results")
     answer = link.read(path, {"state": state, "after": after, "limit": limit})
-    link.tell(answer, _describe_results(answer))
+    link.tell(answer, describe_results(answer))
 
 
 @add_verb(jobs, "jobs watch se_2f…")
@@ -252,7 +253,8 @@ def _describe(job: JsonObject) -> Iterator[str]:
     )
 
 
-def _describe_results(answer: JsonObject) -> Iterator[str]:
+def describe_results(answer: JsonObject) -> Iterator[str]:
+    """A table of items; one that cannot go on by itself has the status of its task where its result will be."""
     yield from format_table(
         ("ITEM", "STATE", "TRIES", "AGENT", "TASK", "RESULT"),
         [
@@ -262,10 +264,19 @@ def _describe_results(answer: JsonObject) -> Iterator[str]:
                 str(one.get("attempts", "")),
                 text_at(one, "agent"),
                 text_at(one, "taskId"),
-                flatten(text_at(one, "result") or text_at(object_at(one, "error"), "message")),
+                flatten(
+                    text_at(one, "result")
+                    or text_at(object_at(one, "error"), "message")
+                    or _name_wait(one)
+                ),
             )
             for one in objects_at(answer, "items")
         ],
     )
     if answer.get("nextAfter") is not None:
         yield f"more: --after {answer['nextAfter']}"
+
+
+def _name_wait(item: JsonObject) -> str:
+    status = text_at(item, "taskStatus")
+    return f"({status})" if text_at(item, "state") == _RUNNING and status != _RUNNING else ""

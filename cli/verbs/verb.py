@@ -10,6 +10,7 @@ import inspect
 import shutil
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, cast
 from urllib.parse import quote
@@ -204,12 +205,12 @@ def add_verb(
     ) -> Callable[Concatenate[GatewayLink, P], None]:
         own = _list_parameters(act)[1:]
         shared = [
-            *(_list_parameters(_name_key) if changes else ()),
-            *_list_parameters(_name_long_output if _has_short(own, "-o") else _name_output),
-            *_list_parameters(_name_flags),
+            *(_list_shared(_name_key) if changes else ()),
+            *_list_shared(_name_long_output if _has_short(own, "-o") else _name_output),
+            *_list_shared(_name_flags),
         ]
         parameters = [
-            *_list_parameters(_take_context if is_default else _take_nothing),
+            *_list_shared(_take_context if is_default else _take_nothing),
             *own,
             *shared,
         ]
@@ -296,6 +297,12 @@ def _has_short(parameters: list[inspect.Parameter], flag: str) -> bool:
 
 def _name_key(*, key: Annotated[str | None, typer.Option(help=KEY_HELP)] = None) -> None:
     """The flag of verbs that change something."""
+
+
+@cache
+def _list_shared(declared: Callable[..., None]) -> list[inspect.Parameter]:
+    """Those of a function whose flags many verbs have: they are read once for all of these."""
+    return _list_parameters(declared)
 
 
 def _list_parameters(declared: Callable[..., None]) -> list[inspect.Parameter]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -42,6 +41,8 @@ def watch(
     A table in a terminal; elsewhere, or with --json, one line for each change. It ends with status 0 when every task
     that was named has completed, with 1 when one ended otherwise, and lasts through restarts of the gateway.
     """
+    import asyncio
+
     from passerelle.cli.watch.watcher import Watcher, WatchOptions
     from passerelle.runtime.common.clock import SystemClock
 

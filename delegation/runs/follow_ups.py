@@ -130,9 +130,8 @@ class FollowUps:
         record = owned.record
         check_place(command, record)
         turn_id = self.writes.ids.mint("turn", owned.ref.shard)
-        message = FollowUp(
-            principal, command, idem, owned.ref, record, turn_id, digest_request(command), catalog
-        )
+        digest = "" if idem is None else digest_request(command)
+        message = FollowUp(principal, command, idem, owned.ref, record, turn_id, digest, catalog)
         repeated = await self._find_repeat(message)
         if repeated is not None:
             return repeated

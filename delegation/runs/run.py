@@ -398,6 +398,8 @@ class Run:
         own = (self.context.task, self.context.thread)
         wanted = {ref for ref in news.held if ref in own or ref.kind is EntityKind.ACTION}
         fresh = {ref: news.held[ref] for ref in wanted if _moves(held.get(ref), news.held[ref])}
+        if not fresh:
+            return True
         before, after = self.record, news.held.get(self.context.task)
         record = after.record if after else None
         if not all(ref in held and _is_next(held[ref], one) for ref, one in fresh.items()):

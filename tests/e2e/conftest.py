@@ -1,16 +1,24 @@
 """What end-to-end tests share: one gateway for each module, in front of one scripted peer."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Final
 
 import pytest
 
 from passerelle.demo.processes import GatewayProcess
 from tests.support.loops import SHARED, Backend
+from tests.support.nursery import Nursery, share_nursery
 from tests.support.processes import AGENT, Caller, open_caller, run_gateway
 from tests.support.scripted_peer import ScriptedPeer
 
 UNREACHABLE: Final = "unreachable"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nursery() -> Iterator[Nursery]:
+    """The gateways of the run have their imports from one process: two seconds of CPU less for each of them."""
+    with share_nursery() as shared:
+        yield shared
 
 
 @pytest.fixture(scope="module")

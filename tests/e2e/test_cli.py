@@ -146,7 +146,8 @@ def test_a_group_alone_shows_what_it_has(tmp_path: Path, group: str) -> None:
 def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
     program = (
         "import sys, passerelle.cli.main\n"
-        "heavy = {'pydantic', 'uvicorn', 'starlette', 'redis', 'aiohttp', 'a2a'}\n"
+        "heavy = {'pydantic_core', 'pydantic', 'uvicorn', 'starlette', 'redis', 'aiohttp', 'a2a'}\n"
+        "heavy |= {'asyncio', 'httpx', 'yaml', 'http.client'}\n"
         "print(sorted(heavy & sys.modules.keys()))"
     )
     done = subprocess.run(

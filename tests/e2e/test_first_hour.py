@@ -83,8 +83,9 @@ async def test_root_lists_what_there_is_for_programs_and_for_people(tmp_path: Pa
         assert lost.json()["detail"] == (
             "there is nothing at this path; GET / lists what there is; did you mean /v1/tasks?"
         )
-        elsewhere = await http.get("/zzz")
-        assert elsewhere.json()["detail"].endswith("GET / lists what there is")
+        for path in ("/zzz", "/z"):
+            elsewhere = await http.get(path)
+            assert elsewhere.json()["detail"].endswith("GET / lists what there is")
 
 
 async def test_agent_that_asks_is_shown_with_the_command_that_answers_it(tmp_path: Path) -> None:

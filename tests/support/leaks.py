@@ -13,6 +13,7 @@ from typing import Final
 
 import pytest
 
+from tests.support.nursery import SHARED
 from tests.support.waiting import block_until
 
 _SETTLE_WITHIN_S: Final = 15.0
@@ -52,6 +53,8 @@ def _children() -> Iterator[str]:
     for task in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):
             yield from (f"process {pid}" for pid in task.read_text("ascii").split())
+    for nursery in SHARED:
+        yield from (f"process {pid}" for pid in nursery.list_lives())
 
 
 def _threads() -> Iterator[str]:

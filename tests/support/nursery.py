@@ -1,8 +1,12 @@
 """Lives that cost little: processes forked from one that has imported everything a gateway needs.
 
-Four fifths of what a gateway's start costs are imports. Where one is killed dozens of times in a row, its lives are
-forked from here; each is a process of its own, with its own arguments, folder, environment and files, and dies like any
-other. Run as ``python -m tests.support.nursery``: a line of JSON in, the id of a process out.
+Four fifths of what a gateway's start costs are imports. Where gateways are started by the dozen, or one is killed
+dozens of times in a row, their lives are forked from here; each is a process of its own, with its own arguments,
+folder, environment and files, and dies like any other. Run as ``python -m tests.support.nursery FOLDER``: a line of
+JSON in, the id of a process out; how each has ended is in a file of ``FOLDER`` that has its id for a name.
+
+What Python reads before the first line of a program (``PYTHONPATH`` and its like) is that of the nursery: whoever wants
+another starts a process.
 """
 
 from __future__ import annotations
@@ -13,37 +17,43 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Final, cast
 
 from passerelle.core.wire.json import JsonObject
-from passerelle.demo.processes import SETTING, Child
+from passerelle.demo.processes import SETTING, Child, Starter, start
 from passerelle.store.engine_process import die_with_parent
 
+_ROOT: Final = Path(__file__).parents[2]
 _READY: Final = b"ready\n"
 _EVERY_S: Final = 0.002
 _MODULES: Final = ("passerelle.gateway.server", "passerelle.gateway.app")
 
 
 class ForkedLife:
-    """A process that somebody else has forked for us; how it ended is not known, only that it has."""
+    """A process that the nursery has forked for us; how it ended stands in ``ended``."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, ended: Path, mother: subprocess.Popen[bytes]) -> None:
         self.pid = pid
         self.returncode: int | None = None
+        self._ended = ended
+        self._mother = mother
 
     def poll(self) -> int | None:
-        """0 once it is gone."""
+        """Its exit status once it is gone, negative for a signal as that of ``Popen``."""
         if self.returncode is None:
             try:
-                os.kill(self.pid, 0)
-            except ProcessLookupError:
-                self.returncode = 0
+                self.returncode = int(self._ended.read_text("ascii"))
+            except FileNotFoundError:
+                # With the nursery all end, and nobody writes down how.
+                if self._mother.poll() is not None:
+                    self.returncode = -signal.SIGTERM
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -57,7 +67,7 @@ class ForkedLife:
             if time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired("gateway", timeout or 0)
             time.sleep(_EVERY_S)
-        return 0
+        return self.returncode or 0
 
     def send_signal(self, sig: int) -> None:
         if self.poll() is None:
@@ -72,6 +82,8 @@ class Nursery:
     """The process that forks; ``start`` stands in for that of ``demo.processes``."""
 
     process: subprocess.Popen[bytes]
+    folder: Path
+    """Where it says how its lives have ended."""
 
     def start(
         self,
@@ -80,13 +92,13 @@ class Nursery:
         folder: Path,
         environ: Mapping[str, str] | None = None,
     ) -> Child:
-        """A life of ``python -m <arguments>``."""
+        """A life of ``python -m <arguments>``, with the environment that ``demo.processes.start`` gives."""
         said, complained = folder / f"{name}.out", folder / f"{name}.log"
         said.write_bytes(b"")
         wanted: JsonObject = {
             "argv": list(arguments),
             "folder": str(folder),
-            "environ": dict(environ or {}),
+            "environ": {**_inherit(), **(environ or {})},
             "said": str(said),
             "complained": str(complained),
         }
@@ -95,54 +107,123 @@ class Nursery:
         assert out is not None
         into.write(json.dumps(wanted).encode() + b"\n")
         into.flush()
-        return Child(name, ForkedLife(int(out.readline())), said, complained)
+        pid = int(out.readline())
+        return Child(name, ForkedLife(pid, self.folder / str(pid), self.process), said, complained)
+
+    def list_lives(self) -> list[int]:
+        """The processes that it has forked and that have not ended."""
+        task = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(one) for one in task.read_text("ascii").split()]
 
 
 @asynccontextmanager
 async def run_nursery() -> AsyncGenerator[Nursery]:
     """One that has imported everything; whoever it has forked ends with it."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(SETTING)}
-    process = subprocess.Popen(
-        (sys.executable, "-m", "tests.support.nursery"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=inherited,
-        start_new_session=True,
-    )
-    try:
-        assert process.stdout is not None
-        assert await asyncio.to_thread(process.stdout.readline) == _READY
-        yield Nursery(process)
-    finally:
-        process.kill()
-        process.wait()
-        for end in (process.stdin, process.stdout):
-            if end is not None:
-                end.close()
+    with _open() as nursery:
+        await asyncio.to_thread(_await, nursery)
+        yield nursery
 
 
-def _serve() -> None:
+@contextmanager
+def share_nursery() -> Generator[Nursery]:
+    """The same for whoever starts a gateway in this process meanwhile."""
+    with _open() as nursery:
+        _await(nursery)
+        SHARED.append(nursery)
+        try:
+            yield nursery
+        finally:
+            SHARED.remove(nursery)
+
+
+SHARED: Final[list[Nursery]] = []
+"""At most one: that of the run."""
+
+
+def find_starter(environ: Mapping[str, str] | None) -> Starter:
+    """How a gateway is started: by the shared nursery if there is one, unless its Python has to begin differently."""
+    if not SHARED or any(name.startswith("PYTHON") for name in environ or {}):
+        return start
+    return SHARED[0].start
+
+
+@contextmanager
+def _open() -> Generator[Nursery]:
+    with tempfile.TemporaryDirectory(prefix="nursery-") as folder:
+        process = subprocess.Popen(
+            (sys.executable, "-m", "tests.support.nursery", folder),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=_ROOT,
+            env=_inherit(),
+            start_new_session=True,
+        )
+        try:
+            yield Nursery(process, Path(folder))
+        finally:
+            process.kill()
+            process.wait()
+            for end in (process.stdin, process.stdout):
+                if end is not None:
+                    end.close()
+
+
+def _await(nursery: Nursery) -> None:
+    assert nursery.process.stdout is not None
+    assert nursery.process.stdout.readline() == _READY
+
+
+def _inherit() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(SETTING)}
+
+
+def _serve(folder: Path) -> None:
     for module in _MODULES:
         import_module(module)
-    # Whoever has ended is gone at once: nobody here asks how.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+    def write_down(_signal: int, _frame: object) -> None:
+        for pid, status in _collect_ended():
+            draft = folder / f"{pid}.draft"
+            draft.write_text(str(status), "ascii")
+            draft.replace(folder / str(pid))
+
+    signal.signal(signal.SIGCHLD, write_down)
     sys.stdout.buffer.write(_READY)
     sys.stdout.flush()
     for line in sys.stdin.buffer:
         arm = die_with_parent()
+        # An id may come again: what its last bearer left is gone before this one can end.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         pid = os.fork()
         if pid == 0:
             arm()
             _live(cast("dict[str, object]", json.loads(line)))
+        (folder / str(pid)).unlink(missing_ok=True)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         sys.stdout.buffer.write(b"%d\n" % pid)
         sys.stdout.flush()
+
+
+def _collect_ended() -> list[tuple[int, int]]:
+    """Ids and exit statuses of those that have ended since the last time."""
+    found: list[tuple[int, int]] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if pid == 0:
+            return found
+        found.append((pid, os.waitstatus_to_exitcode(status)))
 
 
 def _live(wanted: dict[str, object]) -> None:
     """Becomes what is wanted; never returns."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     os.setsid()
     os.chdir(str(wanted["folder"]))
+    os.environ.clear()
     os.environ.update(cast("dict[str, str]", wanted["environ"]))
     ends = (
         os.open(os.devnull, os.O_RDONLY),
@@ -164,4 +245,4 @@ def _live(wanted: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(Path(sys.argv[1]))

@@ -24,6 +24,7 @@ from passerelle.gateway.auth.keys import mint_token
 from passerelle.gateway.settings.local_gateway import OWNER_FILE
 from passerelle.runtime.common.clock import SystemIds
 from tests.support.engine import ask
+from tests.support.nursery import find_starter
 from tests.support.ports import find_free_port
 from tests.support.stored_events import find_streams, list_stored
 from tests.support.waiting import wait_until
@@ -58,6 +59,7 @@ async def run_gateway(
         config,
         environ={"PASSERELLE_LOG_FORMAT": "json", **(environ or {})},
         port=find_free_port(),
+        begin=find_starter(environ),
     )
     try:
         await gateway.start()

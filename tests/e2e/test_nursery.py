@@ -1,0 +1,72 @@
+"""A gateway that was forked is one that was started: its status, its environment, its folder, and what it leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from passerelle.demo.processes import Child, GatewayProcess, start
+from tests.support.leaks import look
+from tests.support.nursery import Nursery, find_starter
+from tests.support.processes import is_alive
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+async def wait_for_end(child: Child) -> int | None:
+    await wait_until(child.has_ended, 20, "the command ends")
+    return child.process.returncode
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [(("version",), 0), (("nothing",), 2), (("check", "nowhere.yaml"), 2)],
+)
+async def test_a_command_ends_as_a_process_of_its_own_does(
+    nursery: Nursery, tmp_path: Path, words: tuple[str, ...], status: int
+) -> None:
+    forked = nursery.start("forked", ("passerelle", *words), tmp_path)
+    started = start("started", ("passerelle", *words), tmp_path)
+    assert await wait_for_end(forked) == await wait_for_end(started) == status
+    assert forked.said.read_text("utf-8") == started.said.read_text("utf-8")
+    assert forked.complained.read_text("utf-8") == started.complained.read_text("utf-8")
+
+
+async def test_a_forked_gateway_is_killed_and_stopped_as_any(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    gateway = GatewayProcess(tmp_path, begin=nursery.start)
+    await gateway.start()
+    first = gateway.child
+    assert first is not None
+    assert f"process {first.process.pid}" in look()
+    gateway.kill()
+    assert first.process.returncode == -signal.SIGKILL
+    assert not is_alive(first.process.pid)
+    await gateway.start()
+    assert await gateway.stop() == 0
+    assert nursery.list_lives() == []
+
+
+async def test_its_environment_is_what_it_is_given_and_no_more(
+    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Set after the nursery began; a setting of whoever runs the tests is not for a gateway.
+    monkeypatch.setenv("PASSERELLE_LOG_LEVEL", "none")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("HOME")
+    own = {"PASSERELLE_CONTEXT": "elsewhere"}
+    child = nursery.start("shown", ("passerelle", "contexts", "show"), tmp_path, own)
+    assert await wait_for_end(child) == 2
+    assert f"{tmp_path}/passerelle/contexts.yaml: has no context 'elsewhere'" in (
+        child.complained.read_text("utf-8")
+    )
+
+
+async def test_whose_python_begins_differently_is_started(nursery: Nursery) -> None:
+    assert find_starter(None) == find_starter({"PASSERELLE_PORT": "1"}) == nursery.start
+    assert find_starter({"PYTHONPATH": os.curdir}) is start
