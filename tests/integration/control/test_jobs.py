@@ -300,8 +300,14 @@ async def test_cancel_reaches_what_was_sent_and_never_noted(bench: Bench) -> Non
     object.__setattr__(runner, "submit", submit)
     await bench.desk.do("cancel_job", jobId=job)
     await bench.visit(job)
-    listed: Any = await bench.desk.do("list_tasks", agent="echo")
-    [task] = listed["tasks"]
+
+    async def list_sent() -> list[Any]:
+        listed: Any = await bench.desk.do("list_tasks", agent="echo")
+        return list(listed["tasks"])
+
+    sent = await wait_until(list_sent, 10, "what was sent is listed")
+    assert sent is not None
+    [task] = sent
     await bench.desk.until(task["taskId"], Status.CANCELLED)
 
 
