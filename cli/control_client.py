@@ -20,6 +20,7 @@ from passerelle.core.errors import (
     ClosedState,
     ConfigInvalid,
     Forbidden,
+    InvalidInput,
     NotFound,
     RemoteError,
     StaleAnswer,
@@ -93,7 +94,10 @@ class ControlClient:
     ) -> JsonObject:
         """The answer of an agent behind the gateway, over A2A."""
         headers = {"A2A-Version": A2A_VERSION, **({KEY_HEADER: key} if key else {})}
-        return _read(self._ask("POST", path, body=body, headers=headers, timeout_s=timeout_s))
+        late = f" within {timeout_s:g} s; its task goes on: passerelle tasks list shows it"
+        return _read(
+            self._ask("POST", path, body=body, headers=headers, timeout_s=timeout_s, late=late)
+        )
 
     def _ask(
         self,
@@ -104,6 +108,7 @@ class ControlClient:
         body: JsonObject | None = None,
         headers: Mapping[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
+        late: str = f" within {TIMEOUT_S:g} s",
     ) -> HttpAnswer:
         headers = {**(headers or {})}
         if self.token:
@@ -118,9 +123,11 @@ class ControlClient:
                 timeout_s=timeout_s,
                 tls=self.tls,
             )
+        except UnicodeEncodeError:
+            raise InvalidInput("text", "an argument, or what was read, is not UTF-8") from None
         except NoAnswer as error:
             if error.is_late:
-                raise RemoteError(f"{self.url} has not answered within {timeout_s:g} s") from None
+                raise RemoteError(f"{self.url} has not answered{late}") from None
             raise RemoteError(f"no gateway answers at {self.url}: {error.reason}") from None
 
 

@@ -23,6 +23,7 @@ from passerelle.cli.settings_flags import (
     load,
     name_sources,
 )
+from passerelle.cli.verbs.output import write_any_text
 from passerelle.core.errors import ActionClosed, PasserelleError
 
 INTERRUPTED: Final = 130
@@ -42,6 +43,7 @@ SessionFlag = Annotated[str | None, typer.Option(help="Only this session.")]
 
 def main() -> NoReturn:
     """The console script. An error is one line and its hints on standard error, never a traceback."""
+    write_any_text()
     try:
         status = int(app(standalone_mode=False) or ExitStatus.DONE)
     except PasserelleError as error:

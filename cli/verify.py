@@ -46,13 +46,13 @@ async def run_verify(
 
 
 def read_since(text: str, now_ms: int, field: str = "since") -> int:
-    """A time in ms, written as RFC 3339 (``2026-01-31T12:00:00Z``) or as how long ago it was (``24h``).
+    """A time in ms, written as RFC 3339 (``2026-01-31T12:00:00Z``) or as how long ago it was (``24h``, ``24h ago``).
 
     Raises:
         InvalidInput: ``field`` is neither.
     """
     try:
-        return now_ms - parse_duration(text, now_ms).ms
+        return now_ms - parse_duration(text.removesuffix(" ago"), now_ms).ms
     except ValueError:
         pass
     try:

@@ -16,11 +16,13 @@ from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
 from passerelle.core.commands import CancelAccepted
 from passerelle.core.errors import NotCancelable, PasserelleError, WriteConflict
+from passerelle.core.job.machine import StopJob
 from passerelle.core.payloads.task import TaskCancelRequested
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import RequestCancel
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, Status
+from passerelle.delegation.jobs.parents import list_live, stop_job
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.records.family import list_below
 from passerelle.runtime.records.ownership import Owned
@@ -119,7 +121,7 @@ class Cancelling:
                 pass
 
     async def _stop_below(self, top: EntityRef, requested: TaskCancelRequested) -> bool:
-        """Stops up to :data:`MOST_AT_ONCE` open tasks below one; whether all of them are reached.
+        """Stops up to :data:`MOST_AT_ONCE` jobs and open tasks below one; whether all of them are reached.
 
         They are read after the wish above them is stored, so what was created before that is among them.
 
@@ -133,8 +135,12 @@ class Cancelling:
                 return True
             below = await list_below(self.writes, record.owner, record)
             wanted = [one for one in below if one.record.status not in _OVER]
-            if not wanted or not left:
-                return not wanted
+            jobs = await list_live(self.writes, [record, *(one.record for one in below)])
+            if not (wanted or jobs) or not left:
+                return not (wanted or jobs)
+            for job in jobs[:left]:
+                await stop_job(self.writes, job, _make_stop(requested))
+            left -= len(jobs[:left])
             await self._tell(
                 [one.ref.id for one in wanted[:left] if await self._reach(one, requested)]
             )
@@ -190,3 +196,9 @@ class Cancelling:
 
         await self.writes.decide(owned.record.session_id, [owned.ref], body)
         return True
+
+
+def _make_stop(requested: TaskCancelRequested) -> StopJob:
+    """The same wish, for a job."""
+    source = "user" if requested.source == "user" else "runtime"
+    return StopJob(requested.actor, requested.reason or "a task above it is cancelled", source)

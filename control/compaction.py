@@ -9,6 +9,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from passerelle.a2a_mapping.content import read_text
 from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.control.turn_histories import BOUNDARY, ThreadMovedError
 from passerelle.core.batch import EntityKind, EntityRef, IdempotencyRow
@@ -135,8 +136,7 @@ class Compacting:
         for artifact in objects_at(task or {}, "artifacts"):
             if bound_id(text_at(artifact, "artifactId")) not in named:
                 continue
-            texts = [text_at(part, "text") for part in objects_at(artifact, "parts")]
-            text = "\n".join(one for one in texts if one)
+            text = read_text(artifact)
             if not text.strip() or len(text) > SUMMARY_LENGTH:
                 reason = f"has no text, or more than {SUMMARY_LENGTH} characters"
                 raise InvalidInput("artifact.artifactId", reason)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
+from passerelle.control.parents import FIELD, check_parent, find_parent
 from passerelle.control.start_routing import check_profile
 from passerelle.control.task_changes import check_content, read_task, render_change
-from passerelle.control.task_graph import check_depth, check_width
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.batch import (
     Conflict,
@@ -46,10 +46,9 @@ from passerelle.core.task import commands as tell
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import AcceptTask, PrepareTask, PutBack
 from passerelle.core.task.record import TaskRecord
-from passerelle.core.task.status import ENDED, Status, Visibility
+from passerelle.core.task.status import Status, Visibility
 from passerelle.core.wire.record import change
 from passerelle.delegation.runs.turn_places import locate
-from passerelle.runtime.records.family import check_above, refuse_below_stopped
 from passerelle.runtime.records.idempotency import Once, make_once
 from passerelle.runtime.records.message_summary import TITLE_LENGTH
 from passerelle.runtime.records.writes import MAX_TRIES, AppendOptions, Written
@@ -128,7 +127,8 @@ class Creating:
         self.check_room()
         check_content(command)
         _check_scope(command.scope)
-        parent = await self._find_parent(principal, command)
+        above = command.parent_task_id
+        parent = None if above is None else await find_parent(self.ownership, principal, above)
         once = make_once(principal, command, idem)
         conditions = self.conditions.read_command(command.agent, command.acceptance)
         plan = Plan(principal, replace(command, acceptance=conditions), once, parent, spawns)
@@ -140,15 +140,6 @@ class Creating:
                 return created
             await self.turns.writes.step_back(tries)
         raise WriteConflict("the context was changed by others again and again; try once more")
-
-    async def _find_parent(self, principal: Principal, command: CreateTask) -> Owned | None:
-        if command.parent_task_id is None:
-            return None
-        found = await self.ownership.find(principal, command.parent_task_id, None, hidden=True)
-        _check_parent(found.record)
-        above = await check_above(self.turns.writes, found.record)
-        check_depth(above + 1, "parentTaskId")
-        return found
 
     async def _try(self, plan: Plan, idem: str | None) -> TaskChanged | None:
         writes = self.turns.writes
@@ -256,10 +247,10 @@ def _spawn(decision: Decision, plan: Plan, place: Place, task: EntityRef) -> Non
 def _adopt(decision: Decision, parent: Owned, place: Place, task: EntityRef) -> None:
     """Both ends of the edge between a task and its child."""
     if parent.record.session_id != place.session.id:
-        raise InvalidInput("parentTaskId", "the parent belongs to another session")
+        raise InvalidInput(FIELD, "the parent belongs to another session")
     older, child = decision.state(parent.ref), decision.state(task)
     if isinstance(older, TaskRecord) and isinstance(child, TaskRecord):
-        _check_parent(older)
+        check_parent(older)
         delegated = TaskDelegated("child_task", task.id)
         decision.add([Fact(tasks.scope_of(older), delegated)])
         edge = TaskDependencyUpdated(f"parent:{older.task_id}", "parent", older.task_id, "open")
@@ -272,16 +263,6 @@ def _check_scope(scope: TaskBounds | None) -> None:
         given = getattr(scope, member.name) if scope else None
         if given is not None and not 0 < len(given) <= BOUND_CHARS:
             raise InvalidInput(f"scope.{member.name}", f"takes 1 to {BOUND_CHARS} characters")
-
-
-def _check_parent(parent: TaskRecord) -> None:
-    """Raises UnsupportedOperation where a task takes no child (any more), GraphLimit where it has as many as it may."""
-    if parent.status in ENDED:
-        raise UnsupportedOperation(
-            f"the parent task has ended: {parent.status}", status=parent.status
-        )
-    refuse_below_stopped(parent)
-    check_width(parent, "child", "parentTaskId")
 
 
 def _compose(plan: Plan, place: Place, task_id: str) -> TaskCreated:

@@ -1,4 +1,4 @@
-"""Jobs of a caller: submitted, cancelled, tried again, listed and read (EXT-9, CMD-24, PRS-8).
+"""Jobs of a caller: submitted, cancelled and tried again (EXT-9, CMD-24).
 
 A job is a session of its own, and its record is a part of that of the session. Its items are tasks of the caller
 like all others, each in a session of its own.
@@ -9,70 +9,58 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import orjson
 
 from passerelle.a2a_mapping.inbound import ROLE_USER
-from passerelle.a2a_mapping.members import objects_at, text_at
+from passerelle.control.job_reads import render
+from passerelle.control.parents import find_parent
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
-from passerelle.core.commands import GetTask
-from passerelle.core.errors import InvalidInput, NotFound, PasserelleError, StoreUnavailable
-from passerelle.core.events import Fact, decode_event
+from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, WriteConflict
+from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
-from passerelle.core.ids import TaskId, expose, read_shard
-from passerelle.core.index_changes import JOBS, list_session
+from passerelle.core.index_changes import list_session
 from passerelle.core.job import machine
-from passerelle.core.job.requests import (
-    MOST_INPUT_BYTES,
-    CancelJob,
-    JobChanged,
-    JobItemLine,
-    JobResults,
-    RetryJob,
-)
+from passerelle.core.job.requests import MOST_INPUT_BYTES, CancelJob, JobChanged, RetryJob
 from passerelle.core.payloads.conversation import SessionCreated
-from passerelle.core.payloads.job import JobCreated, JobItemFailed, JobItemStarted, JobProgress
-from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.read_models.jobs import show_job
+from passerelle.core.payloads.job import JobCreated
 from passerelle.core.session import machine as sessions
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task.record import TaskRecord
-from passerelle.core.wire.codec import to_wire
-from passerelle.delegation.jobs.jobs import describe_input, name_row
+from passerelle.delegation.jobs.jobs import describe_input
+from passerelle.delegation.jobs.parents import meet_parent, name_row, stop_job
 from passerelle.runtime.records.blob_overflow import BlobOverflow
+from passerelle.runtime.records.family import check_above, refuse_below_stopped
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.places import choose_shard
-from passerelle.runtime.records.task_pages import read_token, write_token
 from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
+    from passerelle.control.job_reads import JobReads
     from passerelle.core.decision import Decision, Held
-    from passerelle.core.facts import ErrorDetail
     from passerelle.core.job.machine import JobState
-    from passerelle.core.job.requests import GetJob, GetJobResults, ListJobs, SubmitJob
+    from passerelle.core.job.requests import SubmitJob
     from passerelle.core.peer import Peer
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
-    from passerelle.core.wire.json import Json, JsonObject
+    from passerelle.runtime.records.ownership import Ownership
     from passerelle.runtime.records.writes import Writes
-
-_RESULT_LENGTH: Final = 2_000
-"""Characters of what a task brought that a line has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """Works on the jobs of callers; ``read_task`` reads a task as its owner sees it."""
+    """Works on the jobs of callers."""
 
     writes: Writes
     projections: Projections
     blobs: Blobs
     find_peer: Callable[[str], Peer]
-    read_task: Callable[[Principal, GetTask], Awaitable[JsonObject]]
+    ownership: Ownership
+    reads: JobReads
 
     async def submit(
         self, principal: Principal, command: SubmitJob, idem: str | None
@@ -80,7 +68,8 @@ class Jobs:
         """Makes a job, once per idempotency key; its items begin behind it.
 
         Raises:
-            NotFound: an agent that the caller may not call.
+            NotFound: an agent that the caller may not call, or no task of the caller above the job.
+            UnsupportedOperation, GraphLimit: that task takes no child (any more).
             InvalidInput: several agents and several inputs, inputs that are too long, or another number of titles.
             IdempotencyConflict: the key came with another request.
         """
@@ -90,6 +79,8 @@ class Jobs:
         stored = await once.find(writes.log, shard)
         if stored is not None:
             return await self._repeat(stored)
+        above = command.parent_task_id
+        parent = None if above is None else await find_parent(self.ownership, principal, above)
         if command.distinct:
             command = _leave_out_equal(command)
         ref = EntityRef(EntityKind.SESSION, writes.ids.mint("se", shard))
@@ -123,6 +114,7 @@ class Jobs:
             attempts=command.attempts,
             most_failed=command.most_failed,
             progress=command.progress or None,
+            parent_task_id=parent.record.task_id if parent else None,
         )
 
         def body(decision: Decision) -> AppendOptions:
@@ -138,7 +130,7 @@ class Jobs:
             return await self._repeat(written.repeated)
         await self._list_now(written.held[ref])
         writes.news(shard)
-        return _render(written.held[ref])
+        return render(await self._meet(written.held[ref]))
 
     def _check(self, principal: Principal, command: SubmitJob) -> None:
         for agent in dict.fromkeys(command.agents):
@@ -154,7 +146,20 @@ class Jobs:
 
     async def _repeat(self, stored: bytes) -> JobChanged:
         ref = EntityRef(EntityKind.SESSION, stored.decode())
-        return _render((await self.writes.load([ref]))[ref], repeated=True)
+        return render(await self._meet((await self.writes.load([ref]))[ref]), repeated=True)
+
+    async def _meet(self, held: Held) -> Held:
+        """The job once the task above knows of it; its row tells that task as well, so a failure loses nothing."""
+        record = held.record
+        if not isinstance(record, SessionRecord) or record.job is None or record.job.parent is None:
+            return held
+        ref = EntityRef(EntityKind.SESSION, record.session_id)
+        with suppress(StoreUnavailable, WriteConflict):
+            stop = await meet_parent(self.writes, ref.id, record.owner, record.job)
+            if stop is not None:
+                await stop_job(self.writes, ref, stop)
+                return (await self.writes.load([ref]))[ref]
+        return held
 
     async def _list_now(self, held: Held) -> None:
         """In the list before the answer; the relay writes the same row, so a failure loses nothing."""
@@ -169,15 +174,17 @@ class Jobs:
 
         Raises:
             NotFound: no job of the caller.
-            UnsupportedOperation: it is over, or nothing of it can be tried again.
+            UnsupportedOperation: it is over, nothing of it can be tried again, or a task above it is to stop.
             InvalidInput: an item that has not failed.
             IdempotencyConflict: the key came with another request.
         """
-        found = await self._find(principal, command.job_id)
+        found = await self.reads.find(principal, command.job_id)
         ref, writes = EntityRef(EntityKind.SESSION, command.job_id), self.writes
         once = make_once(principal, command, None if idem is None else f"{idem}\0{ref.id}")
         if await once.find(writes.log, ref.shard) is not None:
-            return _render(found, repeated=True)
+            return render(found, repeated=True)
+        if isinstance(command, RetryJob):
+            await self._check_above(found)
         wanted = (
             machine.StopJob(principal.id, command.reason)
             if isinstance(command, CancelJob)
@@ -194,127 +201,19 @@ class Jobs:
         if not isinstance(written, Written):
             raise StoreUnavailable("the job could not be stored", "no")
         writes.news(ref.shard)
-        return _render(written.held[ref], repeated=written.repeated is not None)
+        return render(written.held[ref], repeated=written.repeated is not None)
 
-    async def read(self, principal: Principal, query: GetJob) -> JsonObject:
-        """A job and its counts. Raises NotFound."""
-        changed = _render(await self._find(principal, query.job_id))
-        return {**changed.job, "version": changed.version}
-
-    async def list(self, principal: Principal, query: ListJobs) -> JsonObject:
-        """One page: ``jobs``, and ``nextPageToken`` where there may be more.
-
-        Raises:
-            InvalidInput: a page token that is not ours.
-        """
-        before = read_token(query.page_token)
-        page = await self.projections.read_index(principal.key, JOBS, before, query.page_size + 1)
-        shown = page[: query.page_size]
-        refs = [EntityRef(EntityKind.SESSION, name) for name, _ in shown]
-        held = await self.writes.load(refs) if refs else {}
-        found: list[Json] = []
-        for ref in refs:
-            record = held[ref].record
-            if isinstance(record, SessionRecord) and record.job is not None:
-                changed = _render(held[ref])
-                found.append({**changed.job, "version": changed.version})
-        more = len(page) > len(shown)
-        token = write_token((shown[-1][1], shown[-1][0])) if more else ""
-        return {"jobs": found, "nextPageToken": token}
-
-    async def read_results(self, principal: Principal, query: GetJobResults) -> JsonObject:
-        """A page of the table of results. Raises NotFound."""
-        held = await self._find(principal, query.job_id)
+    async def _check_above(self, held: Held) -> None:
+        """Raises UnsupportedOperation where a task above the job is to stop (GR-11)."""
         record = held.record
-        if not isinstance(record, SessionRecord) or record.job is None:
-            raise NotFound("job", query.job_id)
-        state = record.job
-        wanted = [
-            item
-            for item in range(query.after + 1, len(state.states) + 1)
-            if query.state in {None, machine.ITEM_STATES[state.states[item - 1]]}
-        ]
-        chosen = wanted[: query.limit]
-        tasks, errors = await self._read_facts(query.job_id, frozenset(chosen))
-        refs = {item: EntityRef(EntityKind.TASK, task) for item, task in tasks.items()}
-        loaded = await self.writes.load(dict.fromkeys(refs.values())) if refs else {}
-        lines = list[JobItemLine]()
-        for item in chosen:
-            one = loaded[refs[item]].record if item in refs else None
-            task = one if isinstance(one, TaskRecord) else None
-            lines.append(await self._show_item(principal, state, item, task, errors.get(item)))
-        more = chosen[-1] if len(wanted) > len(chosen) else None
-        return to_wire(JobResults(tuple(lines), more, str(more or "")))
-
-    async def _read_facts(
-        self, job_id: str, items: frozenset[int]
-    ) -> tuple[dict[int, str], dict[int, ErrorDetail]]:
-        """The newest task of each item, and the error of each that failed last."""
-        tasks, errors = dict[int, str](), dict[int, "ErrorDetail"]()
-        stream, after = StreamRef(StreamKind.SESSION, job_id), 0
-        while page := await self.writes.log.read_page(stream, after):
-            for entry in page:
-                if not entry.type.startswith("job."):
-                    continue
-                fact = decode_event(entry.data, entry.frame, entry.facade).fact
-                match fact.payload:
-                    case JobItemStarted(item=item) if item in items:
-                        tasks[item] = fact.scope.task_id or ""
-                        errors.pop(item, None)
-                    case JobItemFailed(item=item, error=error) if item in items:
-                        errors[item] = error
-                    case JobProgress(refused=refused):
-                        errors.update({one.item: one.error for one in refused if one.item in items})
-                    case _:
-                        pass
-            after = page[-1].sequence
-        return tasks, errors
-
-    async def _show_item(
-        self,
-        principal: Principal,
-        state: JobState,
-        item: int,
-        task: TaskRecord | None,
-        error: ErrorDetail | None,
-    ) -> JobItemLine:
-        letter = state.states[item - 1]
-        return JobItemLine(
-            item=item,
-            state=machine.ITEM_STATES[letter],
-            attempts=state.tries_of(item),
-            agent=state.agent_of(item),
-            title=task.title if task else None,
-            task_id=task.task_id if task else None,
-            task_status=str(task.status) if task else None,
-            percent=task.progress.percent if task else None,
-            result=await self._read_result(principal, task)
-            if task and letter == machine.COMPLETED
-            else None,
-            error=error if letter in {machine.FAILED, machine.WAITING} else None,
-        )
-
-    async def _read_result(self, principal: Principal, task: TaskRecord) -> str | None:
-        """The texts of the artifacts of a task; None where it has none, or is not to be read now."""
-        facade = expose(TaskId(task.task_id), task.exposure)
-        try:
-            shown = await self.read_task(principal, GetTask(facade, history_length=0))
-        except PasserelleError:
-            return None
-        parts = [
-            part for one in objects_at(shown, "artifacts") for part in objects_at(one, "parts")
-        ]
-        texts = [text_at(part, "text") for part in parts if part.get("text")]
-        return "\n".join(texts)[:_RESULT_LENGTH] or None
-
-    async def _find(self, principal: Principal, job_id: str) -> Held:
-        if read_shard(job_id) is not None:
-            ref = EntityRef(EntityKind.SESSION, job_id)
-            held = (await self.writes.load([ref]))[ref]
-            record = held.record
-            if isinstance(record, SessionRecord) and record.owner == principal.key and record.job:
-                return held
-        raise NotFound("job", job_id)
+        state = record.job if isinstance(record, SessionRecord) else None
+        if state is None or state.parent is None:
+            return
+        ref = EntityRef(EntityKind.TASK, state.parent)
+        parent = (await self.writes.load([ref]))[ref].record
+        if isinstance(parent, TaskRecord):
+            refuse_below_stopped(parent)
+            await check_above(self.writes, parent)
 
 
 def _leave_out_equal(command: SubmitJob) -> SubmitJob:
@@ -333,11 +232,3 @@ def _require(decision: Decision, ref: EntityRef) -> JobState:
     if not isinstance(record, SessionRecord) or record.job is None:
         raise NotFound("job", ref.id)
     return record.job
-
-
-def _render(held: Held, *, repeated: bool = False) -> JobChanged:
-    record = held.record
-    model = show_job(record) if isinstance(record, SessionRecord) else None
-    if model is None:
-        raise NotFound("job", "")
-    return JobChanged(to_wire(model), held.stamp.version, repeated)

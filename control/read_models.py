@@ -45,6 +45,7 @@ from passerelle.core.wire.codec import to_wire
 from passerelle.core.wire.times import format_ms
 from passerelle.protocol.cursor import Cursor
 from passerelle.runtime.common.calls import require_operation
+from passerelle.runtime.records.open_questions import load_questions
 from passerelle.runtime.records.ownership import may_see
 from passerelle.runtime.records.waiting_turns import load_waiting
 
@@ -149,8 +150,11 @@ class Models:
         session, head, archive = await self.find_session(principal, query.session_id)
         tasks, left_out = await self.load_tasks(principal, session.session_id)
         threads = await load_threads(self.writes, tasks)
+        questions = await load_questions(self.writes, tasks)
         now_ms, name = self.clock.now_ms(), session.session_id
-        return to_wire(show_tasks(name, head.sequence, tasks, now_ms, left_out, archive, threads))
+        return to_wire(
+            show_tasks(name, head.sequence, tasks, now_ms, left_out, archive, threads, questions)
+        )
 
     async def load_session(
         self, principal: Principal, session_id: str
@@ -177,9 +181,11 @@ class Models:
         tasks, left_out = await self.load_tasks(principal, thread.session_id)
         names = await self.queues.list_waiting(f"thread:{thread_id}")
         waiting = await load_waiting(self.writes, names)
+        mine = [task for task in tasks if task.thread_id == thread_id]
+        questions = await load_questions(self.writes, mine)
         now_ms = self.clock.now_ms()
         return to_wire(
-            show_thread(thread, tasks, head.sequence, now_ms, left_out, archive, waiting)
+            show_thread(thread, tasks, head.sequence, now_ms, left_out, archive, waiting, questions)
         )
 
     async def read_task(self, principal: Principal, query: GetTaskModel) -> JsonObject:
@@ -233,7 +239,8 @@ class Models:
                 whole = await self._complete(task)
                 model = show_objects(whole, facts.events, now_ms, owned.held.archive)
             case _:
-                model = explain_task(task, facts.events, now_ms)
+                questions = await load_questions(self.writes, [task])
+                model = explain_task(task, facts.events, now_ms, questions)
         if facts.skipped is not None:
             model.marks["facts"] = unavailable(facts.skipped)
         return to_wire(model)
@@ -405,9 +412,8 @@ class PermissionSummaries:
             raise NotFound("thread", query.thread_id)
         _, head, tasks, _ = await self.models.load_session(principal, thread.session_id)
         mine = [task for task in tasks if task.thread_id == thread.thread_id]
-        refs = [EntityRef(EntityKind.ACTION, name) for task in mine for name in task.open_actions]
-        held = await writes.load(refs) if refs else {}
-        actions = [one.record for one in held.values() if isinstance(one.record, ActionRecord)]
+        asked = await load_questions(writes, mine)
+        actions = [one.record for one in asked.values()]
         state = await self._find_state(principal)
         return to_wire(show_permissions(thread, head.sequence, state, actions))
 

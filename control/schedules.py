@@ -283,7 +283,7 @@ def _check(command: CreateSchedule) -> None:
     if (command.cron is None) == (command.every_s is None):
         raise InvalidInput("cron", "exactly one of cron and everyS is required")
     if command.every_s is not None and command.jitter_s >= command.every_s:
-        raise InvalidInput("jitterS", "is less than everyS")
+        raise InvalidInput("jitterS", "should be less than everyS")
     if len(orjson.dumps(command.message)) > MOST_MESSAGE_BYTES:
         raise InvalidInput("message", f"takes at most {MOST_MESSAGE_BYTES} bytes")
     find_zone(command.timezone)

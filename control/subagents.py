@@ -162,14 +162,18 @@ async def read_summary(models: Models, principal: Principal, task: TaskRecord) -
 
 
 async def _show_jobs(writes: Writes, task: TaskRecord) -> list[JobLine]:
+    """The job that a task is an item of, and those that it has delegated, in that order."""
     item = find_item(task)
-    if item is None or read_shard(item[0]) is None:
-        return []
-    ref = EntityRef(EntityKind.SESSION, item[0])
-    record = (await writes.load([ref]))[ref].record
-    if not isinstance(record, SessionRecord) or record.owner != task.owner:
-        return []
-    return _show_job(record, item[1])
+    items: dict[str, int | None] = dict([item] if item else []) | dict.fromkeys(task.jobs)
+    names = [name for name in items if read_shard(name) is not None]
+    found = list[JobLine]()
+    for first in range(0, len(names), _CHUNK):
+        refs = [EntityRef(EntityKind.SESSION, name) for name in names[first : first + _CHUNK]]
+        for ref, held in (await writes.load(refs)).items():
+            record = held.record
+            if isinstance(record, SessionRecord) and record.owner == task.owner:
+                found += _show_job(record, items[ref.id])
+    return found
 
 
 def _show_job(record: SessionRecord, item: int | None = None) -> list[JobLine]:

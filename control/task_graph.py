@@ -129,7 +129,7 @@ def _is_wait(edge: Edge) -> bool:
 
 
 def _is_child(edge: Edge) -> bool:
-    return edge.kind == "child" and edge.status != "removed"
+    return edge.kind == "child" and edge.status != "removed" and edge.items is None
 
 
 def _list_parents(task: TaskRecord) -> Iterable[str]:

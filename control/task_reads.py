@@ -12,6 +12,7 @@ from passerelle.control.lineage import read_source
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.errors import NotFound
 from passerelle.core.events import show_unplaced
+from passerelle.core.read_models.blockers import find_blockers
 from passerelle.core.read_models.spending import MOST_TASKS, TaskSpending, add_up
 from passerelle.core.read_models.task import show_record
 from passerelle.core.session.archived import tell_archived
@@ -21,6 +22,7 @@ from passerelle.delegation.runs.same_work import read_fingerprint
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.records.family import list_below
 from passerelle.runtime.records.long_content import LongContent, LongTaskError, Shape
+from passerelle.runtime.records.open_questions import load_questions
 
 if TYPE_CHECKING:
     from passerelle.channels.task_follower import Following
@@ -81,7 +83,8 @@ class TaskReads:
 
         ``fingerprint`` is the same for tasks with the same words for the same agent, whatever their case and spaces.
         Of one that the gateway has routed also why it went to its agent, in ``routing``: a sentence for each fact.
-        Where it, or a task below it, has cost something, ``spending`` says what.
+        Where it, or a task below it, has cost something, ``spending`` says what; while it waits, ``blockers`` say for
+        what.
 
         Raises:
             NotFound: no such task of the caller.
@@ -97,6 +100,10 @@ class TaskReads:
         }
         if owned.record.kind == ROUTER:
             shown["routing"] = [*await self.models.explain_routing(owned.record)]
+        questions = await load_questions(self.models.writes, [owned.record])
+        blockers = find_blockers(owned.record, questions)
+        if blockers:
+            shown["blockers"] = [to_wire(one) for one in blockers]
         spent = await self._add_up(owned.record)
         if spent is not None:
             shown["spending"] = to_wire(spent)

@@ -25,7 +25,7 @@ from passerelle.core.errors import (
 from passerelle.core.ids import TaskId, expose, read_shard
 from passerelle.core.payloads.conversation import QueueChanged
 from passerelle.core.payloads.task import TaskCancelRequested
-from passerelle.core.read_models.thread import list_queued
+from passerelle.core.read_models.turn_queue import list_gated, list_queued
 from passerelle.core.session import thread as threads
 from passerelle.core.session.requests import (
     GetTurnQueue,
@@ -41,6 +41,7 @@ from passerelle.core.task.record import TaskRecord, waits_for_turn
 from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import from_bytes, to_wire
 from passerelle.delegation.runs.holds import INTERRUPTS, QUEUED, InterruptWish
+from passerelle.runtime.records.open_questions import load_questions
 from passerelle.runtime.records.ownership import Owned
 from passerelle.runtime.records.waiting_turns import load_waiting
 from passerelle.runtime.records.writes import AppendOptions, Written
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.ports.due import DueRow
     from passerelle.core.principal import Principal
+    from passerelle.core.session.requests import GatedTurn
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.agent_queues import AgentQueues
     from passerelle.delegation.runs.turn_request import OpenedTurn
@@ -274,9 +276,30 @@ class TurnQueues:
         return await load_waiting(self.writes, names)
 
     async def _render(self, principal: Principal, thread: ThreadRecord) -> TurnQueue:
-        turns = list_queued(await self._list_all(thread), principal.key)
+        waiting = await self._list_all(thread)
+        turns = list_queued(waiting, principal.key, thread.active_turns)
         policy = thread.queue_policy or "parallel"
-        return TurnQueue(thread.thread_id, policy, turns, thread.active_turns)
+        gated = await self._list_gated(principal, thread)
+        return TurnQueue(thread.thread_id, policy, turns, thread.active_turns, gated)
+
+    async def _list_gated(
+        self, principal: Principal, thread: ThreadRecord
+    ) -> tuple[GatedTurn, ...]:
+        """The turns whose message waits for an approval; where nothing is asked in the session, no task is read."""
+        opened = await self.writes.log.read_open(thread.session_id)
+        if not any(one.startswith(_ACTIONS) for one in opened):
+            return ()
+        refs = [EntityRef(EntityKind.TASK, one) for one in opened if one.startswith(_TASKS)]
+        found: list[TaskRecord] = []
+        for first in range(0, len(refs), _AT_ONCE):
+            held = await self.writes.load(refs[first : first + _AT_ONCE])
+            found += [
+                one.record
+                for one in held.values()
+                if isinstance(one.record, TaskRecord) and one.record.thread_id == thread.thread_id
+            ]
+        questions = await load_questions(self.writes, found)
+        return list_gated(found, questions, principal.key)
 
 
 def _cancel(record: TaskRecord, reason: str | None) -> CancelTask:
@@ -285,5 +308,6 @@ def _cancel(record: TaskRecord, reason: str | None) -> CancelTask:
 
 
 _TASKS: Final = "task_"
+_ACTIONS: Final = "act_"
 _AT_ONCE: Final = 100
 _INTERRUPTED = "another message of its context goes first"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from passerelle.control.job_reads import JobReads
 from passerelle.control.jobs import Jobs
+from passerelle.control.results import Results
 from passerelle.control.schedules import Schedules
 from passerelle.core.job.requests import (
     CancelJob,
@@ -63,9 +65,9 @@ class ScheduleHandlers:
         handlers.on_command(SubmitJob, self.jobs.submit)
         handlers.on_command(CancelJob, self.jobs.change)
         handlers.on_command(RetryJob, self.jobs.change)
-        handlers.on_query(GetJob, self.jobs.read)
-        handlers.on_query(ListJobs, self.jobs.list)
-        handlers.on_query(GetJobResults, self.jobs.read_results)
+        handlers.on_query(GetJob, self.jobs.reads.read)
+        handlers.on_query(ListJobs, self.jobs.reads.list)
+        handlers.on_query(GetJobResults, self.jobs.reads.read_results)
 
 
 def make_schedules(
@@ -74,6 +76,7 @@ def make_schedules(
     """A run of a schedule, and an item of a job, is a turn like any other, by whoever owns it."""
     deps, store, writes = services.deps, services.store, services.writes
     calendar = ZonedCalendar()
+    job_reads = JobReads(writes, store.projections, Results(reads))
 
     def submit(principal: Principal, command: SubmitTurn, idem: str) -> Future[TurnAccepted]:
         return services.dispatch.commands.open_run(messages.submit(principal, command, idem))
@@ -81,7 +84,7 @@ def make_schedules(
     return ScheduleHandlers(
         Schedules(writes, store.log, store.projections, calendar, deps.find_peer),
         ScheduleRunner(writes, store.log, calendar, deps.find_principal, submit, cancelling.cancel),
-        Jobs(writes, store.projections, store.blobs, deps.find_peer, reads.read),
+        Jobs(writes, store.projections, store.blobs, deps.find_peer, reads.ownership, job_reads),
         JobRunner(
             writes,
             store.blobs,

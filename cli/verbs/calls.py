@@ -57,22 +57,40 @@ def call(
         message["contextId"] = context
     path = f"{name_path('/agents', agent)}/message:send"
     answer = gateway.call_agent(path, {"message": message}, link.key, timeout)
-    link.tell(answer, _say_answer(answer))
+    link.tell(answer, describe_answer(answer))
     if found := object_at(answer, "task"):
         _finish(agent, found)
 
 
-def _say_answer(answer: JsonObject) -> Iterator[str]:
-    """What the agent brought; where it brought nothing, what it said."""
+def describe_answer(answer: JsonObject) -> Iterator[str]:
+    """What the agent brought, and what it said where it brought nothing, asks, or did not do it.
+
+    The pieces of an artifact are one text, as they came. A part of a message is a line of its own. Data in the message
+    of a task is for programs.
+    """
     task = object_at(answer, "task")
-    said = object_at(object_at(task, "status"), "message") if task else object_at(answer, "message")
-    for holder in objects_at(task, "artifacts") or [said]:
-        parts = objects_at(holder, "parts")
-        for part in parts:
-            if "text" in part:
-                yield from text_at(part, "text").splitlines()
-            elif holder is not said:
-                yield _describe_part(part)
+    if not task:
+        for part in objects_at(object_at(answer, "message"), "parts"):
+            yield from _describe_parts([part])
+        return
+    artifacts = objects_at(task, "artifacts")
+    for one in artifacts:
+        yield from _describe_parts(objects_at(one, "parts"))
+    if not artifacts or _name_state(task) in _BAD | _ASKS:
+        for part in objects_at(object_at(object_at(task, "status"), "message"), "parts"):
+            yield from text_at(part, "text").splitlines()
+
+
+def _describe_parts(parts: list[JsonObject]) -> Iterator[str]:
+    text = ""
+    for part in parts:
+        if "text" in part:
+            text += text_at(part, "text")
+        else:
+            yield from text.splitlines()
+            text = ""
+            yield _describe_part(part)
+    yield from text.splitlines()
 
 
 def _describe_part(part: JsonObject) -> str:
@@ -83,8 +101,7 @@ def _describe_part(part: JsonObject) -> str:
 
 
 def _finish(agent: str, task: JsonObject) -> None:
-    state = text_at(object_at(task, "status"), "state").removeprefix("TASK_STATE_")
-    word = state.lower().replace("_", " ")
+    word = _name_state(task)
     task_id = text_at(task, "id")
     # In one terminal the answer stands before its state.
     sys.stdout.flush()
@@ -94,3 +111,8 @@ def _finish(agent: str, task: JsonObject) -> None:
         print(f"passerelle: hint: answer it with {words} TEXT", file=sys.stderr)
     if word in _BAD:
         raise typer.Exit(ExitStatus.REMOTE)
+
+
+def _name_state(task: JsonObject) -> str:
+    state = text_at(object_at(task, "status"), "state").removeprefix("TASK_STATE_")
+    return state.lower().replace("_", " ")

@@ -37,7 +37,8 @@ jobs: Final = make_group("Jobs: submit, list, show, results, watch, cancel, retr
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
 _PATH: Final = "/v1/jobs"
 _OVER: Final = frozenset({"completed", "failed", "cancelled"})
-_STATES: Final = ("waiting", "running", "completed", "failed", "cancelled")
+_RUNNING: Final = "running"
+_STATES: Final = ("waiting", _RUNNING, "completed", "failed", "cancelled")
 
 
 @add_verb(
@@ -66,9 +67,12 @@ def submit(  # noqa: PLR0917  the flags of a verb
     progress: Annotated[
         bool, typer.Option("--progress", help="Report the progress of items, at a higher cost.")
     ] = False,
+    parent: Annotated[str | None, typer.Option(metavar="TASK", help="Parent task.")] = None,
 ) -> None:
     """Start a task for each of many inputs, or for each of many agents."""
     given: list[Json] = [*(text or ()), *_read_lines(inputs)]
+    if not given and inputs is not None:
+        raise InvalidInput("--inputs", f"{inputs} has no line that is not empty")
     if not given:
         raise typer.BadParameter("give a --text or --inputs", param_hint="'--text'")
     body: dict[str, Json] = {
@@ -80,6 +84,7 @@ def submit(  # noqa: PLR0917  the flags of a verb
         "mostFailed": most_failed,
         "distinct": distinct,
         "progress": progress,
+        "parentTaskId": parent,
     }
     _tell_change(link, link.post(_PATH, body))
 
@@ -89,8 +94,10 @@ def _read_lines(path: str | None) -> list[str]:
         return []
     try:
         said = sys.stdin.read() if path == "-" else Path(path).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput("--inputs", str(error)) from None
+    except OSError as error:
+        raise InvalidInput("--inputs", f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InvalidInput("--inputs", f"{path} is not UTF-8 at byte {error.start}") from None
     return [line for line in said.splitlines() if line.strip()]
 
 
@@ -126,7 +133,7 @@ def results(
     """Show the items of a job: state, attempts, task and result."""
     path = name_path(_PATH, job, "results")
     answer = link.read(path, {"state": state, "after": after, "limit": limit})
-    link.tell(answer, _describe_results(answer))
+    link.tell(answer, describe_results(answer))
 
 
 @add_verb(jobs, "jobs watch se_2f…")
@@ -239,13 +246,15 @@ def _describe(job: JsonObject) -> Iterator[str]:
             ("at once", str(job.get("concurrency", ""))),
             ("attempts", str(job.get("attempts", ""))),
             ("agents", flatten(", ".join(texts_at(job, "agents")), 200)),
+            ("parent", text_at(job, "parentTaskId")),
             ("created", text_at(job, "createdAt")),
             ("updated", text_at(job, "updatedAt")),
         ]
     )
 
 
-def _describe_results(answer: JsonObject) -> Iterator[str]:
+def describe_results(answer: JsonObject) -> Iterator[str]:
+    """A table of items; one that cannot go on by itself has the status of its task where its result will be."""
     yield from format_table(
         ("ITEM", "STATE", "TRIES", "AGENT", "TASK", "RESULT"),
         [
@@ -255,10 +264,19 @@ def _describe_results(answer: JsonObject) -> Iterator[str]:
                 str(one.get("attempts", "")),
                 text_at(one, "agent"),
                 text_at(one, "taskId"),
-                flatten(text_at(one, "result") or text_at(object_at(one, "error"), "message")),
+                flatten(
+                    text_at(one, "result")
+                    or text_at(object_at(one, "error"), "message")
+                    or _name_wait(one)
+                ),
             )
             for one in objects_at(answer, "items")
         ],
     )
     if answer.get("nextAfter") is not None:
         yield f"more: --after {answer['nextAfter']}"
+
+
+def _name_wait(item: JsonObject) -> str:
+    status = text_at(item, "taskStatus")
+    return f"({status})" if text_at(item, "state") == _RUNNING and status != _RUNNING else ""

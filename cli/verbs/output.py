@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from typing import TYPE_CHECKING, Final, Literal, assert_never
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
@@ -28,6 +30,8 @@ _LISTS: Final = {
     "devices": "deviceId",
     "agents": "name",
     "mutes": "peer",
+    "turns": "turnId",
+    "items": "taskId",
 }
 """The member by which an item of a list is named."""
 _ONE: Final = ("task", "action", "session", "grant", "device", "job", "schedule", "subagent")
@@ -66,9 +70,16 @@ def list_names(answer: JsonObject) -> Iterator[str]:
     lists = {} if any(text_at(answer, name) for name in _WHOLE) else _LISTS
     for listed, name in lists.items():
         if isinstance(answer.get(listed), list):
-            yield from (text_at(one, name) for one in objects_at(answer, listed))
+            yield from filter(None, (text_at(one, name) for one in objects_at(answer, listed)))
             return
     one = next((object_at(answer, name) for name in _ONE if object_at(answer, name)), answer)
     found = next((text_at(one, name) for name in _IDS if text_at(one, name)), "")
     if found:
         yield found
+
+
+def write_any_text() -> None:
+    """Letters that the encoding of the terminal or pipe does not have are written as escapes from now on."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

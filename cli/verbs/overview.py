@@ -83,7 +83,9 @@ def _describe_runtime(runtime: JsonObject) -> Iterator[tuple[str, str]]:
     share = runtime.get("memoryShare")
     full = f", {share:.0%} of its memory" if isinstance(share, float) and share else ""
     alone = f", {runtime['alone']} alone" if runtime.get("alone") else ""
-    yield "store", f"{runtime.get('primaries')} primaries, {replicas} replicated{alone}{full}"
+    count = runtime.get("primaries")
+    primaries = f"{count} {'primary' if count == 1 else 'primaries'}"
+    yield "store", f"{primaries}, {replicas} replicated{alone}{full}"
     yield "configuration", flatten(text_at(runtime, "configFault"), _WIDEST)
 
 

@@ -69,6 +69,8 @@ def create(  # noqa: PLR0917  the flags of a verb
     ] = "60s",
 ) -> None:
     """Send a message to an agent at regular times."""
+    if (cron is None) == (every is None):
+        raise typer.BadParameter("give exactly one of --cron and --every", param_hint="'--cron'")
     body: dict[str, Json] = {
         "title": title,
         "agent": agent,

@@ -76,7 +76,7 @@ def describe_task(record: JsonObject, summary: JsonObject) -> Iterator[str]:
             *(("routing", sentence) for sentence in texts_at(record, "routing")),
             ("progress", describe_progress(object_at(record, "progress"))),
             ("summary", flatten(text_at(object_at(record, "progress"), "summary"), 100)),
-            ("asks", ", ".join(texts_at(record, "openActions"))),
+            *(("waits", describe_blocker(one)) for one in objects_at(record, "blockers")),
             ("session", text_at(record, "sessionId")),
             ("context", text_at(object_at(record, "scope"), "contextId")),
             ("parent", text_at(record, "parentTaskId")),
@@ -89,6 +89,18 @@ def describe_task(record: JsonObject, summary: JsonObject) -> Iterator[str]:
     yield from _list_attempts(objects_at(record, "attempts"))
     yield from _list_artifacts(objects_at(record, "artifacts"))
     yield from _list_edges(objects_at(record, "relationships"))
+
+
+def describe_blocker(blocker: JsonObject) -> str:
+    """What a task waits for: the kind, the id through which it is resolved, why, and how long or by which rule."""
+    until, rules = text_at(blocker, "until"), texts_at(blocker, "rules")
+    said = (
+        flatten(text_at(blocker, "reason"), 100),
+        f"until {until}" if until else "",
+        f"rule {', '.join(rules)}" if rules else "",
+    )
+    what = f"{text_at(blocker, 'kind')} {text_at(blocker, 'target')}"
+    return ": ".join(filter(None, (what, "; ".join(filter(None, said)))))
 
 
 def describe_spending(spending: JsonObject) -> str:
@@ -137,6 +149,8 @@ def describe_reasons(explanation: JsonObject) -> Iterator[str]:
     """The reasons by topic, each with its fact; a topic without one says so."""
     marks = object_at(explanation, "marks")
     yield f"{text_at(explanation, 'taskId')}  {text_at(explanation, 'status')}"
+    for blocker in objects_at(object_at(explanation, "blocked"), "blockers"):
+        yield f"{'blocked'.ljust(9)}{describe_blocker(blocker)}"
     for topic in _TOPICS:
         reasons = objects_at(explanation, topic)
         for reason in reasons:

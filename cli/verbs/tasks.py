@@ -17,6 +17,7 @@ from passerelle.cli.verbs.task_text import (
     list_tasks,
 )
 from passerelle.cli.verbs.verb import GatewayLink, PageFlag, add_verb, make_group, name_path
+from passerelle.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
@@ -193,8 +194,17 @@ def send(
 
 
 def read_text(given: str) -> str:
-    """The text of an argument, or of standard input."""
-    return sys.stdin.read() if given == _STDIN else given
+    """The text of an argument, or of standard input.
+
+    Raises:
+        InvalidInput: standard input is not UTF-8.
+    """
+    if given != _STDIN:
+        return given
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError:
+        raise InvalidInput("standard input", "is not UTF-8") from None
 
 
 def tell_change(link: GatewayLink, answer: JsonObject) -> None:

@@ -29,23 +29,26 @@ _PATH: Final = "/v1/threads"
 
 @add_verb(turns, "turns list th_2f…", "list")
 def list_all(link: GatewayLink, thread: ThreadArgument) -> None:
-    """List the waiting turns of a thread in order."""
+    """List the waiting turns of a thread in order.
+
+    Below them are turns that have started and wait for an approval.
+    """
     answer = link.read(name_path(_PATH, thread, "queue"))
-    link.tell(answer, _list(answer))
+    link.tell(answer, describe_queue(answer))
 
 
 @add_verb(turns, "turns promote th_2f… turn_2f…", changes=True)
 def promote(link: GatewayLink, thread: ThreadArgument, turn: TurnArgument) -> None:
     """Move a waiting turn to the front."""
     answer = link.post(name_path(_PATH, thread, "queue", turn, "promote"))
-    link.tell(answer, _list(answer))
+    link.tell(answer, describe_queue(answer))
 
 
 @add_verb(turns, "turns remove th_2f… turn_2f…", changes=True)
 def remove(link: GatewayLink, thread: ThreadArgument, turn: TurnArgument) -> None:
     """Remove a waiting turn; its task is cancelled."""
     answer = link.delete(name_path(_PATH, thread, "queue", turn))
-    link.tell(answer, _list(answer))
+    link.tell(answer, describe_queue(answer))
 
 
 @add_verb(turns, "turns policy th_2f… queue", changes=True)
@@ -56,10 +59,11 @@ def policy(link: GatewayLink, thread: ThreadArgument, wanted: PolicyArgument) ->
     goes on (interrupt).
     """
     answer = link.post(name_path(_PATH, thread, "queue", "policy"), {"policy": wanted})
-    link.tell(answer, _list(answer))
+    link.tell(answer, describe_queue(answer))
 
 
-def _list(queue: JsonObject) -> Iterator[str]:
+def describe_queue(queue: JsonObject) -> Iterator[str]:
+    """A line for each turn that waits for others, then for each that waits for an approval, and how many there are."""
     waiting = objects_at(queue, "turns")
     yield from format_table(
         ("PLACE", "TURN", "TASK", "AGENT", "SINCE", "STATE"),
@@ -75,5 +79,11 @@ def _list(queue: JsonObject) -> Iterator[str]:
             for one in waiting
         ],
     )
+    gated = objects_at(queue, "gated")
+    for one in gated:
+        rules = texts_at(one, "rules")
+        asked = f" (rule {', '.join(rules)})" if rules else ""
+        yield f"{text_at(one, 'turnId')} waits for approval {text_at(one, 'actionId')}{asked}"
     active = len(texts_at(queue, "activeTurns"))
-    yield f"policy {text_at(queue, 'policy')}, {active} under way, {len(waiting)} waiting"
+    approval = f", {len(gated)} for approval" if gated else ""
+    yield f"policy {text_at(queue, 'policy')}, {active} under way, {len(waiting)} waiting{approval}"

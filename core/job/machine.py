@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.core.errors import InvalidInput, UnsupportedOperation
 from passerelle.core.facts import ErrorCategory, ErrorDetail, Ref
@@ -87,6 +87,8 @@ class JobState:
     schedule: str | None = None
     progress: bool | None = None
     """Whether agents are asked for a stream, so that items show how far they are."""
+    parent: str | None = None
+    """The task that delegates it; None: its owner has made it for itself."""
 
     @property
     def counts(self) -> ItemCounts:
@@ -110,6 +112,7 @@ class StopJob:
 
     by: str
     reason: str | None = None
+    source: Literal["user", "runtime"] = "user"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,7 @@ def decide(job_id: str, state: JobState, command: JobCommand) -> JobCancelled | 
         raise UnsupportedOperation(f"the job is {state.status}", status=state.status)
     if isinstance(command, StopJob):
         counts = _stop(state).counts
-        return JobCancelled(job_id, counts, command.by, "user", command.reason)
+        return JobCancelled(job_id, counts, command.by, command.source, command.reason)
     if state.status is _CANCELLED and state.running:
         raise UnsupportedOperation("its tasks are being stopped; try again in a moment")
     again = _choose_again(state, command.items)
@@ -154,8 +157,10 @@ def decide(job_id: str, state: JobState, command: JobCommand) -> JobCancelled | 
 
 def _choose_again(state: JobState, items: tuple[int, ...]) -> tuple[int, ...]:
     for item in items:
-        if not 0 < item <= len(state.states) or state.states[item - 1] not in {FAILED, CANCELLED}:
-            raise InvalidInput("items", f"item {item} has not failed")
+        if not 0 < item <= len(state.states):
+            raise InvalidInput("items", f"the job has no item {item}")
+        if state.states[item - 1] not in {FAILED, CANCELLED}:
+            raise InvalidInput("items", f"item {item} is {ITEM_STATES[state.states[item - 1]]}")
     chosen = items or range(1, len(state.states) + 1)
     again = tuple(
         item
@@ -220,6 +225,7 @@ def begin(created: JobCreated, inputs: Ref) -> JobState:
         input=inputs,
         schedule=created.schedule,
         progress=created.progress,
+        parent=created.parent_task_id,
     )
 
 

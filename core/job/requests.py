@@ -41,6 +41,8 @@ class SubmitJob:
     """Whether agents, or inputs, that are equal make one item, and so one task: not where titles differ (MK-4)."""
     progress: bool = False
     """Whether items show how far they are while they run; such an item costs about three times as much."""
+    parent_task_id: Id | None = None
+    """The task that delegates the job: its counters and its graph have it, and the job stops with it."""
     labels: Labels = field(default_factory=dict[str, str])
 
 
@@ -116,6 +118,8 @@ class JobModel:
     updated_at: str
     title: str | None = None
     labels: dict[str, str] = field(default_factory=dict[str, str])
+    parent_task_id: str | None = None
+    """The task that delegates it."""
 
 
 @record

@@ -53,6 +53,8 @@ class JobCreated:
     attempts: int | None = None
     most_failed: int | None = None
     progress: Literal[True] | None = None
+    parent_task_id: str | None = None
+    """The task that delegates it (TEV-18)."""
 
 
 @record

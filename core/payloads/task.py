@@ -161,15 +161,19 @@ class TaskWaiting:
     resource: MissingResource | None = None
 
 
+BlockerKind: TypeAlias = Literal[
+    "action", "credential", "policy", "context", "dependency", "tool", "quota"
+]
+"""What is missing where a task makes no progress."""
+
+
 @record
 class TaskBlocked:
     """A named blocker must be resolved (TEV-8)."""
 
     type: ClassVar = EventType.TASK_BLOCKED
     blocker: str
-    blocker_kind: Literal[
-        "action", "credential", "policy", "context", "dependency", "tool", "quota"
-    ]
+    blocker_kind: BlockerKind
     reason: str
 
 
@@ -283,11 +287,12 @@ class TaskArchived:
 
 @record
 class TaskDelegated:
-    """A child task, subagent, job or worker was assigned (TEV-18)."""
+    """A child task, subagent, job or worker was assigned (TEV-18); ``items`` is how many a job has."""
 
     type: ClassVar = EventType.TASK_DELEGATED
     target_kind: Literal["child_task", "subagent", "job", "worker"]
     target: str
+    items: int | None = None
 
 
 @record

@@ -36,9 +36,9 @@ from passerelle.core.payloads.routing import (
     TaskProfileResolved,
 )
 from passerelle.core.payloads.run import RunStatus
+from passerelle.core.read_models.blockers import AskedQuestions, BlockedTask, list_blocked
 from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unknown
 from passerelle.core.read_models.task import doubt_status, name_task
-from passerelle.core.read_models.tasks import BlockedTask, list_blocked
 from passerelle.core.routing.words import say_routing
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, Status
@@ -259,8 +259,16 @@ class Explanation:
     marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
-def explain_task(task: TaskRecord, events: Iterable[Event], now_ms: int) -> Explanation:
-    """The reasons of a record; ``events`` are those of its task and turns that could be read."""
+def explain_task(
+    task: TaskRecord,
+    events: Iterable[Event],
+    now_ms: int,
+    questions: AskedQuestions | None = None,
+) -> Explanation:
+    """The reasons of a record; ``events`` are those of its task and turns that could be read.
+
+    ``questions`` are the open ones of the task, as far as they are read.
+    """
     reasons = [reason for event in events if (reason := _explain(event)) is not None]
 
     def about(topic: Topic) -> tuple[Reason, ...]:
@@ -277,7 +285,7 @@ def explain_task(task: TaskRecord, events: Iterable[Event], now_ms: int) -> Expl
         retries=about("retries"),
         end=about("end"),
         messages=about("messages"),
-        blocked=next(iter(list_blocked([task])), None),
+        blocked=next(iter(list_blocked([task], questions or {})), None),
     )
     found.marks.update(_mark(found, task))
     doubt = doubt_status(task, now_ms)

@@ -28,4 +28,5 @@ def show_job(record: SessionRecord) -> JobModel | None:
         updated_at=record.updated_at,
         title=record.title,
         labels=record.labels,
+        parent_task_id=job.parent,
     )

@@ -67,14 +67,14 @@ class Subagent:
 
 @record
 class JobLine:
-    """A job that a task is an item of, and how far the job is."""
+    """A job that a task is an item of or has delegated, and how far the job is."""
 
     job_id: str
     status: str
     items: int
     counts: dict[str, int]
     item: int | None = None
-    """Which of its items the task is, from 1."""
+    """Which of its items the task is, from 1; None: the task has delegated it, or the session is its own."""
 
 
 @record
@@ -219,7 +219,7 @@ def list_subagents(
         children=tuple(
             edge.target
             for edge in task.relationships
-            if edge.kind == "child" and edge.status != "removed"
+            if edge.kind == "child" and edge.status != "removed" and edge.items is None
         ),
         jobs=tuple(jobs),
         marks=marks,

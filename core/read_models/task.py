@@ -148,13 +148,14 @@ def show_record(task: TaskRecord) -> TaskRecord:
 
 def count(task: TaskRecord) -> dict[str, int]:
     """What was reported, and what is counted from facts: a report of the latter is not believed (PO-1, PO-4)."""
-    children = sum(e.kind == "child" and e.status != "removed" for e in task.relationships)
+    below = [e for e in task.relationships if e.kind == "child" and e.status != "removed"]
     return {
         **task.progress.counters,
         "artifacts": task.artifact_count,
         "attempts": len(task.attempts),
-        "childTasks": children,
+        "childTasks": sum(edge.items is None for edge in below),
         "inputs": len(task.inputs),
+        "jobItems": sum(edge.items or 0 for edge in below),
     }
 
 
@@ -195,6 +196,7 @@ def _mark(task: TaskRecord) -> dict[str, FreshnessMark]:
         ("progress.step", task.progress.step, unknown("the agent has told no step")),
         ("progress.phase", show_progress(task).phase, no_phase),
         ("progress.summary", task.progress.summary, unknown("the agent has told no summary")),
+        ("turnId", task.turn_id, not_applicable("no turn was submitted to the task")),
         ("assignee", task.assignee, unknown("no agent has been chosen")),
         ("startedAt", task.started_at, not_applicable("no run has started")),
         ("endedAt", task.ended_at, no_end),
@@ -244,8 +246,9 @@ def show_objects(
         if scope.step_id is not None and scope.task_id == task.task_id:
             steps.setdefault(scope.step_id, []).append(event)
     item = find_item(task)
+    jobs = (*(() if item is None else (item[0],)), *task.jobs)
     marks: dict[str, FreshnessMark] = {}
-    if item is None:
+    if not jobs:
         marks["jobs"] = not_applicable("the task is no part of a job")
     if not task.progress.checklist:
         marks["todos"] = not_applicable("the agent keeps no checklist")
@@ -253,7 +256,7 @@ def show_objects(
         task=show_task(task, now_ms, archive),
         runs=task.attempts,
         steps=tuple(_show(step_id, facts) for step_id, facts in steps.items()),
-        jobs=() if item is None else (item[0],),
+        jobs=jobs,
         todos=task.progress.checklist,
         marks=marks,
     )

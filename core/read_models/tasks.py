@@ -1,23 +1,23 @@
 """Read models of all tasks of a session at one look: sets, counts, graph, attempts, blockers and delivery.
 
 ``TaskSnapshot`` has all of them (SNAP-5, SNAP-14…SNAP-19). ``TaskGraph`` has the edges, from which the trees of parents
-and of dependencies can be made again (SNAP-16, GR-1…GR-10). ``BlockedTask`` is a task that waits for somebody, and
-for whom (SNAP-18).
+and of dependencies can be made again (SNAP-16, GR-1…GR-10).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Final, Literal
+from typing import Final
 
 from passerelle.core.read_models.attempts import AttemptHistory, list_attempts
+from passerelle.core.read_models.blockers import AskedQuestions, BlockedTask, list_blocked
 from passerelle.core.read_models.delivery import DeliveryState, show_delivery
 from passerelle.core.read_models.mark import FreshnessMark, unavailable
 from passerelle.core.read_models.subagents import list_edges
 from passerelle.core.read_models.task import TaskLine, name_task, show_task
 from passerelle.core.session.thread import ThreadRecord
-from passerelle.core.task.record import Edge, TaskRecord, waits_for_quota
+from passerelle.core.task.record import Edge, TaskRecord
 from passerelle.core.task.status import ENDED, WAITING, Status
 from passerelle.core.wire.record import record
 
@@ -64,49 +64,6 @@ def _list_edges(task: TaskRecord, thread: ThreadRecord | None) -> list[Edge]:
     return [born, *task.relationships, *derived]
 
 
-@record
-class Blocker:
-    """What stands in the way: an open question, a task that is not done, a quota, or what the status says."""
-
-    kind: Literal["action", "dependency", "quota", "status"]
-    target: str
-    reason: str | None = None
-
-
-@record
-class BlockedTask:
-    """A task that makes no progress until its blockers are gone. ``actions`` are the questions to be answered."""
-
-    task_id: str
-    status: Status
-    since: str
-    blockers: tuple[Blocker, ...]
-    actions: tuple[str, ...] = ()
-
-
-def list_blocked(tasks: Iterable[TaskRecord]) -> tuple[BlockedTask, ...]:
-    """The tasks that wait, in their order."""
-    return tuple(
-        BlockedTask(name_task(task), task.status, task.status_at, blockers, task.open_actions)
-        for task in tasks
-        if task.status not in ENDED and (blockers := _find_blockers(task))
-    )
-
-
-def _find_blockers(task: TaskRecord) -> tuple[Blocker, ...]:
-    found = [Blocker("action", action, task.status_reason) for action in task.open_actions]
-    found += [
-        Blocker("dependency", edge.target, edge.reason)
-        for edge in task.relationships
-        if edge.kind == "blocked_by" and edge.status == "open"
-    ]
-    if waits_for_quota(task) and task.queued is not None:
-        found.append(Blocker("quota", task.queued.queue, task.status_reason))
-    if not found and task.status in WAITING:
-        found.append(Blocker("status", task.status, task.status_reason))
-    return tuple(found)
-
-
 RECENT: Final = 20
 
 
@@ -151,10 +108,11 @@ def show_tasks(
     left_out: int = 0,
     archive: str | None = None,
     threads: Mapping[str, ThreadRecord] | None = None,
+    questions: AskedQuestions | None = None,
 ) -> TaskSnapshot:
     """The snapshot of a session's tasks, the newest status first. ``left_out`` more are older than all of these.
 
-    ``threads`` are those of the tasks, as far as they are read.
+    ``threads`` and ``questions`` are those of the tasks, as far as they are read, the latter those that are open.
     ``archive`` is the ref of a session that has left memory: all of its tasks have.
     """
     ordered = sorted(tasks, key=lambda task: (task.status_at, task.task_id), reverse=True)
@@ -187,7 +145,7 @@ def show_tasks(
         tasks=tuple(show_task(task, now_ms, archive) for task in ordered),
         graph=draw_graph(ordered, threads),
         attempts=tuple(list_attempts(task, now_ms) for task in ordered),
-        blocked=list_blocked(ordered),
+        blocked=list_blocked(ordered, questions or {}),
         delivery=tuple(map(show_delivery, ordered)),
         marks=marks,
     )

@@ -1,7 +1,4 @@
-"""Read models of a thread: what goes on, what is asked, what went wrong (SNAP-2), and which turns wait for it (SNAP-4).
-
-A turn starts when it is accepted, unless its context has it wait for the one before.
-"""
+"""Read model of a thread: what goes on, what is asked, what went wrong, and which turns wait (SNAP-2)."""
 
 from __future__ import annotations
 
@@ -10,62 +7,16 @@ from dataclasses import field
 from typing import Final, Literal, TypeAlias
 
 from passerelle.core.facts import CompactedTurns, ErrorDetail
-from passerelle.core.payloads.conversation import QueuePolicy
 from passerelle.core.read_models.artifacts import VersionChain, list_versions
+from passerelle.core.read_models.blockers import AskedQuestions, BlockedTask, list_blocked
 from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unavailable
 from passerelle.core.read_models.task import TaskLine, doubt_status, name_task, show_task
-from passerelle.core.read_models.tasks import BlockedTask, list_blocked
+from passerelle.core.read_models.turn_queue import QueueSnapshot, list_gated, show_queue
 from passerelle.core.session.boundaries import RolledBack
-from passerelle.core.session.requests import QueuedTurn
 from passerelle.core.session.thread import ThreadRecord, ThreadStatus
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.record import record
-
-_NONE: Final[tuple[str, ...]] = ("turns", "policy", "resumeState")
-
-
-@record
-class QueueSnapshot:
-    """The queue of a thread as it stands at ``sequence``; a policy is absent where nobody has set one."""
-
-    thread_id: str
-    sequence: int
-    turns: tuple[QueuedTurn, ...] = ()
-    policy: QueuePolicy | None = None
-    marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
-
-
-def list_queued(waiting: Iterable[object], owner: str) -> tuple[QueuedTurn, ...]:
-    """The turns of an owner among the tasks that wait in a context, with their places among all of them, from 1."""
-    tasks = [one for one in waiting if isinstance(one, TaskRecord) and one.queued is not None]
-    return tuple(
-        QueuedTurn(
-            turn_id=task.turn_id or "",
-            task_id=task.task_id,
-            position=position,
-            agent=queued.attempt.worker.peer,
-            source=task.requested_by,
-            since=queued.since,
-            resume_state="held" if task.status is Status.PAUSED else "waiting",
-            promoted=queued.promoted_ms is not None,
-        )
-        for position, task in enumerate(tasks, 1)
-        if task.owner == owner and (queued := task.queued) is not None
-    )
-
-
-def show_queue(thread: ThreadRecord, waiting: Iterable[object] = ()) -> QueueSnapshot:
-    """The queue of a thread, by the tasks that wait in it in their order.
-
-    Where nothing waits and nothing is to, it has none, and is marked so, which is not the same as an empty one.
-    """
-    turns = list_queued(waiting, thread.owner)
-    if turns or thread.queue_policy is not None:
-        return QueueSnapshot(thread.thread_id, thread.last, turns, thread.queue_policy)
-    mark = not_applicable("turns are not queued: each starts when it is accepted")
-    return QueueSnapshot(thread.thread_id, thread.last, marks=dict.fromkeys(_NONE, mark))
-
 
 _INCIDENTS: Final = 20
 
@@ -149,11 +100,12 @@ def show_thread(
     left_out: int = 0,
     archive: str | None = None,
     waiting: Iterable[object] = (),
+    questions: AskedQuestions | None = None,
 ) -> ThreadModel:
     """The model of a thread with its tasks. ``left_out`` older tasks of the session were not looked at.
 
-    ``waiting`` are the tasks whose turns wait in it, in their order. ``archive`` is the ref of its session where that
-    has left memory.
+    ``waiting`` are the tasks whose turns wait in it, in their order, and ``questions`` the open ones of ``tasks``, as
+    far as they are read. ``archive`` is the ref of its session where that has left memory.
     """
     mine = [task for task in tasks if task.thread_id == thread.thread_id]
     marks: dict[str, FreshnessMark] = {}
@@ -177,11 +129,11 @@ def show_thread(
         created_at=thread.created_at,
         updated_at=thread.updated_at,
         active_turns=thread.active_turns,
-        pending=list_blocked(mine),
+        pending=list_blocked(mine, questions or {}),
         tasks=lines,
         incidents=tuple(incidents[-_INCIDENTS:]),
         artifacts=list_versions(thread, mine),
-        queue=show_queue(thread, waiting),
+        queue=show_queue(thread, waiting, list_gated(mine, questions or {}, thread.owner)),
         diagnostics=Diagnostics(
             turns=thread.turns,
             tasks=len(mine),

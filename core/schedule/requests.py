@@ -21,7 +21,7 @@ MOST_MESSAGE_BYTES: Final = 8_192
 MOST_SCHEDULES: Final = 1_000
 """That a caller has at a time; each is looked at by somebody at every tick."""
 
-CronText: TypeAlias = Annotated[str, Field(min_length=9, max_length=255)]
+CronText: TypeAlias = Annotated[str, Field(min_length=1, max_length=255)]
 EverySeconds: TypeAlias = Annotated[int, Field(ge=1, le=LONGEST_S)]
 JitterSeconds: TypeAlias = Annotated[int, Field(ge=0, le=LONGEST_JITTER_S)]
 GraceSeconds: TypeAlias = Annotated[int, Field(ge=1, le=86_400)]

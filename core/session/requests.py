@@ -123,7 +123,10 @@ class GetTurnQueue:
 
 @record
 class QueuedTurn:
-    """A turn that waits. ``resume_state`` is ``waiting``, or ``held`` while its task is paused."""
+    """A turn that waits. ``resume_state`` is ``waiting``, or ``held`` while its task is paused.
+
+    ``behind`` are the turns that go first: those under way, or the one before it in the line.
+    """
 
     turn_id: str
     task_id: str
@@ -133,6 +136,28 @@ class QueuedTurn:
     since: str
     resume_state: Literal["waiting", "held"]
     promoted: bool = False
+    status: Literal["queued"] = "queued"
+    reason: str | None = None
+    behind: tuple[str, ...] = ()
+
+
+@record
+class GatedTurn:
+    """A turn that has started and whose message is sent once ``action_id`` is approved, as ``rules`` or a hook want.
+
+    ``since`` is when that was asked, RFC 3339. No other turn waits for it: its caller has its answer, the task that
+    waits.
+    """
+
+    turn_id: str
+    task_id: str
+    agent: str
+    source: str
+    since: str
+    action_id: str
+    reason: str
+    rules: tuple[str, ...] = ()
+    status: Literal["queued"] = "queued"
 
 
 @record
@@ -143,6 +168,7 @@ class TurnQueue:
     policy: QueuePolicy
     turns: tuple[QueuedTurn, ...] = ()
     active_turns: tuple[str, ...] = ()
+    gated: tuple[GatedTurn, ...] = ()
 
 
 TurnQueueQuery: TypeAlias = GetTurnQueue

@@ -110,7 +110,7 @@ class Attempt:
 
 @record
 class Edge:
-    """A relation to another task, artifact, thread or context (GR-1…GR-10)."""
+    """A relation to another task, job, artifact, thread or context (GR-1…GR-10)."""
 
     edge_id: str
     kind: str
@@ -119,6 +119,8 @@ class Edge:
     created_at: str
     updated_at: str
     reason: str | None = None
+    items: int | None = None
+    """How many items the job has that it leads to; None: it leads to no job."""
 
     @property
     def is_waited_for(self) -> bool:
@@ -290,6 +292,12 @@ class TaskRecord:
     def blocker(self) -> Edge | None:
         """The first edge to a task that has to complete before an attempt of this one begins; None: nothing has to."""
         return next((edge for edge in self.relationships if edge.holds), None)
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs that it has delegated."""
+        found = [one for one in self.relationships if one.kind == "child" and one.items is not None]
+        return tuple([one.target for one in found if one.status != "removed"])
 
     @property
     def assigned_thread(self) -> str | None:

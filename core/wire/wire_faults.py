@@ -91,7 +91,8 @@ def describe_fault(fault: ErrorDetails, others: Collection[str] = ()) -> str:
     if kind in WITH_VALUES:
         return WITH_VALUES[kind].format_map(values)
     sentence = fault["msg"].removeprefix(_VALUE_ERROR).replace("Input should", "should", 1)
-    return sentence[:1].lower() + sentence[1:]
+    # "URL" stays what it is.
+    return sentence if sentence[:2].isupper() else sentence[:1].lower() + sentence[1:]
 
 
 def list_unknown(faults: Sequence[ErrorDetails], path: tuple[str | int, ...]) -> tuple[str, ...]:

@@ -31,12 +31,13 @@ from passerelle.core.errors import (
 from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, ErrorDetail, Scope
 from passerelle.core.job import machine
-from passerelle.core.job.item_name import JOB, name_item
+from passerelle.core.job.item_name import name_item
 from passerelle.core.job.machine import LIVE, JobState, JobStatus, RunningItem
 from passerelle.core.payloads.job import JobProgress
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.wire.codec import from_bytes
 from passerelle.delegation.jobs.items import ItemEnd, ItemOutcome, find_end, read_end, tell
+from passerelle.delegation.jobs.parents import meet_parent, name_row, read_job, stop_job
 from passerelle.runtime.records.idempotency import TurnReceipt
 from passerelle.runtime.records.places import choose_shard, hash_key
 from passerelle.runtime.records.writes import AppendOptions, Written
@@ -74,16 +75,13 @@ _OWNER_GONE: Final = ErrorDetail(
 )
 
 
-def name_row(job_id: str) -> str:
-    """The due row of a job."""
-    return f"{JOB}:{job_id}"
-
-
 @dataclass(frozen=True, slots=True)
 class JobVisit:
     """One visit of a job: whose it is, the messages of its items, and what is known of it without asking."""
 
     ref: EntityRef
+    owned_by: str
+    """The key of its owner, who may not come in any more."""
     owner: Principal | None
     messages: list[JsonObject]
     held: dict[EntityRef, Held]
@@ -127,10 +125,11 @@ class JobRunner:
         owner = self.find_principal(record.principal, record.tenant)
         if state.status not in LIVE:
             await self._stop(record, state, owner)
+            await meet_parent(self.writes, ref.id, record.owner, state)
             await self._settle(ref, row, None)
             return
         await self._settle(ref, row, now_ms + _AGAIN_MS)
-        visit = JobVisit(ref, owner, await self._read_messages(ref, state), held)
+        visit = JobVisit(ref, record.owner, owner, await self._read_messages(ref, state), held)
         await self._work(visit, state)
 
     async def _settle(self, ref: EntityRef, row: DueRow, at_ms: int | None) -> None:
@@ -143,7 +142,7 @@ class JobRunner:
         )
 
         def body(decision: Decision) -> AppendOptions:
-            state = _read(decision, ref)
+            state = read_job(decision, ref)
             if state is not None and state.status is JobStatus.CANCELLED and state.running:
                 decision.add([Fact(Scope(ref.id), JobProgress(ref.id, state.counts))])
             return terms
@@ -165,10 +164,19 @@ class JobRunner:
         """Goes on until nothing happens for a while, or the job is over."""
         began_s = moved_s = monotonic()
         shortest_s, longest_s = _LOOK_S
-        pause_s = shortest_s
+        pause_s, is_met = shortest_s, False
         while state.status in LIVE:
             ended = await self._find_ended(visit, state)
-            sent = await self._send(visit, state, len(ended))
+            room = state.concurrency - len(state.running) + len(ended)
+            chosen = machine.list_next(state, room)
+            if chosen or not is_met:
+                stop = await meet_parent(self.writes, visit.ref.id, visit.owned_by, state)
+                if stop is not None:
+                    await self._note(visit, ended, {})
+                    await stop_job(self.writes, visit.ref, stop)
+                    return
+                is_met = True
+            sent = await self._send(visit, state, chosen)
             now_s = monotonic()
             if ended or any(outcome is not None for outcome in sent.values()):
                 found = await self._note(visit, ended, sent)
@@ -190,7 +198,7 @@ class JobRunner:
 
         def body(decision: Decision) -> AppendOptions:
             found.clear()
-            state = _read(decision, ref)
+            state = read_job(decision, ref)
             if state is None or state.status not in LIVE:
                 return AppendOptions()
             at_ms = decision.now_ms + (_PAUSE_MS if quiet else 0)
@@ -231,11 +239,10 @@ class JobRunner:
         return True
 
     async def _send(
-        self, visit: JobVisit, state: JobState, ended: int
+        self, visit: JobVisit, state: JobState, chosen: list[tuple[int, int]]
     ) -> Mapping[tuple[int, int], ItemOutcome]:
         """Sends the items that come next, all at once; each with what came of it."""
-        room = state.concurrency - len(state.running) + ended
-        chosen, owner = machine.list_next(state, room), visit.owner
+        owner = visit.owner
         if owner is None:
             return dict.fromkeys(chosen, _OWNER_GONE)
         under_way = [self._submit(visit, owner, state, *one) for one in chosen]
@@ -287,7 +294,7 @@ class JobRunner:
 
         def body(decision: Decision) -> AppendOptions:
             found.clear()
-            state = _read(decision, ref)
+            state = read_job(decision, ref)
             if state is None:
                 return AppendOptions()
             facts = tell(ref.id, state, ended, sent)
@@ -295,14 +302,16 @@ class JobRunner:
                 found.append(state)
                 return AppendOptions()
             decision.add(facts)
-            state = _read(decision, ref) or state
+            state = read_job(decision, ref) or state
             decision.add([Fact(Scope(ref.id), JobProgress(ref.id, state.counts))])
             end = machine.find_end(ref.id, state)
             if end is not None:
                 decision.add([Fact(Scope(ref.id), end)])
-            state = _read(decision, ref) or state
+            state = read_job(decision, ref) or state
             found.append(state)
             at_ms = decision.now_ms + _AGAIN_MS if state.status in LIVE else None
+            if at_ms is None and state.parent is not None:
+                at_ms = decision.now_ms  # the task above is to be told of the end
             return AppendOptions(due=(DueChange(name_row(ref.id), at_ms),))
 
         # Nobody else writes it as long as it goes on, but for who cancels it or goes on with it as well.
@@ -318,9 +327,11 @@ class JobRunner:
             return
         tasks = [one.task_id for one in state.running]
         tasks += await self._find_unnoted(record.session_id, state, owner)
+        # What a task has delegated stops as a whole with it (GR-11).
+        reach = "active_run" if state.parent is None else "subtree"
         for task in tasks:
             with suppress(NotFound, NotCancelable):
-                await self.cancel(owner, CancelTask(task, reason=_STOPPED))
+                await self.cancel(owner, CancelTask(task, reason=_STOPPED, propagation=reach))
 
     async def _find_unnoted(self, job_id: str, state: JobState, owner: Principal) -> list[str]:
         waited = [at + 1 for at, letter in enumerate(state.states) if letter == machine.CANCELLED]
@@ -333,11 +344,6 @@ class JobRunner:
             if stored is not None:
                 found.append(from_bytes(TurnReceipt, stored[1]).task_id)
         return found
-
-
-def _read(decision: Decision, ref: EntityRef) -> JobState | None:
-    record = decision.state(ref)
-    return record.job if isinstance(record, SessionRecord) else None
 
 
 def describe_input(text: str, role: str, title: str | None = None) -> JsonObject:

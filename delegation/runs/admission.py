@@ -157,4 +157,5 @@ class AttemptAdmission:
                 f"agent {find_base(agent)!r} takes no new work: it is being drained",
                 retry_after_s=DRAIN_RETRY_S,
                 agent=agent,
+                state="draining",
             )

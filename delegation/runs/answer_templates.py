@@ -1,8 +1,9 @@
 """Answers that end a templated turn at once: the last append is rendered from a template, too.
 
 An answer is templated when it is the first word of the agent and the last: a completed Task with a few artifacts of
-texts and data, or a bare Message. What callers see is made as for every answer. The facts about it are the same for
-every answer of one shape, so samples of them are rendered on the sample turns (``turn_templates``).
+texts and data, or a bare Message. Where somebody had a say in what is sent, that has gone as it came. What callers see
+is made as for every answer. The facts about it are the same for every answer of one shape, so samples of them are
+rendered on the sample turns (``turn_templates``).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from passerelle.core.wire.record import change
 from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.artifacts import DescribedArtifact, describe
 from passerelle.delegation.runs.completion import is_silent
+from passerelle.delegation.runs.finish import allow_send
 from passerelle.delegation.runs.observation import observe, read_said
 from passerelle.delegation.runs.peer_profile import read_behaviour
 from passerelle.delegation.runs.run import Run
@@ -45,6 +47,7 @@ from passerelle.delegation.runs.templates import (
     ArtifactShape,
     TemplatedAnswer,
     TurnEnd,
+    read_passed,
     split_thread,
 )
 from passerelle.delegation.runs.turn_samples import sample_longer, sample_ms
@@ -74,8 +77,8 @@ _SHORT: Final = 24
 _MIDDLING: Final = 300
 _FRAME_AND_THREAD: Final = 3
 """The frame of an answer, and what the thread becomes by it, before and behind a sequence."""
-_TIMES: Final = 2
-"""How many times stand among the values of an answer behind these."""
+_FIXED: Final = 4
+"""How many values of an answer behind these always have one length: times, and how its message was let through."""
 _TOUCHED: Final = (EntityKind.TASK, EntityKind.THREAD)
 """What the end of a turn may change."""
 
@@ -241,7 +244,8 @@ def list_values(
         version = f"{known.stamp.version + 1}"
     numbers = [f"{turn.first + place}" for place in end.sequences]
     lasted_ms = max(0, now_ms - turn.began_ms)
-    texts = (at, f"{now_ms}", version, f"{lasted_ms}", *answer.texts, *numbers, *minted)
+    passed = ("", "") if turn.passed is None else (turn.passed.op, turn.passed.at)
+    texts = (at, f"{now_ms}", *passed, version, f"{lasted_ms}", *answer.texts, *numbers, *minted)
     return (*turn.values, answer.packed, before, behind, *quote(texts))
 
 
@@ -279,7 +283,7 @@ def _make_form(
         if {one.shape, other.shape} != {shape}:
             continue
         frame = len(turn.values)
-        begin = frame + _FRAME_AND_THREAD + _TIMES
+        begin = frame + _FRAME_AND_THREAD + _FIXED
         said = range(begin, begin + one.texts)
         free = FREE.union(range(frame, frame + _FRAME_AND_THREAD), said)
         wire = make_wire_template(one.example, other.example, free)
@@ -341,9 +345,8 @@ def render_sample_answer(
     answer = read_templated(context, before, result)
     if answer is None:
         return None
-    writes = replace(run.writes, ids=ids, clock=StoppedClock(now_ms), shard_ms=None)
     rendered = Run(
-        writes=writes,
+        writes=run.writes,
         blobs=run.blobs,
         copies=run.copies,
         uploads=run.uploads,
@@ -356,13 +359,17 @@ def render_sample_answer(
         post_row=run.post_row,
         list_row=run.list_row,
     )
+    if before.is_gated():
+        before = _let_pass(rendered, before)
+    held = rendered.held
+    rendered.writes = replace(run.writes, ids=ids, clock=StoppedClock(now_ms), shard_ms=None)
     drafted = rendered.draft(lambda draft: observe(draft, result))
     if drafted is None or drafted[0].spill.blobs or drafted[0].more:
         return None
     draft, terms = drafted
     op = ids.mint("op", place.shard)
     batch, standing = compose(draft.decision, held, terms, op, epoch)
-    call = writes.log.pack(batch).call
+    call = run.writes.log.pack(batch).call
     asked, minted = ids.find_in(call)
     ended = draft.decision.state(place.thread)
     end = TurnEnd(
@@ -390,6 +397,17 @@ def render_sample_answer(
         standing.index[0] if standing.index else None,
         read_behaviour(draft.record.attempts[-1]),
     )
+
+
+def _let_pass(run: Run, turn: TemplatedTurn) -> TemplatedTurn:
+    """The turn of a sample run as its message is let through, which is not stored either."""
+    writes, chance = run.writes, run.writes.ids
+    run.writes = replace(writes, clock=StoppedClock(sample_ms(chance)), shard_ms=None)
+    drafted = run.draft(allow_send)
+    if drafted is not None:
+        op = chance.mint("op", run.shard)
+        run.held = drafted[0].decision.settle(op, sample_ms(chance))
+    return change(turn, passed=read_passed(run.held[turn.task]))
 
 
 def _mint(ids: Ids, shard: Shard, prefix: str) -> str:

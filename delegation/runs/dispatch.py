@@ -66,7 +66,7 @@ _LOOKS: Final = 4
 
 def _give(active: ActiveRun, place: SendPlace | None) -> None:
     """A place is for a send that follows at once, and not for one that a person may have to allow."""
-    if place is not None and active.run.templated is None and active.run.is_gated():
+    if place is not None and active.run.is_gated():
         place.give_back()
     else:
         active.place = place

@@ -15,9 +15,18 @@ from passerelle.a2a_mapping.frames import (
 from passerelle.a2a_mapping.states import CANCELED, FAILED, REJECTED
 from passerelle.core.errors import ArtifactTooLarge, InvalidAgentResponse, PeerUnavailable
 from passerelle.core.facts import ErrorCategory, ErrorDetail
+from passerelle.core.payloads.run import request
 from passerelle.core.payloads.task import TaskCancelled, TaskTimedOut
-from passerelle.core.task.commands import ConfirmCancel, EndInError, FailRun, LoseTask, TimeOutTask
-from passerelle.core.task.status import ENDED, Status
+from passerelle.core.task.commands import (
+    ConfirmCancel,
+    EndInError,
+    EndWait,
+    FailRun,
+    LoseTask,
+    SendInput,
+    TimeOutTask,
+)
+from passerelle.core.task.status import ENDED, WAITING, Status
 from passerelle.core.wire.times import parse_ms
 from passerelle.delegation.runs.failure import RunEnd, end_run, try_on
 from passerelle.delegation.runs.limits import explain_limit, read_limit
@@ -196,6 +205,17 @@ async def time_out(
         draft.end_with(draft.tell(ending), FAILED, reason)
 
     await run.append(end, lambda _draft: AppendOptions(claim=claim))
+
+
+def allow_send(draft: DecisionDraft, changed: str | None = None) -> None:
+    """The message of the run is to be sent; ``changed`` is the digest of what goes in its place."""
+    run = draft.record.run
+    if run is None:
+        return
+    if draft.record.status in WAITING:
+        draft.add(draft.tell(EndWait("it may be sent")))
+    requested = request(draft.context.peer, run.delivery_mechanism, run.message_id, changed)
+    draft.add(draft.tell(SendInput(requested)))
 
 
 def refuse_send(draft: DecisionDraft, reason: str) -> None:

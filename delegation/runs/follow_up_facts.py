@@ -51,7 +51,7 @@ class FollowUp:
     record: TaskRecord
     turn_id: str
     digest: str
-    """Tells the request from others; a hook may change the message, and a repeat is the same request all the same."""
+    """Tells the request from others of its key; a hook may change the message, and a repeat is the same request."""
     catalog: ToolCatalogResolved | None = None
     """What its caller may use, where a rule holds any of it back."""
     referred: Referred = NOTHING

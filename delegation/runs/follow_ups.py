@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.dialects.presentation import read_decision
@@ -27,6 +28,7 @@ from passerelle.core.errors import (
     WriteConflict,
 )
 from passerelle.core.events import Fact
+from passerelle.core.ids import parse_facade
 from passerelle.core.task.machine import scope_of
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, WAITING
@@ -51,7 +53,8 @@ from passerelle.permission_bridge.answers.native_answers import find_decisions
 from passerelle.runtime.common.carried import EXTENSIONS
 from passerelle.runtime.records.blob_overflow import BlobOverflow, write_notes
 from passerelle.runtime.records.idempotency import TurnReceipt
-from passerelle.runtime.records.message_summary import digest_request, submit
+from passerelle.runtime.records.message_summary import digest_request, read_input, submit
+from passerelle.runtime.records.ownership import NOTHING_KNOWN
 from passerelle.runtime.records.places import hash_key
 from passerelle.runtime.records.references import MEMBER
 from passerelle.runtime.records.writes import MAX_TRIES, AppendOptions, Written
@@ -102,10 +105,18 @@ class FollowUps:
             UnsupportedOperation: the task has ended (LT-12).
             Conflict: the task was moved by others again and again.
         """
+        known = self._recall(command.task or "")
         for _ in range(MAX_TRIES):
             with suppress(TaskMovedError):
-                return await self._take(principal, command, idem, catalog)
+                return await self._take(principal, command, idem, catalog, known)
+            known = NOTHING_KNOWN
         raise WriteConflict("the task was changed by others again and again; try once more")
+
+    def _recall(self, facade: str) -> Mapping[EntityRef, Held]:
+        """What the driver of a task that waits has of it, if it is here; it may have been changed by others."""
+        parsed = parse_facade(facade)
+        driver = self.dispatch.find(parsed[0]) if parsed is not None else None
+        return NOTHING_KNOWN if driver is None else driver.run.recall_waiting()
 
     async def _take(
         self,
@@ -113,14 +124,14 @@ class FollowUps:
         command: SubmitTurn,
         idem: str | None,
         catalog: ToolCatalogResolved | None,
+        known: Mapping[EntityRef, Held],
     ) -> TurnAccepted:
-        owned = await self.ownership.find(principal, command.task or "", command.agent)
+        owned = await self.ownership.find(principal, command.task or "", command.agent, known=known)
         record = owned.record
         check_place(command, record)
         turn_id = self.writes.ids.mint("turn", owned.ref.shard)
-        message = FollowUp(
-            principal, command, idem, owned.ref, record, turn_id, digest_request(command), catalog
-        )
+        digest = "" if idem is None else digest_request(command)
+        message = FollowUp(principal, command, idem, owned.ref, record, turn_id, digest, catalog)
         repeated = await self._find_repeat(message)
         if repeated is not None:
             return repeated
@@ -134,7 +145,7 @@ class FollowUps:
             return accepted
         if record.withheld is not None:
             raise UnsupportedOperation("the agent has ended the task; it is being looked at")
-        held = await self._read_open(message)
+        held = known or await self._read_open(message)
         records = (one.record for one in held.values())
         opened = [one for one in records if isinstance(one, ActionRecord) and one.is_open]
         question = next((one for one in opened if takes_message(one, opened)), None)
@@ -145,7 +156,8 @@ class FollowUps:
         if question is not None:
             if question.request.kind == "auth":
                 message = await self._withhold(message)
-            return await self._answer(message, answer_in_words(message, question), held)
+            said = answer_in_words(message, question)
+            return await self._answer(message, said, held, is_recalled=bool(known))
         approval = find_approval(record, opened)
         if approval is not None and record.shown:
             kept = explain_kept(approval)
@@ -256,14 +268,25 @@ class FollowUps:
         message: FollowUp,
         answer: RespondAction,
         held: Mapping[EntityRef, Held] | None = None,
+        *,
+        is_recalled: bool = False,
     ) -> TurnAccepted:
         """Message and answer are one append: a refused answer leaves nothing behind, and a repeat finds both.
 
-        ``held``: its words are the answer, to what was just read of the task.
+        ``held``: its words are the answer, to what was just read of the task, or is its driver's.
+
+        Raises:
+            TaskMovedError: its driver did not know all of it.
         """
         body = await self._prepare(message, goes_on=True)
-        refs = (message.task, message.thread)
-        beside = Beside(refs, lambda decision: body(decision).idem, held=held or {})
+        refs, tries = (message.task, message.thread), count()
+
+        def decide(decision: Decision) -> IdempotencyRow | None:
+            if next(tries) and is_recalled:
+                raise TaskMovedError
+            return body(decision).idem
+
+        beside = Beside(refs, decide, held=held or {})
         turn_id = message.turn_id if held else None
         written = await self.actions.answer(message.principal, answer, turn_id, beside)
         accepted = await self._conclude(message, written, sends=False)
@@ -372,7 +395,8 @@ class FollowUps:
                 return accept(record, receipt.turn_id, repeated=True)
         news = None
         if isinstance(written, Written):
-            written = replace(written, message=message.command.message)
+            turn = message.turn_id, read_input(message.command, EXTENSIONS.get())
+            written = replace(written, turn=turn)
             news = written
         await self.dispatch.refresh(record.task_id, news)
         if sends:

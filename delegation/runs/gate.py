@@ -34,16 +34,17 @@ from passerelle.core.errors import CallerError, StoreUnavailable
 from passerelle.core.events import Fact
 from passerelle.core.facts import Ref
 from passerelle.core.ids import derive_id
-from passerelle.core.payloads.run import request
 from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.task import machine as tasks
-from passerelle.core.task.commands import EndWait, LinkTask, SendInput, WaitFor
-from passerelle.core.task.status import WAITING, Status
+from passerelle.core.task.commands import LinkTask, WaitFor
+from passerelle.core.task.status import Status
+from passerelle.core.wire.record import change
 from passerelle.delegation.runs.choices import resolve_names
 from passerelle.delegation.runs.draft import find_action
-from passerelle.delegation.runs.finish import refuse_send, show_own
+from passerelle.delegation.runs.finish import allow_send, refuse_send, show_own
 from passerelle.delegation.runs.own_questions import await_closing, make_asking
 from passerelle.delegation.runs.send_judgement import SendCase, judge_send
+from passerelle.delegation.runs.templates import read_passed
 from passerelle.permission_bridge.answers.action_rows import open_rows
 from passerelle.permission_bridge.delegations import (
     digest_use,
@@ -84,10 +85,26 @@ async def pass_gate(active: ActiveRun, *, is_new: bool) -> bool:
         if judged is None:
             return False
         decision = judged.strictest.decision
-        await active.append(lambda draft: _store(draft, active, judged))
+        await _append(active, judged)
         if decision != "ask":
             return decision == "allow"
     return await _await_answer(active)
+
+
+async def _append(active: ActiveRun, judged: JudgedSend) -> None:
+    """Stores what was said. A rendered turn whose message goes as it came stays one, so its answer can be rendered."""
+    turn, version = active.run.templated, 0
+
+    def store(draft: DecisionDraft) -> None:
+        nonlocal turn, version
+        turn, version = active.run.templated, draft.decision.version(active.run.context.task)
+        _store(draft, active, judged)
+
+    await active.append(store)
+    task = active.run.held[active.run.context.task]
+    # Where this append was found to be stored, somebody may have written since.
+    if turn is not None and judged.lets_pass and task.stamp.version == version + 1:
+        active.run.templated = change(turn, passed=read_passed(task))
 
 
 async def _has_asked(active: ActiveRun) -> bool:
@@ -164,7 +181,7 @@ def _store(draft: DecisionDraft, active: ActiveRun, judged: JudgedSend) -> None:
     draft.add([Fact(scope, one.to_payload()) for one in judged.evaluations])
     match judged.strictest.decision:
         case "allow":
-            _intend(draft, changed)
+            allow_send(draft, changed)
         case "ask":
             _ask(draft, active, judged, changed)
         case "deny":
@@ -180,16 +197,6 @@ def _note_references(draft: DecisionDraft, referred: Referred) -> None:
     for edge in referred.list_edges():
         if not any(one.edge_id == edge.edge_id for one in draft.record.relationships):
             draft.add(draft.tell(LinkTask(edge)))
-
-
-def _intend(draft: DecisionDraft, changed: str | None = None) -> None:
-    run = draft.record.run
-    if run is None:
-        return
-    if draft.record.status in WAITING:
-        draft.add(draft.tell(EndWait("it may be sent")))
-    requested = request(draft.context.peer, run.delivery_mechanism, run.message_id, changed)
-    draft.add(draft.tell(SendInput(requested)))
 
 
 def _ask(draft: DecisionDraft, active: ActiveRun, judged: JudgedSend, changed: str | None) -> None:
@@ -257,7 +264,7 @@ async def _use(active: ActiveRun, request: ApprovalRequest) -> bool:
             refuse_send(draft, f"it was allowed, and may not be sent: {refusal.message}")
             return
         draft.add(used)
-        _intend(draft)
+        allow_send(draft)
         went = True
 
     await active.append(use)

@@ -54,7 +54,7 @@ async def drive(
         try:
             if params is not None:
                 asked, params = params, None
-                if active.run.templated is not None and active.callback is None:
+                if _goes_as_it_is(active):
                     sent = active.address(asked, referred)
                 else:
                     sent = await _prepare(active, asked, referred)
@@ -73,6 +73,12 @@ async def drive(
             return
         else:
             return
+
+
+def _goes_as_it_is(active: ActiveRun) -> bool:
+    """Whether nobody has a say in the first message, and nothing is added to it."""
+    turn = active.run.templated
+    return turn is not None and active.callback is None and not turn.is_gated()
 
 
 async def _prepare(active: ActiveRun, params: JsonObject, referred: Referred) -> JsonObject | None:

@@ -190,7 +190,7 @@ class PauseAnswers:
         """A turn of the task; read once, whatever is asked of it."""
         known, run = self._turns.get(turn_id), self.active.run
         if known is None:
-            known = await run.contents.read_turn(run.record, turn_id)
+            known = await run.read_turn(turn_id)
             if known is not None:
                 self._turns[turn_id] = known
         return known

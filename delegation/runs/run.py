@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.peer_profile import SeenBehaviour
     from passerelle.delegation.runs.templates import AnswerTemplate, TemplatedAnswer, TemplatedTurn
+    from passerelle.runtime.records.task_fields import TurnInput
     from passerelle.runtime.records.writes import Outdated, WriteRefusal, Writes
 
 T = TypeVar("T")
@@ -118,6 +119,8 @@ class Run:
     """Held during each append and read, also by commands that have lost to the driver."""
     gives_way: bool = field(default=False, init=False)
     """Whether the line is held, or stood in, for another instance."""
+    _turn: tuple[str, TurnInput] | None = field(default=None, init=False)
+    """The last turn that was taken here, with its message to the task."""
     _told: dict[Callable[[], None], None] | None = field(default=None, init=False)
     """Callbacks for the next change; most runs have one, or none."""
 
@@ -141,6 +144,21 @@ class Run:
             raise TypeError(message)
         return record
 
+    def recall_waiting(self) -> dict[EntityRef, Held]:
+        """The task, its thread and its open questions where it waits, as they were stored last; nothing else."""
+        if self.moved or self.templated is not None or self.rendered is not None:
+            return {}
+        own = (self.context.task, self.context.thread)
+        refs = (*own, *map(find_action, self.record.open_actions))
+        waits = self.is_parked() and all(ref in self.held for ref in refs)
+        return {ref: self.held[ref] for ref in refs} if waits else {}
+
+    async def read_turn(self, turn_id: str) -> TurnInput | None:
+        """A further turn of the task."""
+        if self._turn is not None and self._turn[0] == turn_id:
+            return self._turn[1]
+        return await self.contents.read_turn(self.record, turn_id)
+
     def has_ended(self) -> bool:
         """Whether nothing is left to drive: the task has ended, or another attempt at it is owed."""
         if self.templated is not None or self.rendered is not None:
@@ -150,7 +168,7 @@ class Run:
     def is_gated(self) -> bool:
         """Whether policy has to let its message through first."""
         if self.templated is not None:
-            return False
+            return self.templated.is_gated()
         run = self.record.run
         return run is not None and run.gated
 
@@ -380,12 +398,14 @@ class Run:
         own = (self.context.task, self.context.thread)
         wanted = {ref for ref in news.held if ref in own or ref.kind is EntityKind.ACTION}
         fresh = {ref: news.held[ref] for ref in wanted if _moves(held.get(ref), news.held[ref])}
+        if not fresh:
+            return True
         before, after = self.record, news.held.get(self.context.task)
         record = after.record if after else None
         if not all(ref in held and _is_next(held[ref], one) for ref, one in fresh.items()):
             return False
         if isinstance(record, TaskRecord) and self.context.task in fresh:
-            said = () if news.message is None else (news.message,)
+            said = () if news.turn is None else (news.turn[1].message,)
             if self.content is None or record.inputs[: len(before.inputs)] != before.inputs:
                 return False
             if len(record.inputs) != len(before.inputs) + len(said):
@@ -400,7 +420,8 @@ class Run:
             for frame in news.frames:
                 shown = fold(content, frame)
                 content = complete_history(shown, self.context.accepted) if shown else shown
-            self.content = self.context.content = content
+            self.content, self._turn = content, news.turn
+            self.context.content = content
         self.held = {**held, **fresh}
         self.tell_changed()
         return True

@@ -72,6 +72,11 @@ class JudgedSend:
         return max(self.evaluations, key=lambda one: _STRICTNESS.index(one.decision))
 
     @property
+    def lets_pass(self) -> bool:
+        """Whether the message may go, and goes as it came."""
+        return self.strictest.decision == "allow" and self.changed is None
+
+    @property
     def changed(self) -> bytes | None:
         """The message as it is kept, where what the caller sent does not say it any more."""
         is_other = self.is_other or self.heard.message is not None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from passerelle.core.machine import write_snapshot
+from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.record import change, value
 from passerelle.runtime.records.batch_window import BatchWindow
 from passerelle.runtime.records.shape_memory import ShapeMemory
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from passerelle.core.batch import EntityRef, Incarnation, Stamp
-    from passerelle.core.decision import Decision
+    from passerelle.core.decision import Decision, Held
     from passerelle.core.mint_log import Asked
     from passerelle.core.ports.projections import IndexRow
     from passerelle.core.session.thread import ThreadRecord
@@ -57,6 +58,25 @@ def split_thread(record: ThreadRecord, at: str) -> tuple[bytes, bytes]:
     written = write_snapshot(change(record, updated_at=at, last=_LAST))
     before, _, behind = written.partition(b'"last":%d' % _LAST)
     return before + b'"last":', behind
+
+
+@value
+class PassedGate:
+    """The append that let a message through as it came: the operation, and the time at which it was to be sent."""
+
+    op: str
+    at: str
+
+
+def read_passed(task: Held) -> PassedGate | None:
+    """How the message of a task was let through by the append that was its last one."""
+    record = task.record
+    run = record.run if isinstance(record, TaskRecord) else None
+    return (
+        None
+        if run is None or run.intended_at is None
+        else PassedGate(task.stamp.op, run.intended_at)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +143,8 @@ class TurnTemplate:
     """Out of the session, the thread and the task: what is written, in its order."""
     feed: bool
     mechanism: str
+    gated: bool
+    """Whether somebody has a say in what is sent."""
     driver: Incarnation
     """Who drives the turns of this shape."""
     samples: tuple[SampleTurn, SampleTurn]
@@ -152,6 +174,12 @@ class TemplatedTurn:
     """None where it has opened its context."""
     first: int = 0
     """The sequence of its first event, once it is stored."""
+    passed: PassedGate | None = None
+    """None where nobody has a say in what is sent, or somebody has not said it yet."""
+
+    def is_gated(self) -> bool:
+        """Whether its message has to be let through first."""
+        return self.template.gated and self.passed is None
 
 
 @value

@@ -4,7 +4,8 @@ A turn is templated when it opens a new context, or goes on with one that rests,
 message, but that it is taken once under its key, that a webhook is told of it, that it has a price, that its task meets
 conditions, and that somebody has a say in what is sent. Two such turns at one agent store
 the same but for ids, times, words, names of callers, addresses of webhooks and what their threads know. What a thread
-becomes is folded, and filled in whole. So two samples of a shape are rendered by the code that decides every other
+becomes is folded, and filled in whole. What everybody says about what is sent is decided, and so is what a condition
+makes of an answer. So two samples of a shape are rendered by the code that decides every other
 turn, and a wire template is made of what they would store; from then on the ids, times, words and names of a turn are
 filled in. Where there is no template, or a turn is not templated, it is decided like any other.
 """
@@ -108,9 +109,8 @@ class TemplatedTurns:
         match result:
             case Appended(first=first):
                 unread = Unread(writes.log, packed, first, held)
-                # What follows a judged message, and what a judged answer leads to, is decided.
-                is_judged = request.plan.gated or bool(request.plan.acceptance)
-                templated = None if is_judged else change(turn, first=first)
+                # What a judged answer leads to is decided.
+                templated = None if request.plan.acceptance else change(turn, first=first)
                 return OpenedTurn(place, task, turn_id, unread, driver, templated=templated)
             case Again(result=bytes(stored)) if read_task(stored) != task.id:
                 return await self.turns.repeat(stored, request.plan)
@@ -327,6 +327,7 @@ def make_template(
             pick_touched=make_picker(touched),
             feed=one.feed,
             mechanism=request.plan.mechanism,
+            gated=request.plan.gated,
             driver=one.driver,
             samples=(one, other),
         )

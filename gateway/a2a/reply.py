@@ -43,6 +43,13 @@ def veil(error: PasserelleError, agent: str) -> PasserelleError:
                 retry_after_s=error.retry_after_s or 1,
                 agent=agent,
             )
+        case PeerUnavailable() if error.details.get("state") == "draining":
+            return PeerUnavailable(
+                f"agent {agent!r} takes no new work: it is being drained",
+                retry_after_s=error.retry_after_s,
+                agent=agent,
+                state="draining",
+            )
         case PeerUnavailable():
             return PeerUnavailable(
                 f"agent {agent!r} is not available",

@@ -18,13 +18,13 @@ from passerelle.gateway.auth.jwks import HttpKeySource, KeySet
 from passerelle.gateway.auth.keys import KeyRing
 from passerelle.gateway.auth.owner import (
     NO_KEY,
-    OWNER_FILE,
     KeptOwnerToken,
     OwnerPlace,
     load_owner_token,
 )
 from passerelle.gateway.auth.principals import find_principal
 from passerelle.gateway.auth.tokens import Issuer, Tokens
+from passerelle.gateway.settings.local_gateway import OWNER_FILE
 from passerelle.gateway.settings.values import load_sealer, name_setting
 from passerelle.peers.sessions import PeerSessions
 from passerelle.runtime.common.address_screen import AddressScreen

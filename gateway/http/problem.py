@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from passerelle.a2a_mapping import errors as a2a_errors
@@ -71,8 +71,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], int]] = {
     errors.InstanceFull: 503,
     errors.Draining: 503,
 }
-_NOT_FOUND: Final = 404
-_CODES: Final = {_NOT_FOUND: "not_found", 405: "method_not_allowed"}
+_CODES: Final = {404: "not_found", 405: "method_not_allowed"}
 _NOTHING: Final = "there is nothing at this path; GET / lists what there is"
 
 
@@ -114,16 +113,37 @@ async def answer_status(request: Request, error: Exception) -> Response:
     """Starlette's handler for its own refusals: no such path, no such method."""
     if not isinstance(error, HTTPException):
         raise error
-    code = _CODES.get(error.status_code, "bad_request")
-    detail = _suggest_path(request) if error.status_code == _NOT_FOUND else error.detail
-    return _respond(error.status_code, code, detail, {}, dict(error.headers or {}))
+    code, headers = _CODES.get(error.status_code, "bad_request"), dict(error.headers or {})
+    match error.status_code:
+        case 404:
+            detail = _suggest_path(request)
+        case 405:
+            headers["Allow"] = _list_methods(request)
+            detail = f"{request.method} is not taken here; {headers['Allow']} is"
+        case _:
+            detail = error.detail
+    return _respond(error.status_code, code, detail, {}, headers)
+
+
+def _list_methods(request: Request) -> str:
+    """The methods of all routes at this path: each of them knows of its own alone (RFC 9110 section 10.2.1)."""
+    app: Starlette = request.app
+    found = {
+        method
+        for route in app.routes
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    }
+    return ", ".join(sorted(found))
 
 
 def _suggest_path(request: Request) -> str:
     """That nothing is there, and the path without ids that looks most like it; all of them are in the public index."""
     app: Starlette = request.app
     paths = [
-        route.path for route in app.routes if isinstance(route, Route) and "{" not in route.path
+        route.path
+        for route in app.routes
+        if isinstance(route, Route) and "{" not in route.path and route.path != "/"
     ]
     near = find_near(request.url.path, paths)
     return f"{_NOTHING}; did you mean {near}?" if near else _NOTHING

@@ -35,6 +35,7 @@ from passerelle.core.errors import (
     StreamGap,
     Unauthenticated,
 )
+from passerelle.core.wire.near import find_near
 from passerelle.gateway.http.stream_link import NAMELESS
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.cursor import Cursor, parse_cursor
@@ -67,6 +68,9 @@ _FULL_RETRY_S: Final = 5
 _BOUNDS: Final = ReplayBounds(1_000, 1_048_576)
 _SSE: Final = "text/event-stream"
 LINES: Final = "application/jsonl"
+_OF_SNAPSHOT: Final = ("ticket", "device")
+_OF_EVENTS: Final = ("after", "wait", *_OF_SNAPSHOT)
+"""Query parameters."""
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 Redeem: TypeAlias = "Callable[[str, str | None, str], Awaitable[Credentials]]"
@@ -115,6 +119,7 @@ class StreamEdge:
     async def answer_events(self, request: Request) -> Response:
         """A page, or a stream of events where the client accepts one."""
         reader = await self._identify(request)
+        _refuse_unknown(request, _OF_EVENTS)
         after = request.headers.get("Last-Event-ID") or request.query_params.get("after")
         cursor = None if after is None else parse_cursor(after)
         accepted = request.headers.get("Accept", "")
@@ -132,6 +137,7 @@ class StreamEdge:
     async def answer_snapshot(self, request: Request) -> Response:
         """The state, and the cursor from which it is followed on."""
         reader = await self._identify(request)
+        _refuse_unknown(request, _OF_SNAPSHOT)
         state = await self._read_state(reader)
         answer = {"stream": reader.text, "cursor": str(state.cursor), "snapshot": state.data}
         return JSONResponse(answer, 200, _HEADERS)
@@ -353,6 +359,16 @@ def _write_gap(gap: CursorGap) -> bytes:
         "first": gap.first,
     }
     return b"event: gap\ndata: %b\n\n" % orjson.dumps(told)
+
+
+def _refuse_unknown(request: Request, known: tuple[str, ...]) -> None:
+    """Whoever writes ``cursor`` for ``after`` would read from the beginning, and not know it."""
+    for name in request.query_params:
+        if name not in known:
+            near = find_near(name, known)
+            raise InvalidInput(
+                name, f"is not known here; did you mean {near}?" if near else "is not known here"
+            )
 
 
 def _read_wait_s(request: Request) -> float:

@@ -40,6 +40,7 @@ VERSION_HEADER: Final = "If-Match"
 VERSION_PARAM: Final = "version"
 _VERSION: Final = re.compile(r'"([1-9]\d{0,14})"')
 _DIGITS: Final = 9
+_WHOLE: Final = re.compile("-?[0-9]+")
 _NO_SHARD: Final = Shard(0)
 
 
@@ -336,7 +337,7 @@ def _read_query(request: Request, operation: RouteOperation) -> JsonObject:
             continue
         if name in params:
             raise InvalidInput(name, "is given twice")
-        whole = name in whole_numbers and text.isascii() and text.isdecimal()
+        whole = name in whole_numbers and _WHOLE.fullmatch(text) is not None
         params[name] = int(text[:_DIGITS]) if whole else text
     return params
 

@@ -12,7 +12,10 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Final, cast
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from passerelle.core.wire.json import Json, JsonObject
+    from passerelle.gateway.settings.file import KeyPath
 
 SCHEMA_FILE: Final = "settings.schema.json"
 
@@ -31,6 +34,13 @@ class SchemaPlace:
     def nested(self) -> bool:
         """Whether a list or a mapping stands here."""
         return self.schema.get("type") in {"array", "object"}
+
+    @property
+    def counts(self) -> bool:
+        """Whether a number stands here, and neither ``true`` nor ``false``."""
+        options = cast("list[JsonObject]", self.schema.get("anyOf", [self.schema]))
+        kinds = {str(option.get("type")) for option in options}
+        return bool(kinds & {"integer", "number"}) and "boolean" not in kinds
 
     def names(self) -> tuple[str, ...]:
         """The keys that are known here."""
@@ -65,3 +75,22 @@ def _resolve(schema: JsonObject) -> JsonObject:
             definitions = cast("JsonObject", _schema()["$defs"])
             return cast("JsonObject", definitions[ref.rpartition("/")[2]])
     return schema
+
+
+def find_misplaced_switches(merged: dict[str, object]) -> Iterator[KeyPath]:
+    """Where true or false stands and a number is wanted: pydantic takes them for 1 and 0."""
+    for path in _list_switches(merged, ()):
+        place = SchemaPlace.root().descend(path)
+        if place is not None and place.counts:
+            yield path
+
+
+def _list_switches(value: object, path: KeyPath) -> Iterator[KeyPath]:
+    if isinstance(value, bool):
+        yield path
+    elif isinstance(value, dict):
+        for key, one in cast("dict[str, object]", value).items():
+            yield from _list_switches(one, (*path, key))
+    elif isinstance(value, list):
+        for at, one in enumerate(cast("list[object]", value)):
+            yield from _list_switches(one, (*path, at))

@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 
 from passerelle.core.errors import ConfigInvalid
 from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.wire_faults import describe_fault
 from passerelle.gateway.settings.layers import (
     SettingFault,
     Sources,
@@ -26,7 +27,7 @@ from passerelle.gateway.settings.layers import (
     suggest_name,
 )
 from passerelle.gateway.settings.model import Settings, find_contradictions, find_notices
-from passerelle.gateway.settings.schema import SchemaPlace
+from passerelle.gateway.settings.schema import SchemaPlace, find_misplaced_switches
 from passerelle.gateway.settings.section import NAME_RULE
 
 TITLE = "Passerelle configuration"
@@ -48,8 +49,10 @@ _FORMS: Final[Mapping[str | int, str]] = {
     "old_key_hash": "sha256: and 64 hex digits, as passerelle key prints them",
     "bearer_env": "the name of an environment variable",
     "address": "host:port",
+    "card_path": "a path that begins with /, without ? and #",
 }
 """What a person can make of a pattern, by the last step of its path."""
+_SWITCH: Final = "should be a number; YAML reads a bare yes, no, on or off as true or false"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +87,17 @@ def read_settings(sources: Sources) -> LoadResult:
     """
     layers = read_layers(sources)
     notices = layers.environment.notices
+    merged = layers.merge()
+    faults = tuple(layers.explain(path, _SWITCH) for path in find_misplaced_switches(merged))
     try:
-        settings = Settings.model_validate(layers.merge())
+        settings = Settings.model_validate(merged)
     except ValidationError as error:
-        faults = tuple(
+        faults += tuple(
             layers.explain(detail["loc"], _describe(detail))
             for detail in error.errors(include_url=False, include_input=False)
         )
         return LoadResult(None, faults, notices, layers.config)
-    faults = tuple(
+    faults += tuple(
         layers.explain(path, reason)
         for path, reason in find_contradictions(settings, sources.environ)
     )
@@ -124,6 +129,7 @@ def _describe(detail: ErrorDetails) -> str:
             return "should be a list"
         case "string_pattern_mismatch" if path[-1] in _FORMS:
             return f"should be {_FORMS[path[-1]]}"
+        case "model_type" | "dict_type" | "mapping_type":
+            return "should be a mapping of settings"
         case _:
-            sentence = detail["msg"].removeprefix("Value error, ")
-            return sentence.replace("Input should", "should", 1)
+            return describe_fault(detail)

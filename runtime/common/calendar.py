@@ -19,7 +19,14 @@ from passerelle.core.errors import InvalidInput
 if TYPE_CHECKING:
     from passerelle.core.payloads.schedule import ScheduleTerms
 
-_FIELDS: Final = 5
+_FIELDS: Final = {
+    "minute": "minute",
+    "hour": "hour",
+    "day-of-month": "day of the month",
+    "month": "month",
+    "day-of-week": "day of the week",
+}
+"""The fields in their order, as the library names them, and as we do."""
 
 
 class ZonedCalendar:
@@ -40,16 +47,25 @@ class ZonedCalendar:
         try:
             found = next(CronSim(_read_cron(terms.cron or ""), moment))
         except CronSimError as error:
-            raise InvalidInput("cron", str(error).lower()) from None
+            raise InvalidInput("cron", _explain(error, terms.cron or "")) from None
         except StopIteration:
             return None
         return round(found.timestamp() * 1000)
 
 
 def _read_cron(text: str) -> str:
-    if len(text.split()) != _FIELDS:
+    if len(text.split()) != len(_FIELDS):
         raise InvalidInput("cron", "takes five fields: minute, hour, day, month, day of the week")
     return text
+
+
+def _explain(error: CronSimError, text: str) -> str:
+    """Which field is wrong, and what stands there: the library says "Bad hour"."""
+    said = str(error).removeprefix("Bad ")
+    for (name, words), given in zip(_FIELDS.items(), text.split(), strict=True):
+        if name == said:
+            return f"{given!r} is not a valid {words}"
+    return said.lower()
 
 
 @lru_cache(256)

@@ -102,7 +102,7 @@ def _list_children(tasks: Iterable[TaskRecord], seen: set[str]) -> list[EntityRe
     for task in tasks:
         for edge in task.relationships:
             is_new = edge.kind == "child" and edge.status != "removed" and edge.target not in seen
-            if is_new and read_shard(edge.target) is not None:
+            if is_new and edge.items is None and read_shard(edge.target) is not None:
                 seen.add(edge.target)
                 children.append(EntityRef(EntityKind.TASK, edge.target))
     return children

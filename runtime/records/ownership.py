@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.batch import EntityKind, EntityRef
@@ -15,10 +16,16 @@ from passerelle.core.task.status import Visibility
 from passerelle.runtime.records.exposures import look_back
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from passerelle.core.decision import Held
     from passerelle.core.principal import Principal
     from passerelle.runtime.records.inbox_arrivals import InboxArrivals
     from passerelle.runtime.records.writes import Writes
+
+
+NOTHING_KNOWN: Final[Mapping[EntityRef, Held]] = MappingProxyType({})
+"""All of it has to be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +71,23 @@ class Ownership:
     """Told of the owners of tasks with open questions: they are about to know of these."""
 
     async def find(
-        self, principal: Principal, facade: str, agent: str | None, *, hidden: bool = False
+        self,
+        principal: Principal,
+        facade: str,
+        agent: str | None,
+        *,
+        hidden: bool = False,
+        known: Mapping[EntityRef, Held] = NOTHING_KNOWN,
     ) -> Owned:
         """A task of the caller as callers see it under this id; ``hidden`` finds it as it stands, seen or not.
+
+        ``known``: what need not be read.
 
         Raises:
             NotFound: unknown, another's, of another agent, not shown to callers, or not meant for them: all look the
                 same (G3).
         """
-        owned = await (self._find if hidden else self.find_for)(principal.key, facade)
+        owned = await (self._find if hidden else self.find_for)(principal.key, facade, known)
         record = owned.record
         seen = hidden or (record.shown and record.visibility is not Visibility.HIDDEN)
         if (agent is not None and record.kind != agent) or not (
@@ -106,24 +121,26 @@ class Ownership:
                 raise
             return Owned(ref, held, record)
 
-    async def find_for(self, owner: str, facade: str) -> Owned:
+    async def find_for(
+        self, owner: str, facade: str, known: Mapping[EntityRef, Held] = NOTHING_KNOWN
+    ) -> Owned:
         """A task of an owner under one of its ids, shown to callers or not.
 
         Raises:
             NotFound: unknown, or another's.
         """
-        owned, parsed = await self._find(owner, facade), parse_facade(facade)
+        owned, parsed = await self._find(owner, facade, known), parse_facade(facade)
         held = look_back(owned.held, parsed[1] if parsed else 1)
         if held is None or not isinstance(held.record, TaskRecord):
             raise NotFound("task", facade)
         return Owned(owned.ref, held, held.record)
 
-    async def _find(self, owner: str, facade: str) -> Owned:
+    async def _find(self, owner: str, facade: str, known: Mapping[EntityRef, Held]) -> Owned:
         parsed = parse_facade(facade)
         if parsed is None:
             raise NotFound("task", facade)
         ref = EntityRef(EntityKind.TASK, parsed[0])
-        held = (await self.writes.load([ref]))[ref]
+        held = known[ref] if ref in known else (await self.writes.load([ref]))[ref]
         record = held.record
         if (
             not isinstance(record, TaskRecord)

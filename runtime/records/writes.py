@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.projections import FeedTail
     from passerelle.core.wire.json import JsonObject
     from passerelle.runtime.records.inbox_arrivals import InboxArrivals
+    from passerelle.runtime.records.task_fields import TurnInput
 
 T = TypeVar("T")
 MAX_TRIES: Final = 20
@@ -100,8 +101,8 @@ class Written:
     """Whether there was nothing to store: the entities are as they were read."""
     frames: tuple[JsonObject, ...] = ()
     """What callers are shown of it, where whoever decided says so."""
-    message: JsonObject | None = None
-    """The message to the task that came with it."""
+    turn: tuple[str, TurnInput] | None = None
+    """The turn that came with it, and its message to the task."""
 
 
 @value

@@ -1,8 +1,8 @@
 """``python -m tests.documents [PAGE …]``: runs README and the first tutorial, or other pages, as they are written.
 
 Each page has a clean copy of the tree and an empty HOME, and no variable but those of the network. What is installed is
-what the page installs, in the versions of the lock. Pages that go on after the same page share what it has made, and
-are played one after the other, as one reads them.
+what the page installs, in the versions of the lock. Pages that go on after the same page share what that one installs,
+and nothing else: each has it played before itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tests.documents.pages import PageFault, find_before, read_page
+from tests.documents.pages import (
+    INSTALLED,
+    PageFault,
+    Step,
+    find_before,
+    leave_out_installing,
+    read_page,
+)
 from tests.documents.shell import PageShell
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
@@ -43,8 +50,13 @@ def main() -> int:
             groups.setdefault(find_before(ROOT, page), []).append(page)
         _refuse_taken_ports()
         for before, after in groups.items():
-            for chain in [[page] for page in after] if before is None else [[before, *after]]:
-                _play(chain)
+            if before is None:
+                for page in after:
+                    _play([read[page]])
+            else:
+                begin = read_page(ROOT, before)
+                again = [leave_out_installing(step) for step in begin]
+                _play([(again if at else begin) + read[page] for at, page in enumerate(after)])
         steps = sum(len(found) for found in read.values())
     except PageFault as fault:
         print(f"docs-test: failed: {fault}", file=sys.stderr)
@@ -53,19 +65,33 @@ def main() -> int:
     return 0
 
 
-def _play(pages: list[str]) -> None:
-    """Plays pages one after the other, in one shell, tree and HOME."""
+def _play(pages: list[list[Step]]) -> None:
+    """Plays pages one after the other; what the first one installs is there for the others."""
     with tempfile.TemporaryDirectory(prefix="passerelle-docs-") as made:
         folder = Path(made)
-        for name in ("tree", "home", "notes"):
-            (folder / name).mkdir()
-        _copy_tree(folder / "tree")
-        with PageShell(folder / "tree", folder / "notes", _make_environ(folder)) as shell:
-            for step in [step for page in pages for step in read_page(ROOT, page)]:
-                begun = time.monotonic()
-                shell.run(step)
-                first = step.file or step.commands.strip().splitlines()[0]
-                print(f"{step.where}: {time.monotonic() - begun:.1f} s  {first}", flush=True)
+        tree = folder / "tree"
+        for steps in pages:
+            _clear(folder)
+            _copy_tree(tree)
+            with PageShell(tree, folder / "notes", _make_environ(folder)) as shell:
+                for step in steps:
+                    begun = time.monotonic()
+                    shell.run(step)
+                    first = step.file or step.commands.strip().splitlines()[0]
+                    print(f"{step.where}: {time.monotonic() - begun:.1f} s  {first}", flush=True)
+
+
+def _clear(folder: Path) -> None:
+    """Empties tree, HOME and notes, but for what was installed."""
+    for name in ("tree", "home", "notes"):
+        (folder / name).mkdir(exist_ok=True)
+        for found in (folder / name).iterdir():
+            if found.name == INSTALLED:
+                continue
+            if found.is_dir() and not found.is_symlink():
+                shutil.rmtree(found)
+            else:
+                found.unlink()
 
 
 def _copy_tree(target: Path) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +40,11 @@ _NO_COMMANDS: Final = frozenset(
     }
 )
 _AFTER: Final = re.compile(r"^<!-- docs-test: after (\S+) -->$", re.MULTILINE)
+INSTALLED: Final = ".venv"
+"""Where pages install."""
+_INSTALLING: Final = re.compile(
+    rf"^(?:python3 -m venv {re.escape(INSTALLED)}|pip install .*)$\n?", re.MULTILINE
+)
 _PROMPT: Final = "$ "
 ANYTHING: Final = "…"
 
@@ -100,6 +105,11 @@ def read_steps(name: str, text: str) -> list[Step]:
 def read_page(root: Path, page: str) -> list[Step]:
     """The steps of a file below ``root``; raises PageFault."""
     return read_steps(page, (root / page).read_text("utf-8"))
+
+
+def leave_out_installing(step: Step) -> Step:
+    """The step where what it installs is there already."""
+    return replace(step, commands=_INSTALLING.sub("", step.commands))
 
 
 def find_before(root: Path, page: str) -> str | None:

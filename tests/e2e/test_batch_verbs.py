@@ -112,3 +112,23 @@ async def test_a_program_behind_a_pipe_gets_each_change_of_a_job_as_a_line_at_on
         if watching.returncode is None:
             watching.kill()
             await watching.wait()
+
+
+async def test_a_job_below_a_task_names_it_and_stops_with_it(
+    gateway: GatewayProcess, peer: ScriptedPeer
+) -> None:
+    [parent] = (await run_command(gateway, "tasks", "create", AGENT, "sail", "-o", "name")).lines
+    words = ("jobs", "submit", "Ask", AGENT, "--text", "ask which", "--text", "ask who")
+    below = ("--concurrency", "1", "--parent", parent, "-o", "name")
+    [job] = (await run_command(gateway, *words, *below)).lines
+    assert parent in (await run_command(gateway, "jobs", "show", job)).out
+    assert job in (await run_command(gateway, "tasks", "show", parent)).out
+    await wait_until(lambda: peer.texts == ["ask which"], 20, "the first item is sent")
+    await run_command(gateway, "tasks", "cancel", parent, "--subtree")
+    watched = await run_command(gateway, "jobs", "watch", job)
+    assert (watched.status, watched.out.splitlines()[-1]) == (1, "cancelled  cancelled 2")
+    await wait_until(lambda: peer.count("CancelTask") == 1, 20, "the item is stopped")
+    assert peer.texts == ["ask which"]
+    refused = await run_command(gateway, *words, *below)
+    assert refused.status == ExitStatus.CALLER
+    assert "cancelled" in refused.err

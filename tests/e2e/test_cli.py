@@ -148,7 +148,8 @@ def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
         "import sys, passerelle.cli.main\n"
         "heavy = {'pydantic_core', 'pydantic', 'uvicorn', 'starlette', 'redis', 'aiohttp', 'a2a'}\n"
         "heavy |= {'asyncio', 'httpx', 'yaml', 'http.client'}\n"
-        "heavy |= {name for name in sys.modules if name.startswith('passerelle.cli.verbs')}\n"
+        "heavy |= {name for name in sys.modules if name.startswith('passerelle.cli.verbs.')}\n"
+        "heavy -= {'passerelle.cli.verbs.output'}  # how text is written, whatever the verb\n"
         "print(sorted(heavy & sys.modules.keys()))"
     )
     done = subprocess.run(
@@ -185,6 +186,15 @@ def test_completion_is_offered_for_shells(tmp_path: Path) -> None:
             "Invalid value for --config: one file is all that is checked",
         ),
         (("key", "Not A Name"), "Invalid value for 'name': should be 1 to 63 of a-z"),
+        (
+            ("schedules", "create", "T", "echo", "hi"),
+            "Invalid value for '--cron': give exactly one",
+        ),
+        (
+            ("schedules", "create", "T", "echo", "hi", "--cron", "* * * * *", "--every", "5m"),
+            "Invalid value for '--cron': give exactly one of --cron and --every",
+        ),
+        (("jobs", "submit", "T", "echo"), "Invalid value for '--text': give a --text or --inputs"),
     ],
 )
 def test_command_that_is_none_ends_with_one_line_and_a_hint(
@@ -289,7 +299,7 @@ def test_signing_key_is_private_and_never_replaced(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("--auth", "open", "--host", "10.0.0.1"), "--auth: auth: open is for loopback addresses"),
-        (("--port", "70000"), "--port: port: should be less than or equal to 65535"),
+        (("--port", "70000"), "--port: port: should be 65535 or less"),
         (("--config", "absent.yaml"), "absent.yaml: cannot be read"),
     ],
 )
@@ -306,6 +316,47 @@ def test_a_call_before_anything_was_started_says_what_to_start(tmp_path: Path) -
     done = run(tmp_path, "call", "echo", "hello", "--data-dir", tmp_path / "data")
     assert (done.returncode, done.stdout) == (2, "")
     assert "is not there yet: start `passerelle serve` first" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("call", "echo", "caf\udce9"),
+        ("tasks", "create", "echo", "caf\udce9"),
+        ("tasks", "list", "--text", "caf\udce9"),
+    ],
+)
+def test_argument_in_another_encoding_is_a_mistake_of_the_caller(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    there = {"PASSERELLE_TOKEN": "psr_x", "PASSERELLE_URL": "http://127.0.0.1:9"}
+    done = run(tmp_path, *words, variables=there)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "passerelle: error: text: an argument, or what was read, is not UTF-8\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "lines.txt: No such file or directory"),
+        (b"one\ncaf\xe9\n", "lines.txt is not UTF-8 at byte 7"),
+        (b" \n\n", "lines.txt has no line that is not empty"),
+    ],
+)
+def test_inputs_of_a_job_that_cannot_be_read_are_named(
+    tmp_path: Path, content: bytes | None, reason: str
+) -> None:
+    if content is not None:
+        (tmp_path / "lines.txt").write_bytes(content)
+    done = run(tmp_path, "jobs", "submit", "T", "echo", "--inputs", "lines.txt")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"passerelle: error: --inputs: {reason}\n"
+
+
+def test_letters_that_the_terminal_does_not_have_are_escaped(tmp_path: Path) -> None:
+    done = run(tmp_path, "check", "caf\u00e9.yaml", variables={"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 2
+    assert "caf\\xe9.yaml: cannot be read" in done.stderr
 
 
 def test_serve_names_the_unknown_key_of_the_file_in_its_folder(tmp_path: Path) -> None:

@@ -28,7 +28,15 @@ async def test_busy_agent(gateway: GatewayProcess, caller: Caller, peer: Scripte
     assert "takes no more work for now (HTTP 429)" in said
     assert "the message was not taken; it is tried again at" in said
     assert "and can be cancelled" in said
+    blocked = await explain(gateway, task["id"], "blocked")
+    assert blocked.removeprefix("blocked").strip().startswith("dependency agent:")
+    assert "; until 20" in blocked
+    shown = (await run_command(gateway, "tasks", "show", task["id"])).lines
+    (waits,) = [line for line in shown if line.startswith("waits")]
+    assert waits.split()[1:3] == blocked.split()[1:3]
     await run_command(gateway, "tasks", "cancel", task["id"])
+    shown = (await run_command(gateway, "tasks", "show", task["id"])).lines
+    assert not [line for line in shown if line.startswith("waits")]
     assert peer.count("SendMessage") == 1
 
 

@@ -54,6 +54,9 @@ async def test_sample_agents_are_there_at_once_and_a_line_to_paste_calls_one(
         assert done.err.endswith("  completed\n")
         streamed = await run_command(gateway, "call", "report", "go")
         assert streamed.out.splitlines()[:2] == ["line 1 of 12", "line 2 of 12"]
+        late = await run_command(gateway, "call", "report", "every=1", "--timeout", "1")
+        assert late.status == ExitStatus.REMOTE
+        assert late.err.endswith("within 1 s; its task goes on: passerelle tasks list shows it\n")
         as_json = await run_command(gateway, "call", "echo", "-", "--json", stdin="from a pipe")
         assert as_json.out.startswith("{\n")
         assert "from a pipe" in as_json.out
@@ -80,8 +83,9 @@ async def test_root_lists_what_there_is_for_programs_and_for_people(tmp_path: Pa
         assert lost.json()["detail"] == (
             "there is nothing at this path; GET / lists what there is; did you mean /v1/tasks?"
         )
-        elsewhere = await http.get("/zzz")
-        assert elsewhere.json()["detail"].endswith("GET / lists what there is")
+        for path in ("/zzz", "/z"):
+            elsewhere = await http.get(path)
+            assert elsewhere.json()["detail"].endswith("GET / lists what there is")
 
 
 async def test_agent_that_asks_is_shown_with_the_command_that_answers_it(tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ async def test_only_sessions_with_an_event_since_then_are_looked_at(store: Store
     ("text", "ms"),
     [
         ("24h", NOON_MS - 86_400_000),
+        ("24h ago", NOON_MS - 86_400_000),
         ("1h30m", NOON_MS - 5_400_000),
         ("2026-11-27T12:00:00Z", NOON_MS),
         ("2026-11-27T14:00:00+02:00", NOON_MS),
@@ -100,7 +101,9 @@ def test_since_is_a_time_or_how_long_ago(text: str, ms: int) -> None:
     assert read_since(text, NOON_MS) == ms
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "24", "2026-11-27T12:00:00", "-1h"])
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "24", "ago", " ago", "2026-11-27T12:00:00", "-1h"]
+)
 def test_what_is_neither_is_refused_by_its_name(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"^since: "):
         read_since(text, NOON_MS)

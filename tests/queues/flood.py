@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.queues.site import OPERATOR
@@ -29,6 +30,8 @@ _IDLE_S: Final = 5.0
 _WARM: Final = 50
 _PROBES: Final = 200
 """Turns that are added, and that are moved, to see what that costs."""
+_ROUNDS: Final = 5
+"""How often those are moved, and as many promoted: the median counts, as a look at what waits costs some of them."""
 _CONTEXT: Final = 10
 """Turns that wait in the context in which one after the other is promoted."""
 Answer = dict[str, Any]
@@ -141,18 +144,26 @@ class Flood:
         probes, left = planned[:_PROBES], planned[_PROBES:]
         before = await self._measure_idle()
         added = await self._cost(probes, self._send)
-        moved = await self._cost(self._tasks[-_PROBES:], self._move)
+        moved = [
+            await self._cost([(*one, priority) for one in self._tasks[-_PROBES:]], self._move)
+            for priority in range(1, _ROUNDS + 1)
+        ]
         # One after the other: they change one record, and the last of many at once is told to try again.
-        promoted = await self._cost(range(_PROBES), self._promote, at_once=1)
+        promoted = [
+            await self._cost(range(_PROBES), self._promote, at_once=1) for _ in range(_ROUNDS)
+        ]
         # They are looked at in waves: no more is taken off than in the quieter one of two moments.
         idle = min(before, await self._measure_idle())
-        spent = [(used - idle * took_s) / _PROBES for used, took_s in (added, moved, promoted)]
+        spent = [
+            median((used - idle * took_s) / _PROBES for used, took_s in rounds)
+            for rounds in ([added], moved, promoted)
+        ]
         self.costs.append(Costs(waiting, idle, *spent))
         return left
 
-    async def _move(self, waiting: tuple[str, str]) -> None:
-        caller, task = waiting
-        await self.site.call(caller, "PATCH", f"/v1/tasks/{task}", {"priority": 1})
+    async def _move(self, wanted: tuple[str, str, int]) -> None:
+        caller, task, priority = wanted
+        await self.site.call(caller, "PATCH", f"/v1/tasks/{task}", {"priority": priority})
 
     async def _promote(self, number: int) -> None:
         turn = self._turn_ids[number % _CONTEXT]

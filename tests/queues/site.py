@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -32,7 +31,6 @@ OPERATOR: Final = "operator"
 _SCOPES: Final = ("a2a:call", "tasks:read", "tasks:write")
 _ANSWER_S: Final = 60.0
 _PAUSED: Final = "passerelle_agent_paused{"
-_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 Answer = dict[str, Any]
 
 
@@ -116,8 +114,9 @@ def name_key(caller: str) -> str:
 
 
 def _read_cpu(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    """Of all its threads, in nanoseconds where ``stat`` has hundredths of a second."""
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(one.read_text(encoding="ascii").split()[0]) for one in threads) / 1e9
 
 
 @asynccontextmanager

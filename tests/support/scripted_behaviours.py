@@ -234,6 +234,7 @@ BEHAVIOURS: Final[Mapping[str, Script]] = {
     "twice": twice,
     "message-after-task": message_after_task,
     "two-artifacts": two_artifacts,
+    "done": _end_as("COMPLETED"),
     "fail": _end_as("FAILED"),
     "reject": _end_as("REJECTED"),
     "canceled": _end_as("CANCELED"),

@@ -25,7 +25,15 @@ _KEPT_OCCURRENCES: Final = 32
 def _delegated(state: TaskRecord, payload: say.TaskDelegated, event: Event) -> TaskRecord:
     """The fact is the edge: to a context at an agent one of another kind than to a task."""
     kind = "spawned_subagent" if payload.target_kind == "subagent" else "child"
-    edge = Edge(payload.target, kind, payload.target, "open", event.timestamp, event.timestamp)
+    edge = Edge(
+        edge_id=payload.target,
+        kind=kind,
+        target=payload.target,
+        status="open",
+        created_at=event.timestamp,
+        updated_at=event.timestamp,
+        items=payload.items,
+    )
     return _link(state, edge, _find(state, payload.target))
 
 
@@ -39,6 +47,7 @@ def _dependency(state: TaskRecord, payload: say.TaskDependencyUpdated, event: Ev
         created_at=known.created_at if known else event.timestamp,
         updated_at=event.timestamp,
         reason=payload.reason,
+        items=known.items if known else None,
     )
     return _link(state, edge, known)
 

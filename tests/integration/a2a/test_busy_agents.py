@@ -8,6 +8,8 @@ from typing import cast
 import pytest
 
 from passerelle.a2a_mapping.rpc import Method
+from passerelle.core.principal import OWNER
+from passerelle.core.session.agent_requests import DrainAgent
 from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from tests.integration.a2a.rig import PATIENCE, Rig
@@ -76,3 +78,14 @@ async def test_agent_that_is_to_refuse_is_answered_with_the_time(
     assert response.json()["error"]["message"] == f"agent 'echo' {said}"
     assert response.json()["error"]["code"] == -32603
     assert rig.counted() == 1
+
+
+async def test_agent_that_drains_says_so_and_not_why(rig: Rig) -> None:
+    await rig.service.execute(OWNER, DrainAgent("echo", "it moves"), None)
+    response = await rig.post("SendMessage", rig.message("hello"))
+    assert (response.status_code, response.headers["Retry-After"]) == (503, "60")
+    error = response.json()["error"]
+    assert error["message"] == "agent 'echo' takes no new work: it is being drained"
+    assert "it moves" not in response.text
+    assert error["data"][0]["metadata"] == {"agent": "echo", "state": "draining"}
+    assert rig.counted() == 0

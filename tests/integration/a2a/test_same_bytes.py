@@ -3,7 +3,8 @@
 A message can be stored by a template, be begun in the callback that read it, and come under a head that is known: all
 of that is a matter of cost. Two thousand messages and answers, drawn from the definition of A2A, go each way, most of
 them in the context of the one before, some of them under an idempotency key or with a webhook; ids, times, names of
-keys and what is sealed aside, what the store is sent for them and what their callers get is compared as bytes.
+keys and what is sealed aside, what the store is sent for them and what their callers get is compared as bytes. So it is
+with a few hundred in which hooks have a say.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ import orjson
 import pytest
 
 from passerelle.core.batch import Batch, PackedBatch
-from passerelle.delegation.runs import turn_templates
+from passerelle.delegation.runs import delivery, turn_templates
 from passerelle.delegation.runs.turn_templates import TemplatedTurns
 from passerelle.gateway.a2a.unary import UnaryCalls
+from passerelle.permission_bridge.hook_terms import HookTerms
+from passerelle.permission_bridge.hooks import hooks as asked
+from passerelle.permission_bridge.rules import make_policy
 from passerelle.runtime.common.clock import SystemIds
 from passerelle.runtime.common.sealer import make_sealer
 from passerelle.store.append import pack_append
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from passerelle.core.batch import AppendResult
+    from passerelle.core.payloads.governance import HookPoint
     from passerelle.core.wire.json import JsonObject
     from tests.support.engine import Server
     from tests.support.scripted_peer import ScriptedPeer
@@ -47,8 +52,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 MESSAGES: Final = 2_000
-KEYED_FROM: Final = 1_400
-"""From this message on they come under keys: a head that is known has none."""
+JUDGED: Final = 400
+"""Messages where hooks have a say."""
+UNKEYED: Final = 0.7
+"""So many of them come first, and without keys: a head that is known has none."""
+HERE: Final = "tests.integration.a2a.test_same_bytes"
 FURTHER: Final = 0.6
 """So many of them go on with the context of the one before."""
 OWN: Final = 0.3
@@ -71,6 +79,7 @@ _VARIES: Final = re.compile(
     rb"|own-(?:short|whole)-\d+"
     rb'|(?<="sealed":")[^"]+'
     rb'|"idem":\[\d+,"[0-9a-f]{32,64}"'  # and digests of requests that name a context
+    rb'|"(?:updatedDigest|updatedInput)":"(?:sha256:)?[0-9a-f]+"'  # of what a hook has made of it
     rb'|(?<=blob:)[0-9a-f]{64}|(?:(?<="blob":")|(?<="sha256":"))[0-9a-f]{64}'  # digests of what has ids in it
 )
 
@@ -183,7 +192,7 @@ def make_script(peer: ScriptedPeer, number: int) -> Script:
     return answer
 
 
-async def play(rig: Rig, patch: pytest.MonkeyPatch, way: str) -> list[Seen]:
+async def play(rig: Rig, patch: pytest.MonkeyPatch, way: str, messages: int) -> list[Seen]:
     """Each message in its turn, over one connection; the last ones under keys, others each ``way``."""
     seen: list[Seen] = []
     append = RedisEventLog.append
@@ -195,11 +204,11 @@ async def play(rig: Rig, patch: pytest.MonkeyPatch, way: str) -> list[Seen]:
 
     async with open_caller(rig.url) as caller:
         patch.setattr(RedisEventLog, "append", see)
-        for number in range(MESSAGES):
+        for number in range(messages):
             before = seen[-1].answer if seen else b""
             seen.append(Seen())
             rig.peer.next(make_script(rig.peer, number))
-            key = "" if number < KEYED_FROM else f"{way}-{number}"
+            key = "" if number < messages * UNKEYED else f"{way}-{number}"
             seen[-1].answer = await caller.send(make_params(number, before, way), key)
     return seen
 
@@ -233,19 +242,58 @@ async def rig(engine_server: Server, tmp_path: Path, anyio_backend: str) -> Asyn
 async def test_the_same_is_stored_and_answered_with_every_shortcut_off(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    taken = await compare(rig, monkeypatch, MESSAGES)
+    assert taken.pop("seal") > MESSAGES * TOLD * 0.8, taken
+    assert taken.pop("render_answer") > MESSAGES / 5, taken
+    assert min(taken.values()) > MESSAGES / 3, taken
+    assert len(taken) == 3
+
+
+@pytest.mark.requirement("EXT-3")
+async def test_the_same_is_stored_and_answered_where_hooks_have_let_it_pass(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points: frozenset[HookPoint] = frozenset({"before_delegate"})
+    hooks = [HookTerms(name, points, call=f"{HERE}:{name}") for name in ("keep_silent", "agree")]
+    rig.rules[0] = make_policy(hooks=tuple(hooks))
+    monkeypatch.setattr(asked, "_count_ms", take_no_time)
+    taken = await compare(rig, monkeypatch, JUDGED)
+    assert taken["render_answer"] > JUDGED / 6, taken
+
+
+def take_no_time(_began_s: float) -> int:
+    """How long a hook took, in ms: digits change lengths."""
+    return 1
+
+
+async def keep_silent(_given: JsonObject) -> None:
+    """A hook that has no say."""
+
+
+async def agree(given: JsonObject) -> JsonObject:
+    """One that has one, and changes some messages."""
+    message = given["message"]
+    assert isinstance(message, dict)
+    number = int(str(message["messageId"]).removeprefix("m-"))
+    if number % 16 == 0:
+        return {"message": {"parts": [{"text": "changed"}]}}
+    return {"verdict": "allow", "reason": f"it is {number}"}
+
+
+async def compare(rig: Rig, monkeypatch: pytest.MonkeyPatch, messages: int) -> Counter[str]:
+    """Both ways are the same; how often each shortcut was taken on the one."""
     taken: Counter[str] = Counter()
     with monkeypatch.context() as patch:
         count(patch, TemplatedTurns, "_fill", taken)
         count(patch, PushConfigs, "seal", taken)
         count(patch, turn_templates, "begin_known", taken)
         count(patch, UnaryCalls, "begin", taken)
-        short = await play(rig, patch, "short")
+        count(patch, delivery, "render_answer", taken)
+        short = await play(rig, patch, "short", messages)
     with monkeypatch.context() as patch:
         patch.setattr(TemplatedTurns, "_fill", _refuse)
         patch.setattr(UnaryCalls, "begin", _refuse)
-        long = await play(rig, patch, "whole")
+        long = await play(rig, patch, "whole", messages)
     for number, (one, other) in enumerate(zip(short, long, strict=True)):
         assert one.even_out() == other.even_out(), number
-    assert taken.pop("seal") > MESSAGES * TOLD * 0.8, taken
-    assert min(taken.values()) > MESSAGES / 3, taken
-    assert len(taken) == 3
+    return taken

@@ -255,5 +255,8 @@ def test_it_fits_on_a_screen_and_ages_stand_for_times() -> None:
     for said in ("7 open, of which 5", "waiting_permission for 10m", "the oldest for 2m", "50%"):
         assert said in text
     assert "more" in text
+    assert "3 primaries, 3 replicated" in text
+    answer["runtime"]["primaries"] = 1
+    assert "1 primary, 3 replicated" in "\n".join(describe(answer, 0))
     bare: Any = {"at": answer["at"], "tasks": None, "approvals": None}
     assert [*describe(bare, 0)] == []

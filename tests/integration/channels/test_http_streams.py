@@ -107,6 +107,26 @@ async def listen(
         await asyncio.gather(reading, return_exceptions=True)
 
 
+@pytest.mark.parametrize(
+    ("rest", "field", "reason"),
+    [
+        ("events?cursor=1.2.3", "cursor", "is not known here"),
+        ("events?afer=1.2.3", "afer", "is not known here; did you mean after?"),
+        ("snapshot?after=1.2.3", "after", "is not known here"),
+    ],
+)
+async def test_parameter_that_is_none_is_refused_and_not_read_as_the_beginning(
+    site: Site, rest: str, field: str, reason: str
+) -> None:
+    path = f"/v1/streams/session:{site.rig.make_session()}/{rest}"
+    for accepted in ("application/json", "text/event-stream", "application/jsonl"):
+        refused = await site.http.get(path, headers={"Accept": accepted})
+        assert refused.status_code == 400, refused.text
+        assert (refused.json()["field"], refused.json()["reason"]) == (field, reason)
+    stranger = {"Authorization": "Bearer nobody"}
+    assert (await site.http.get(path, headers=stranger)).status_code == 401
+
+
 @pytest.mark.requirement("CHN-3", "I3")
 async def test_events_go_on_after_the_last_event_id_without_a_hole(site: Site) -> None:
     session = site.rig.make_session()

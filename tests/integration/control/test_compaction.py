@@ -92,6 +92,13 @@ async def test_words_of_an_agent_are_taken_from_its_artifact(desk: Desk) -> None
     content = await desk.house.store.blobs.get(shard_of(one.session_id), str(answer["sha256"]))
     assert content is not None
     assert "boats in the harbour" in content.decode()
+    streamed = (await say(desk, "chunks 3"))[0]
+    (artifact,) = (await desk.house.record(streamed)).artifacts
+    pieces: JsonObject = {"taskId": streamed.facade, "artifactId": artifact.artifact_id}
+    joined = await sum_up(desk, streamed, artifact=pieces)
+    content = await desk.house.store.blobs.get(shard_of(streamed.session_id), str(joined["sha256"]))
+    assert content is not None
+    assert "chunk-1 chunk-2 chunk-3 " in content.decode()
     for wrong in ({**named, "artifactId": "art_x"}, {**named, "taskId": one.facade}):
         with pytest.raises(InvalidInput, match=r"artifact\.artifactId"):
             await sum_up(desk, two, artifact=wrong)

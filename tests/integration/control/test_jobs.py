@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
@@ -14,82 +12,21 @@ from passerelle.core.batch import EntityKind, EntityRef, Loaded
 from passerelle.core.commands import SubmitTurn, TurnAccepted
 from passerelle.core.errors import InvalidInput, NotFound, UnsupportedOperation
 from passerelle.core.events import decode_event
-from passerelle.core.ids import Shard, shard_of
+from passerelle.core.ids import shard_of
 from passerelle.core.ports.due import DueRow
 from passerelle.core.principal import Principal
 from passerelle.core.task.status import Status
-from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.json import Json
 from passerelle.delegation.verification.walk import verify_store
+from tests.integration.control.job_bench import Bench, keep
 from tests.support.desk import Desk
 from tests.support.faults import FaultyLog
-from tests.support.house import BOB, House
+from tests.support.house import BOB
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
 ITEMS: Final = ["echo one", "echo two", "fail", "echo four", "echo five"]
-
-
-async def _keep(_shard: Shard, _row: DueRow) -> bool:
-    return False
-
-
-@dataclass(frozen=True)
-class Bench:
-    """The jobs of a desk."""
-
-    desk: Desk
-
-    @property
-    def house(self) -> House:
-        return self.desk.house
-
-    async def make(self, inputs: list[str], **members: Json) -> str:
-        given: dict[str, Json] = {"title": "batch", "agents": ["echo"], "inputs": [*inputs]}
-        answer: Any = await self.desk.do("submit_job", None, **{**given, **members})
-        job = str(answer["job"]["jobId"])
-        self.house.remember(job)
-        return job
-
-    async def show(self, job: str) -> Any:  # noqa: ANN401  JSON
-        return await self.desk.do("get_job", jobId=job)
-
-    async def table(self, job: str, **members: Json) -> list[Any]:
-        answer: Any = await self.desk.do("get_job_results", None, jobId=job, **members)
-        return list(answer["items"])
-
-    async def pages(self, job: str, size: int) -> list[Any]:
-        """The same, page by page."""
-        found, token = list[Any](), ""
-        while True:
-            answer: Any = await self.desk.do(
-                "get_job_results", None, jobId=job, pageSize=size, pageToken=token
-            )
-            found += answer["items"]
-            token = answer["nextPageToken"]
-            if not token:
-                return found
-
-    async def visit(self, job: str) -> None:
-        """Has the row of the job handled, as the due loop does."""
-        member = f"job:{job}"
-        token = (await self.house.due(job)).get(member)
-        if token is not None:
-            row, now_ms = DueRow(member, token), self.house.clock.now_ms()
-            await self.house.parts.schedules.items.on_due(shard_of(job), row, now_ms, _keep)
-
-    async def finish(self, job: str) -> Any:  # noqa: ANN401  JSON
-        """The job once it is over."""
-
-        async def look() -> JsonObject | None:
-            await self.visit(job)
-            shown = await self.show(job)
-            return shown if shown["status"] not in {"created", "running"} else None
-
-        return await wait_until(look, 30, "the job is over")
-
-    async def types(self, job: str) -> Counter[str]:
-        return Counter(entry.type for entry in await self.house.entries(job))
 
 
 @pytest.fixture
@@ -208,6 +145,25 @@ async def test_five_items_of_which_one_fails_and_is_tried_again(bench: Bench) ->
     [third] = await bench.table(job, state="failed")
     assert (third["item"], third["attempts"]) == (3, 2)
     assert third["error"]["code"]
+
+
+@pytest.mark.requirement("EXT-9")
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("chunks 3", "chunk-1 chunk-2 chunk-3 "),
+        ("two-artifacts", "two\none"),
+        ("done it is written", "it is written"),
+        ("message hello", "hello"),
+    ],
+)
+async def test_result_of_an_item_is_what_its_agent_brought_or_said(
+    bench: Bench, text: str, result: str
+) -> None:
+    job = await bench.make([text])
+    assert (await bench.finish(job))["status"] == "completed"
+    [line] = await bench.table(job)
+    assert line["result"] == result
 
 
 @pytest.mark.requirement("EXT-9", "CMD-24")
@@ -355,7 +311,7 @@ async def test_two_who_handle_one_row_send_each_item_once(bench: Bench) -> None:
     row = DueRow(member, (await bench.house.due(job))[member])
     runner, now_ms = bench.house.parts.schedules.items, bench.house.clock.now_ms()
     await asyncio.gather(
-        *(runner.on_due(shard_of(job), row, now_ms, _keep) for _ in range(3)),
+        *(runner.on_due(shard_of(job), row, now_ms, keep) for _ in range(3)),
         return_exceptions=True,
     )
     shown = await bench.finish(job)

@@ -11,6 +11,7 @@ import pytest
 
 from passerelle.control.read_models import LOOKED_AT
 from passerelle.core import machine
+from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import TaskModel
 from passerelle.core.decision import Decision
@@ -19,6 +20,7 @@ from passerelle.core.events import decode_event
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.payloads.task import TaskProgress
 from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.read_models.blockers import AskedQuestion
 from passerelle.core.read_models.task import QUIET_MS
 from passerelle.core.read_models.thread import show_thread
 from passerelle.core.session.thread import ThreadRecord
@@ -147,10 +149,13 @@ async def prove_threads(desk: Desk, session_id: str) -> None:
     )
     tasks = [one for one in replayed.values() if isinstance(one, TaskRecord)]
     threads = [one for one in replayed.values() if isinstance(one, ThreadRecord)]
+    asked = [one for one in replayed.values() if isinstance(one, ActionRecord)]
+    questions = {one.request.action_id: AskedQuestion(one) for one in asked}
     assert threads
     for thread in threads:
         served: Any = await desk.do("get_thread", threadId=thread.thread_id)
-        rebuilt = show_thread(thread, tasks, len(entries), desk.house.clock.now_ms())
+        now_ms = desk.house.clock.now_ms()
+        rebuilt = show_thread(thread, tasks, len(entries), now_ms, questions=questions)
         assert served == to_wire(rebuilt)
 
 

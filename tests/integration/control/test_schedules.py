@@ -351,6 +351,7 @@ async def test_schedule_of_somebody_else_is_none(wall: Wall) -> None:
         ({"everyS": None}, "cron"),
         ({"cron": "0 9 * * *"}, "cron"),
         ({"everyS": None, "cron": "nine o'clock"}, "cron"),
+        ({"everyS": None, "cron": "* * * *"}, "cron"),
         ({"timezone": "Europe/Nowhere"}, "timezone"),
         ({"jitterS": 60}, "jitterS"),
         ({"text": "x" * 9_000}, "message"),

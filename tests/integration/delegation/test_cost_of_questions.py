@@ -12,16 +12,23 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from passerelle.a2a_mapping.members import object_at, text_at
-from passerelle.core.batch import Batch, PackedBatch
+from passerelle.core.approval.record import ActionRecord
+from passerelle.core.batch import Batch, EntityKind, EntityRef, PackedBatch
+from passerelle.core.commands import RespondAction, SubmitTurn, TurnAccepted
 from passerelle.core.payloads.approval import PermissionEvaluated
+from passerelle.core.payloads.conversation import TurnSubmitted
 from passerelle.core.payloads.governance import HookCompleted, HookStarted
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.permission_bridge.hook_terms import HookTerms
 from passerelle.permission_bridge.rules import make_policy
+from passerelle.runtime.common.carried import keep_wishes
+from passerelle.runtime.records.writes import AppendOptions
+from tests.support.house import ADA
 from tests.support.message_cost import measure
 
 if TYPE_CHECKING:
-    from passerelle.core.commands import TurnAccepted
+    from passerelle.core.commands import WaitMode
+    from passerelle.core.decision import Decision
     from passerelle.core.wire.json import JsonObject
     from tests.support.house import House
     from tests.support.message_cost import Cost
@@ -31,8 +38,8 @@ pytestmark = pytest.mark.anyio
 LONG_S: Final = 30.0
 QUESTION: Final = (2, 23, 2)
 """Trips to the store, JSON written, JSON read."""
-ANSWER: Final = (7, 48, 3)
-HOOKED: Final = (3, 32, 2)
+ANSWER: Final = (4, 45, 2)
+HOOKED: Final = (3, 17, 2)
 HERE: Final = "tests.integration.delegation.test_cost_of_questions"
 
 
@@ -135,16 +142,86 @@ async def test_the_row_of_an_answer_is_due_at_once_where_nobody_here_drives_its_
     assert (5_000 < owed[0] <= 10_000) if is_here else (owed[0] <= 0), "a driver that breaks"
 
 
+@pytest.mark.requirement("I2", "CMD-14")
+@pytest.mark.parametrize("kind", [EntityKind.TASK, EntityKind.THREAD, EntityKind.ACTION])
+async def test_an_answer_to_what_others_have_changed_is_taken_as_it_stands(
+    house: House, kind: EntityKind
+) -> None:
+    talk = Talk(house)
+    await talk.ask()
+    assert talk.asked is not None
+    record, writes = await house.record(talk.asked), house.parts.writes
+    (action,) = record.open_actions
+    ids = {EntityKind.TASK: record.task_id, EntityKind.THREAD: record.thread_id or ""}
+    ref = EntityRef(kind, ids.get(kind, action))
+
+    def touch(decision: Decision) -> AppendOptions:
+        # What it has already, so that nothing of it is another thing than before.
+        name, value = next(iter(decision.fields(ref).items()), ("touched", None))
+        decision.set_field(ref, name, value)
+        return AppendOptions()
+
+    await writes.decide(record.session_id, [ref], touch)
+    await talk.answer()
+    assert [one["parts"] for one in house.peer.messages[1:]] == [[{"text": "blue"}]]
+    turns = [one.fact for one in await house.events(talk.asked)]
+    assert sum(isinstance(one.payload, TurnSubmitted) for one in turns) == 2
+
+
+@pytest.mark.requirement("I2")
+async def test_words_on_a_question_that_was_answered_elsewhere_are_a_further_message(
+    house: House,
+) -> None:
+    talk = Talk(house)
+    await talk.ask()
+    assert talk.asked is not None
+    view = await house.question(talk.asked)
+    answer = RespondAction(
+        action_id=str(view["actionId"]),
+        rev=1,
+        digest=str(view["digest"]),
+        decision_id="dec_1",
+        content={"text": "red"},
+        option_id="reply",
+    )
+    house.peer.hold()
+    # Its driver is not told.
+    await house.parts.actions.answer(ADA, answer)
+    accepted = await house.send("blue", task=talk.asked.facade)
+    decided = await house.parts.writes.load([EntityRef(EntityKind.ACTION, answer.action_id)])
+    (question,) = (one.record for one in decided.values())
+    assert isinstance(question, ActionRecord)
+    assert question.decision is not None
+    assert question.decision.decision_id == "dec_1"
+    assert accepted.turn_id != talk.asked.turn_id
+    house.peer.release_all()
+
+
 @pytest.mark.requirement("I4")
-async def test_a_driver_that_is_handed_a_message_shows_what_would_be_read(house: House) -> None:
+@pytest.mark.parametrize("wait", ["unary", "stream"])
+async def test_a_driver_that_is_handed_a_message_shows_what_would_be_read(
+    house: House, wait: WaitMode
+) -> None:
     talk = Talk(house)
     await talk.ask()
     assert talk.asked is not None
     house.peer.hold()
-    accepted = await house.send("blue", task=talk.asked.facade)
+    params: JsonObject = {"metadata": {"k": 1}, "configuration": {"historyLength": 3}}
+    keep_wishes(["https://b", "https://a"])
+    said = SubmitTurn(
+        "echo", house.message("blue"), "a2a", wait, task=talk.asked.facade, params=params
+    )
+    accepted = await house.service.execute(ADA, said, None)
+    assert isinstance(accepted, TurnAccepted)
     driver = house.parts.dispatch.find(talk.asked.task_id)
     assert driver is not None
-    folded = await house.parts.contents.fold_task(await house.record(talk.asked))
+    record, turn_id = await house.record(talk.asked), accepted.turn_id
+    handed = await driver.run.read_turn(turn_id)
+    assert handed is not None
+    assert handed.message is said.message
+    assert handed == await house.parts.contents.read_turn(record, turn_id)
+    assert (handed.wishes.streams, bool(handed.wishes.options)) == (wait == "stream", True)
+    folded = await house.parts.contents.fold_task(record)
     assert driver.run.content == folded.task
     assert driver.run.context.accepted == list(folded.accepted)
     assert len(folded.accepted) == 2

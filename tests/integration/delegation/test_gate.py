@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
+from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import GetAction, GetTaskModel
 from passerelle.core.errors import Forbidden
 from passerelle.core.payloads.approval import ActionRequired, PermissionEvaluated
 from passerelle.core.payloads.governance import HookCompleted, HookFailed, HookStarted
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.task.status import Status
+from passerelle.delegation.verification.walk import verify_store
 from passerelle.permission_bridge.cases import About
 from passerelle.permission_bridge.conditions import read_condition
 from passerelle.permission_bridge.hook_terms import HookTerms
 from passerelle.permission_bridge.rules import Rule, make_policy
+from passerelle.runtime.records.task_fields import OWNER
+from passerelle.runtime.records.writes import AppendOptions
 from tests.integration.delegation.test_policy import asks
 from tests.support.hook_server import HookServer
 from tests.support.house import ADA
@@ -25,6 +29,7 @@ from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from passerelle.core.commands import TurnAccepted
+    from passerelle.core.decision import Decision
     from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.rules import Policy
     from tests.support.house import House
@@ -36,6 +41,8 @@ SENDS: Final[frozenset[About]] = frozenset({"delegations"})
 ASKS: Final = make_policy((Rule("ask-first", "ask", about=SENDS),))
 DENIES: Final = make_policy((Rule("nothing-leaves", "deny", reason="no", about=SENDS),))
 STOPPED: Final[list[tuple[str, str]]] = []
+THINKING: Final[list[asyncio.Event]] = []
+"""Set once a hook is asked, and what it waits for."""
 COMMANDS: Final[frozenset[About]] = frozenset({"commands"})
 HERE: Final = "tests.integration.delegation.test_gate"
 
@@ -48,6 +55,13 @@ def hook(name: str, on_error: str = "closed", **terms: object) -> Policy:
         on_error="open" if on_error == "open" else "closed",
     )
     return make_policy(hooks=(replace(made, **terms),))  # type: ignore[arg-type]  # the caller names the fields
+
+
+async def think(_given: JsonObject) -> JsonObject:
+    asked, may_answer = THINKING
+    asked.set()
+    await may_answer.wait()
+    return {"verdict": "allow"}
 
 
 async def shout(given: JsonObject) -> JsonObject:
@@ -222,6 +236,38 @@ async def test_hook_that_changes_the_message_leaves_what_it_made_of_it(house: Ho
     said = completed.fact.payload
     assert isinstance(said, HookCompleted)
     assert (said.verdict, said.updated_digest is not None) == ("rewrite", True)
+
+
+@pytest.mark.requirement("EXT-3", "I2")
+@pytest.mark.parametrize("is_changed", [True, False])
+async def test_an_answer_is_filled_in_where_nobody_has_written_while_a_hook_was_asked(
+    house: House, *, is_changed: bool
+) -> None:
+    house.rules = hook("think")
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+    THINKING[:] = [asked, may_answer]
+    accepted = await house.send("echo hello")
+    await asked.wait()
+    driver, record = house.parts.dispatch.find(accepted.task_id), await house.record(accepted)
+    assert driver is not None
+
+    task = EntityRef(EntityKind.TASK, accepted.task_id)
+
+    def write(decision: Decision) -> AppendOptions:
+        decision.set_field(task, OWNER, decision.fields(task)[OWNER])
+        return AppendOptions()
+
+    if is_changed:
+        await house.parts.writes.decide(record.session_id, [task], write)
+    house.peer.hold()
+    may_answer.set()
+    await wait_until(lambda: house.peer.messages, 10.0, "the message is at the agent")
+    assert (driver.run.templated is None) is is_changed
+    house.peer.release_all()
+    await house.until(accepted, Status.COMPLETED)
+    assert (driver.run.rendered is None) is is_changed
+    assert len(house.peer.messages) == 1
+    assert (await verify_store(house.store)).ok
 
 
 async def test_changed_message_is_what_is_asked_about_and_what_is_sent(house: House) -> None:

@@ -362,12 +362,17 @@ async def test_filled_turns_that_are_judged_are_those_that_would_be_decided(
     assert is_templated(command, judged)
     template = make_template(turns, TurnRequest(ADA, command, judged), under)
     assert template is not None
+    answered: set[AnswerShape] = set()
     for _ in range(10):
         said = replace(command, message=make_message(chance))
         decided = render_sample(turns, TurnRequest(ADA, said, judged), under)
         arguments = pack(*decided.example.arguments)
         assert template.wire.render(decided.example.values) == arguments
         assert (b'"gated":true' if is_gated else b'"acceptance":[') in arguments
+        if is_gated:
+            answer = make_answer(chance, decided.message, decided.remote_context_id)
+            answered |= compare_answer(learnt.runs[0], template, decided, answer)
+    assert bool(answered) == is_gated
 
 
 @pytest.mark.requirement("TR-13")

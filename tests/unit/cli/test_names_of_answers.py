@@ -23,6 +23,9 @@ from passerelle.core.wire.json import JsonObject
         ({"subagents": [{"subagentId": "sub_1"}], "jobs": []}, "sub_1"),
         ({"subagent": {"subagentId": "sub_1"}, "taskId": "task_1"}, "sub_1"),
         ({"subagentId": "sub_1", "tasks": ["task_1"]}, "sub_1"),
+        ({"threadId": "th_1", "turns": [{"turnId": "turn_1", "taskId": "task_1"}]}, "turn_1"),
+        ({"threadId": "th_1", "turns": [], "activeTurns": ["turn_1"]}, ""),
+        ({"items": [{"item": 1, "taskId": "task_1"}, {"item": 2}], "nextPageToken": ""}, "task_1"),
     ],
 )
 def test_names_of_an_answer(answer: JsonObject, names: str) -> None:

@@ -26,6 +26,7 @@ from passerelle.core.job.machine import (
 )
 from passerelle.core.payloads.job import (
     ItemRefusal,
+    JobCancelled,
     JobCreated,
     JobItemCompleted,
     JobItemFailed,
@@ -71,10 +72,29 @@ def test_cancelled_job_leaves_what_has_ended() -> None:
     assert after.states == "cfxxx"
 
 
-@pytest.mark.parametrize("items", [(1,), (4,), (0,)])
-def test_item_that_has_not_failed_is_not_tried_again(items: tuple[int, ...]) -> None:
+def test_job_keeps_the_task_above_it_and_says_on_whose_behalf_it_was_stopped() -> None:
+    assert make().parent is None
+    state = make(parent_task_id="task_1")
+    assert state.parent == "task_1"
+    for source in ("user", "runtime"):
+        said = decide(JOB, state, StopJob("gateway", "a storm", source))
+        assert isinstance(said, JobCancelled)
+        assert (said.actor, said.source, said.reason) == ("gateway", source, "a storm")
+        assert tell(state, said).parent == "task_1"
+
+
+@pytest.mark.parametrize(
+    ("items", "reason"),
+    [
+        ((1,), "item 1 is completed"),
+        ((2, 1), "item 1 is completed"),
+        ((4,), "the job has no item 4"),
+        ((0,), "the job has no item 0"),
+    ],
+)
+def test_item_that_has_not_failed_is_not_tried_again(items: tuple[int, ...], reason: str) -> None:
     state = change(make(), status=JobStatus.FAILED, states="cff")
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match=f"items: {reason}"):
         decide(JOB, state, RetryItems("ada", items))
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.payloads import task as say
+from passerelle.core.read_models.blockers import list_blocked
 from passerelle.core.read_models.explanation import explain_task
-from passerelle.core.read_models.tasks import list_blocked
 from passerelle.core.task.commands import (
     BlockTask,
     ConfirmCancel,
@@ -66,6 +66,7 @@ def test_what_it_waits_for_stands_among_the_blocked_and_once_in_the_explanation(
     (blocked,) = list_blocked([state])
     (blocker,) = blocked.blockers
     assert (blocker.kind, blocker.target, blocker.reason) == ("quota", "quota:ada", WORDS)
+    assert blocker.until == UNTIL
     told = explain_task(state, story.events, 0)
     assert [(one.code, one.text) for one in told.waiting] == [("resource", WORDS)]
 

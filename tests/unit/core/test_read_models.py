@@ -28,6 +28,7 @@ from passerelle.core.payloads.run import ArtifactChanged, RunStatus
 from passerelle.core.payloads.task import TaskCreated
 from passerelle.core.read_models.artifacts import list_artifacts
 from passerelle.core.read_models.attempts import list_attempts
+from passerelle.core.read_models.blockers import list_blocked
 from passerelle.core.read_models.delivery import show_delivery
 from passerelle.core.read_models.explanation import REASONS, explain_task
 from passerelle.core.read_models.history import show_context, show_history
@@ -36,8 +37,8 @@ from passerelle.core.read_models.mark import MarkState
 from passerelle.core.read_models.routing import CostState, LimitState, show_routing
 from passerelle.core.read_models.session import show_session
 from passerelle.core.read_models.subagents import list_subagents
-from passerelle.core.read_models.task import QUIET_MS, show_objects, show_task
-from passerelle.core.read_models.tasks import draw_graph, list_blocked, show_tasks
+from passerelle.core.read_models.task import QUIET_MS, count, show_objects, show_task
+from passerelle.core.read_models.tasks import draw_graph, show_tasks
 from passerelle.core.read_models.thread import show_thread
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.session.thread import ThreadRecord
@@ -161,10 +162,11 @@ def test_attempts_say_what_they_lack() -> None:
 
 def test_children_and_contexts_are_told_apart_from_what_is_not_known() -> None:
     bare = change(TASK.attempts[0], remote_task_id=None, remote_context_id=None)
+    edge = change(TASK.relationships[0], items=None)
     edges = (
-        change(TASK.relationships[0], kind="child", target="task_2", status="open"),
-        change(TASK.relationships[0], kind="child", target="task_3", status="removed"),
-        change(TASK.relationships[0], kind="parent", target="task_4", status="open"),
+        change(edge, kind="child", target="task_2", status="open"),
+        change(edge, kind="child", target="task_3", status="removed"),
+        change(edge, kind="parent", target="task_4", status="open"),
     )
     task = change(TASK, attempts=(bare,), relationships=edges, family="delegation")
     found = list_subagents(task)
@@ -175,6 +177,22 @@ def test_children_and_contexts_are_told_apart_from_what_is_not_known() -> None:
     assert (told.recoverability, told.marks) == ("recoverable", {})
     message = list_subagents(change(task, family="message")).subagents[0]
     assert message.recoverability == "message_only"
+
+
+@pytest.mark.requirement("PO-4")
+def test_jobs_of_a_task_are_counted_by_their_items_and_not_as_children() -> None:
+    edge = change(TASK.relationships[0], kind="child", status="open")
+    edges = (
+        change(edge, target="task_2", items=None),
+        change(edge, target="se_1", items=3),
+        change(edge, target="se_2", items=5, status="satisfied"),
+        change(edge, target="se_3", items=7, status="removed"),
+    )
+    task = change(TASK, relationships=edges, family="delegation")
+    counted = count(task)
+    assert (counted["childTasks"], counted["jobItems"]) == (1, 8)
+    assert list_subagents(task).children == ("task_2",)
+    assert task.jobs == ("se_1", "se_2")
 
 
 def test_a_parent_that_is_linked_as_well_is_one_edge() -> None:
@@ -188,7 +206,7 @@ def test_a_parent_that_is_linked_as_well_is_one_edge() -> None:
     assert draw_graph([change(child, parent_task_id=None, relationships=())]).edges == ()
 
 
-def test_what_waits_without_a_question_waits_for_its_status() -> None:
+def test_what_waits_without_a_question_waits_for_its_agent() -> None:
     waiting = change(
         TASK,
         status=Status.WAITING_RESOURCE,
@@ -198,7 +216,7 @@ def test_what_waits_without_a_question_waits_for_its_status() -> None:
     )
     (blocked,) = list_blocked([waiting, change(TASK, status=Status.COMPLETED)])
     assert [(one.kind, one.target, one.reason) for one in blocked.blockers] == [
-        ("status", "waiting_resource", "no slot")
+        ("dependency", "agent:word", "no slot")
     ]
     assert list_blocked([change(waiting, status=Status.RUNNING)]) == ()
 

@@ -292,10 +292,20 @@ def test_next_tick_is_always_later(cron: str, zone: str, after_ms: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "cron", ["", "* * * *", "* * * * * *", "61 * * * *", "@daily", "a b c d e"]
+    ("cron", "reason"),
+    [
+        *((cron, "takes five fields") for cron in ("", "* * * *", "* * * * * *", "@daily")),
+        ("61 * * * *", "'61' is not a valid minute"),
+        ("*/0 9 * * *", "'[*]/0' is not a valid minute"),
+        ("a b c d e", "'a' is not a valid minute"),
+        ("0 9-8 * * *", "'9-8' is not a valid hour"),
+        ("0 0 30 2 *", "'30' is not a valid day of the month"),
+        ("0 0 * 13 *", "'13' is not a valid month"),
+        ("0 0 * * FOO", "'FOO' is not a valid day of the week"),
+    ],
 )
-def test_what_is_no_cron_expression_is_refused(cron: str) -> None:
-    with pytest.raises(InvalidInput, match="cron"):
+def test_what_is_no_cron_expression_is_refused(cron: str, reason: str) -> None:
+    with pytest.raises(InvalidInput, match=f"cron: {reason}"):
         CALENDAR.next_after(terms(cron=cron, every_s=None), 0)
 
 

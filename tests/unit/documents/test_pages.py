@@ -11,6 +11,7 @@ from tests.documents.pages import (
     PageFault,
     Step,
     find_before,
+    leave_out_installing,
     matches,
     read_page,
     read_steps,
@@ -138,3 +139,11 @@ def test_every_page_with_commands_can_be_played_and_says_why_of_those_that_are_n
     before = find_before(ROOT, page)
     assert before is None or (steps and read_page(ROOT, before))
     assert steps or "tutorials" not in page
+
+
+def test_what_installs_is_left_out_of_a_page_that_is_begun_again() -> None:
+    begin = read_page(ROOT, "docs/how-to/before-you-begin.md")
+    again = [leave_out_installing(step) for step in begin]
+    assert "pip install" in begin[0].commands
+    assert again[0].commands.split("\n") == [". .venv/bin/activate", ""]
+    assert again[1:] == begin[1:]

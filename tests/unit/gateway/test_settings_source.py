@@ -231,9 +231,21 @@ def test_secret_stands_in_no_text_of_settings_and_in_no_fault(tmp_path: Path) ->
             "agents:\n  - {name: e, url: 'http://h', auth: {bearer_env: 'A B'}}\n",
             "2: agents.0.auth.bearer_env: should be the name of an environment variable",
         ),
+        ("port: x\n", "1: port: should be a whole number"),
+        ("port: 1.5\n", "1: port: should be a whole number"),
+        ("port: -1\n", "1: port: should be 0 or more"),
+        (
+            "port: yes\n",
+            "1: port: should be a number; YAML reads a bare yes, no, on or off as true or false",
+        ),
+        (
+            "agents:\n  - {name: e, url: 'http://h', limits: {concurrency: on}}\n",
+            "2: agents.0.limits.concurrency: should be a number; YAML reads a bare yes, no, on or off as true or false",
+        ),
+        ("channels: 5\n", "1: channels: should be a mapping of settings"),
         (
             "agents:\n  - {name: e, url: 'http://h', card_path: card}\n",
-            "2: agents.0.card_path: String should match pattern '^/[^\\s?#]*$'",
+            "2: agents.0.card_path: should be a path that begins with /, without ? and #",
         ),
     ],
 )

@@ -239,6 +239,29 @@ async def test_member_that_stands_in_the_path_is_not_said_again(http: AsyncClien
 async def test_unknown_path_and_method_are_problems(http: AsyncClient) -> None:
     assert code(await http.get("/v1/nothing", headers=OWNER)) == (404, "not_found")
     assert code(await http.delete("/v1/turns", headers=OWNER)) == (405, "method_not_allowed")
+    several = await http.put("/v1/tasks", headers=OWNER)
+    assert several.headers["Allow"] == "GET, HEAD, POST"
+    assert several.json()["detail"] == "PUT is not taken here; GET, HEAD, POST is"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("size", "reason"),
+    [
+        ("-1", "should be 1 or more"),
+        ("0", "should be 1 or more"),
+        ("1.5", "should be a whole number"),
+        ("-", "should be a whole number"),
+        ("9" * 40, "should be 200 or less"),
+        ("-" + "9" * 40, "should be 1 or more"),
+    ],
+)
+async def test_number_of_the_address_is_judged_as_a_number(
+    http: AsyncClient, size: str, reason: str
+) -> None:
+    refused = await http.get(f"/v1/tasks?pageSize={size}", headers=OWNER)
+    assert code(refused) == (400, "invalid_input")
+    assert refused.json()["detail"] == f"pageSize: {reason}"
 
 
 @pytest.mark.anyio

@@ -1,0 +1,158 @@
+"""Reads jobs of a caller: one, their list, and the table of what became of the items (CMD-24, PRS-8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import NotFound
+from passerelle.core.events import decode_event
+from passerelle.core.ids import read_shard
+from passerelle.core.index_changes import JOBS
+from passerelle.core.job import machine
+from passerelle.core.job.requests import JobChanged, JobItemLine, JobResults
+from passerelle.core.payloads.job import JobItemFailed, JobItemStarted, JobProgress
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.read_models.jobs import show_job
+from passerelle.core.session.machine import SessionRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.wire.codec import to_wire
+from passerelle.runtime.records.task_pages import read_token, write_token
+
+if TYPE_CHECKING:
+    from passerelle.control.results import Results
+    from passerelle.core.decision import Held
+    from passerelle.core.facts import ErrorDetail
+    from passerelle.core.job.machine import JobState
+    from passerelle.core.job.requests import GetJob, GetJobResults, ListJobs
+    from passerelle.core.ports.projections import Projections
+    from passerelle.core.principal import Principal
+    from passerelle.core.wire.json import Json, JsonObject
+    from passerelle.runtime.records.writes import Writes
+
+
+@dataclass(frozen=True, slots=True)
+class JobReads:
+    """Reads them for their owners."""
+
+    writes: Writes
+    projections: Projections
+    results: Results
+
+    async def read(self, principal: Principal, query: GetJob) -> JsonObject:
+        """A job and its counts. Raises NotFound."""
+        changed = render(await self.find(principal, query.job_id))
+        return {**changed.job, "version": changed.version}
+
+    async def list(self, principal: Principal, query: ListJobs) -> JsonObject:
+        """One page: ``jobs``, and ``nextPageToken`` where there may be more.
+
+        Raises:
+            InvalidInput: a page token that is not ours.
+        """
+        before = read_token(query.page_token)
+        page = await self.projections.read_index(principal.key, JOBS, before, query.page_size + 1)
+        shown = page[: query.page_size]
+        refs = [EntityRef(EntityKind.SESSION, name) for name, _ in shown]
+        held = await self.writes.load(refs) if refs else {}
+        found: list[Json] = []
+        for ref in refs:
+            record = held[ref].record
+            if isinstance(record, SessionRecord) and record.job is not None:
+                changed = render(held[ref])
+                found.append({**changed.job, "version": changed.version})
+        more = len(page) > len(shown)
+        token = write_token((shown[-1][1], shown[-1][0])) if more else ""
+        return {"jobs": found, "nextPageToken": token}
+
+    async def read_results(self, principal: Principal, query: GetJobResults) -> JsonObject:
+        """A page of the table of results. Raises NotFound."""
+        held = await self.find(principal, query.job_id)
+        record = held.record
+        if not isinstance(record, SessionRecord) or record.job is None:
+            raise NotFound("job", query.job_id)
+        state = record.job
+        wanted = [
+            item
+            for item in range(query.after + 1, len(state.states) + 1)
+            if query.state in {None, machine.ITEM_STATES[state.states[item - 1]]}
+        ]
+        chosen = wanted[: query.limit]
+        tasks, errors = await self._read_facts(query.job_id, frozenset(chosen))
+        refs = {item: EntityRef(EntityKind.TASK, task) for item, task in tasks.items()}
+        loaded = await self.writes.load(dict.fromkeys(refs.values())) if refs else {}
+        lines = list[JobItemLine]()
+        for item in chosen:
+            one = loaded[refs[item]].record if item in refs else None
+            task = one if isinstance(one, TaskRecord) else None
+            lines.append(await self._show_item(principal, state, item, task, errors.get(item)))
+        more = chosen[-1] if len(wanted) > len(chosen) else None
+        return to_wire(JobResults(tuple(lines), more, str(more or "")))
+
+    async def _read_facts(
+        self, job_id: str, items: frozenset[int]
+    ) -> tuple[dict[int, str], dict[int, ErrorDetail]]:
+        """The newest task of each item, and the error of each that failed last."""
+        tasks, errors = dict[int, str](), dict[int, "ErrorDetail"]()
+        stream, after = StreamRef(StreamKind.SESSION, job_id), 0
+        while page := await self.writes.log.read_page(stream, after):
+            for entry in page:
+                if not entry.type.startswith("job."):
+                    continue
+                fact = decode_event(entry.data, entry.frame, entry.facade).fact
+                match fact.payload:
+                    case JobItemStarted(item=item) if item in items:
+                        tasks[item] = fact.scope.task_id or ""
+                        errors.pop(item, None)
+                    case JobItemFailed(item=item, error=error) if item in items:
+                        errors[item] = error
+                    case JobProgress(refused=refused):
+                        errors.update({one.item: one.error for one in refused if one.item in items})
+                    case _:
+                        pass
+            after = page[-1].sequence
+        return tasks, errors
+
+    async def _show_item(
+        self,
+        principal: Principal,
+        state: JobState,
+        item: int,
+        task: TaskRecord | None,
+        error: ErrorDetail | None,
+    ) -> JobItemLine:
+        letter = state.states[item - 1]
+        return JobItemLine(
+            item=item,
+            state=machine.ITEM_STATES[letter],
+            attempts=state.tries_of(item),
+            agent=state.agent_of(item),
+            title=task.title if task else None,
+            task_id=task.task_id if task else None,
+            task_status=str(task.status) if task else None,
+            percent=task.progress.percent if task else None,
+            result=await self.results.read(principal, task)
+            if task and letter == machine.COMPLETED
+            else None,
+            error=error if letter in {machine.FAILED, machine.WAITING} else None,
+        )
+
+    async def find(self, principal: Principal, job_id: str) -> Held:
+        """A job of the caller. Raises NotFound."""
+        if read_shard(job_id) is not None:
+            ref = EntityRef(EntityKind.SESSION, job_id)
+            held = (await self.writes.load([ref]))[ref]
+            record = held.record
+            if isinstance(record, SessionRecord) and record.owner == principal.key and record.job:
+                return held
+        raise NotFound("job", job_id)
+
+
+def render(held: Held, *, repeated: bool = False) -> JobChanged:
+    """The job of a session as an answer shows it. Raises NotFound where there is none."""
+    record = held.record
+    model = show_job(record) if isinstance(record, SessionRecord) else None
+    if model is None:
+        raise NotFound("job", "")
+    return JobChanged(to_wire(model), held.stamp.version, repeated)

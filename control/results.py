@@ -1,0 +1,45 @@
+"""What a task came to, as one text: for tables of many tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.a2a_mapping.content import read_text
+from passerelle.a2a_mapping.members import object_at, objects_at
+from passerelle.core.commands import GetTask
+from passerelle.core.errors import PasserelleError
+from passerelle.core.ids import TaskId, expose
+
+if TYPE_CHECKING:
+    from passerelle.control.task_reads import TaskReads
+    from passerelle.core.principal import Principal
+    from passerelle.core.task.record import TaskRecord
+
+RESULT_LENGTH: Final = 2_000
+"""Characters of what a task came to that a line of a table has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Reads tasks as their owner sees them."""
+
+    reads: TaskReads
+
+    async def read(self, principal: Principal, task: TaskRecord) -> str | None:
+        """The texts of its artifacts, an artifact a line; without any, what its agent said at the end.
+
+        The pieces of an artifact are one text. None where there is no text, or it is not to be read now.
+        """
+        facade = expose(TaskId(task.task_id), task.exposure)
+        try:
+            if not task.shown:
+                owned = await self.reads.ownership.find(principal, facade, None, hidden=True)
+                said = await self.reads.contents.read_answer(owned.record)
+                return read_text(said)[:RESULT_LENGTH] or None
+            shown = await self.reads.read(principal, GetTask(facade, history_length=0))
+        except PasserelleError:
+            return None
+        texts = [text for one in objects_at(shown, "artifacts") if (text := read_text(one))]
+        said = object_at(object_at(shown, "status"), "message")
+        return ("\n".join(texts) or read_text(said))[:RESULT_LENGTH] or None

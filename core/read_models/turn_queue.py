@@ -1,0 +1,105 @@
+"""The turns of a thread that are queued: behind other turns of it, or behind a gate of policy (SNAP-4, CF-2).
+
+A turn starts when it is accepted, unless its context has it wait for the one before. Once it has started, its message
+may still wait for an approval before it is sent. The status of its task says which of the two it is, ``queued`` or
+``waiting_permission``. For the turn both are the same: nothing of it has reached the agent, and it is ``queued``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import field
+from typing import Final
+
+from passerelle.core.payloads.conversation import QueuePolicy
+from passerelle.core.read_models.blockers import AskedQuestions, classify
+from passerelle.core.read_models.mark import FreshnessMark, not_applicable
+from passerelle.core.read_models.task import name_task
+from passerelle.core.session.requests import GatedTurn, QueuedTurn
+from passerelle.core.session.thread import ThreadRecord
+from passerelle.core.task.record import TaskRecord
+from passerelle.core.task.status import ENDED, Status
+from passerelle.core.wire.record import record
+from passerelle.core.wire.times import format_ms
+
+_NONE: Final[tuple[str, ...]] = ("turns", "policy", "resumeState")
+
+
+@record
+class QueueSnapshot:
+    """The queue of a thread as it stands at ``sequence``; a policy is absent where nobody has set one."""
+
+    thread_id: str
+    sequence: int
+    turns: tuple[QueuedTurn, ...] = ()
+    policy: QueuePolicy | None = None
+    gated: tuple[GatedTurn, ...] = ()
+    """Turns that have started and whose message waits for an approval; nothing waits behind them."""
+    marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
+
+
+def list_queued(
+    waiting: Iterable[object], owner: str, active: Sequence[str]
+) -> tuple[QueuedTurn, ...]:
+    """The turns of an owner among the tasks that wait in a context, with their places among all of them, from 1.
+
+    ``active`` are the turns under way, which the first one waits for.
+    """
+    tasks = [one for one in waiting if isinstance(one, TaskRecord) and one.queued is not None]
+    before = [tuple(active)]
+    before += [((task.turn_id or ""),) if task.owner == owner else () for task in tasks]
+    return tuple(
+        QueuedTurn(
+            turn_id=task.turn_id or "",
+            task_id=task.task_id,
+            position=position,
+            agent=queued.attempt.worker.peer,
+            source=task.requested_by,
+            since=queued.since,
+            resume_state="held" if task.status is Status.PAUSED else "waiting",
+            promoted=queued.promoted_ms is not None,
+            reason=task.status_reason,
+            behind=behind,
+        )
+        for position, (task, behind) in enumerate(zip(tasks, before, strict=False), 1)
+        if task.owner == owner and (queued := task.queued) is not None
+    )
+
+
+def list_gated(
+    tasks: Iterable[TaskRecord], questions: AskedQuestions, owner: str
+) -> tuple[GatedTurn, ...]:
+    """The turns of an owner that wait for an approval, by the open questions of their tasks; the oldest first."""
+    gated = [
+        GatedTurn(
+            turn_id=asked.record.scope.turn_id or task.turn_id or "",
+            task_id=name_task(task),
+            agent=asked.record.request.origin.peer or task.agent,
+            source=task.requested_by,
+            since=format_ms(asked.record.request.created_ms),
+            action_id=action,
+            reason=asked.record.request.title,
+            rules=asked.rules,
+        )
+        for task in tasks
+        if task.owner == owner and task.status not in ENDED
+        for action in task.open_actions
+        if (asked := questions.get(action)) is not None
+        and classify(asked.record.request) == "policy"
+    ]
+    return tuple(sorted(gated, key=lambda one: (one.since, one.turn_id)))
+
+
+def show_queue(
+    thread: ThreadRecord, waiting: Iterable[object] = (), gated: tuple[GatedTurn, ...] = ()
+) -> QueueSnapshot:
+    """The queue of a thread, by the tasks that wait in it in their order, and its turns behind a gate.
+
+    Where nothing waits and nothing is to, it has none, and is marked so, which is not the same as an empty one.
+    """
+    turns = list_queued(waiting, thread.owner, thread.active_turns)
+    if turns or thread.queue_policy is not None:
+        return QueueSnapshot(thread.thread_id, thread.last, turns, thread.queue_policy, gated)
+    mark = not_applicable("turns are not queued: each starts when it is accepted")
+    marks: dict[str, FreshnessMark] = dict.fromkeys(_NONE, mark)
+    return QueueSnapshot(thread.thread_id, thread.last, gated=gated, marks=marks)

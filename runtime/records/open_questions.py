@@ -1,0 +1,58 @@
+"""The questions that keep tasks waiting, and the rules that want them asked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.approval.record import ActionRecord
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.events import decode_event
+from passerelle.core.payloads.approval import PermissionEvaluated
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.read_models.blockers import AskedQuestion, classify, list_asking_rules
+from passerelle.core.task.status import ENDED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from passerelle.core.task.record import TaskRecord
+    from passerelle.runtime.records.writes import Writes
+
+_CHUNK: Final = 100
+_NEAR: Final = 8
+"""Facts before a question that are looked at: what was judged stands right before it, in the same append."""
+
+
+async def load_questions(writes: Writes, tasks: Iterable[TaskRecord]) -> dict[str, AskedQuestion]:
+    """The open questions of the tasks that have not ended, by their ids; where there are none, nothing is read.
+
+    Raises:
+        StoreUnavailable: nobody can tell.
+    """
+    named = [name for one in tasks if one.status not in ENDED for name in one.open_actions]
+    refs = [EntityRef(EntityKind.ACTION, name) for name in dict.fromkeys(named)]
+    found: dict[str, AskedQuestion] = {}
+    for first in range(0, len(refs), _CHUNK):
+        held = await writes.load(refs[first : first + _CHUNK])
+        records = [one.record for one in held.values() if isinstance(one.record, ActionRecord)]
+        rules = await asyncio.gather(*(_find_rules(writes, record) for record in records))
+        for record, asking in zip(records, rules, strict=True):
+            found[record.request.action_id] = AskedQuestion(record, asking)
+    return found
+
+
+async def _find_rules(writes: Writes, record: ActionRecord) -> tuple[str, ...]:
+    """The rules that want a message approved; of other questions nothing is read."""
+    if classify(record.request) != "policy":
+        return ()
+    stream = StreamRef(StreamKind.SESSION, record.scope.session_id)
+    after = max(0, record.first_seq - 1 - _NEAR)
+    for entry in await writes.log.read_page(stream, after, _NEAR):
+        judged = decode_event(entry.data).fact.payload
+        if (
+            isinstance(judged, PermissionEvaluated)
+            and judged.evaluation_id == record.request.evaluation_id
+        ):
+            return list_asking_rules(judged)
+    return ()

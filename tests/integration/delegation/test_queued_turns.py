@@ -1,0 +1,191 @@
+"""Turns that are queued say behind what: other turns of their context, or a gate of policy (CF-2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import pytest
+
+from passerelle.core.commands import GetThread, SubmitTurn
+from passerelle.core.payloads.conversation import QueuePolicy
+from passerelle.core.session.requests import (
+    GetTurnQueue,
+    PromoteQueuedTurn,
+    RemoveQueuedTurn,
+    SetQueuePolicy,
+    TurnQueue,
+)
+from passerelle.core.task.requests import GiveTask
+from passerelle.core.task.status import Status
+from passerelle.permission_bridge.cases import About
+from passerelle.permission_bridge.conditions import read_condition
+from passerelle.permission_bridge.rules import Rule, make_policy
+from tests.integration.delegation.test_turn_queue import begin, follow
+from tests.support.house import ADA, BOB
+
+if TYPE_CHECKING:
+    from passerelle.core.commands import TurnAccepted
+    from passerelle.core.session.requests import TurnQueueQuery
+    from tests.support.house import House
+
+pytestmark = pytest.mark.anyio
+
+SENDS: Final[frozenset[About]] = frozenset({"delegations"})
+OTHER_ASKS: Final = make_policy(
+    (
+        Rule("other-asks", "ask", read_condition('peer.name == "other"'), about=SENDS),
+        Rule("all-may", "allow", about=SENDS),
+    )
+)
+
+
+async def read_queue(house: House, thread_id: str) -> dict[str, Any]:
+    """The queue of a thread; the model of the thread has the same."""
+    query: TurnQueueQuery = GetTurnQueue(thread_id)
+    queue = cast("dict[str, Any]", await house.service.read(ADA, query))
+    thread = cast("dict[str, Any]", await house.service.read(ADA, GetThread(thread_id)))
+    for member in ("turns", "gated"):
+        assert thread["queue"].get(member, []) == queue.get(member, [])
+    return queue
+
+
+async def go_to(
+    house: House, first: TurnAccepted, agent: str, text: str, policy: QueuePolicy | None = None
+) -> TurnAccepted:
+    """A further message of a context, to an agent of choice."""
+    command = SubmitTurn(
+        agent,
+        {**house.message(text), "contextId": first.context_id},
+        "http",
+        "none",
+        context_id=first.context_id,
+        when_busy=policy,
+    )
+    return cast("TurnAccepted", await house.service.execute(ADA, command, None))
+
+
+async def await_gate(house: House, accepted: TurnAccepted) -> str:
+    """The question behind which the message of a turn waits."""
+    record = await house.until(accepted, Status.WAITING_PERMISSION)
+    (action,) = record.open_actions
+    return action
+
+
+@pytest.mark.requirement("CF-2", "SNAP-4")
+async def test_turns_of_a_busy_thread_are_queued_behind_those_that_go_first(house: House) -> None:
+    first = await begin(house)
+    one, two = [await follow(house, first, f"turn {number}") for number in range(2)]
+    queue = await read_queue(house, first.thread_id)
+    assert {turn["status"] for turn in queue["turns"]} == {"queued"}
+    assert [(turn["turnId"], turn["behind"]) for turn in queue["turns"]] == [
+        (one.turn_id, [first.turn_id]),
+        (two.turn_id, [one.turn_id]),
+    ]
+    for turn in queue["turns"]:
+        assert "another message of this context is worked at" in turn["reason"]
+    assert queue.get("gated", []) == []
+    promoted = await house.service.execute(
+        ADA, PromoteQueuedTurn(first.thread_id, two.turn_id), None
+    )
+    assert [(turn.turn_id, turn.behind) for turn in cast("TurnQueue", promoted).turns] == [
+        (two.turn_id, (first.turn_id,)),
+        (one.turn_id, (two.turn_id,)),
+    ]
+    await house.service.execute(ADA, RemoveQueuedTurn(first.thread_id, two.turn_id), None)
+    (left,) = (await read_queue(house, first.thread_id))["turns"]
+    assert (left["turnId"], left["behind"]) == (one.turn_id, [first.turn_id])
+    house.peer.release_all()
+    await house.until(one, Status.COMPLETED)
+    assert (await read_queue(house, first.thread_id)).get("turns", []) == []
+
+
+@pytest.mark.requirement("CF-2")
+async def test_turn_of_somebody_else_in_the_line_is_not_named(house: House) -> None:
+    first = await begin(house)
+    given, mine = [await follow(house, first, f"turn {number}") for number in range(2)]
+    await house.service.execute(ADA, GiveTask(given.task_id, BOB.id), None)
+    (left,) = (await read_queue(house, first.thread_id))["turns"]
+    assert (left["turnId"], left["position"], left.get("behind", [])) == (mine.turn_id, 2, [])
+    assert given.turn_id not in str(left)
+    house.peer.release_all()
+    await house.until(mine, Status.COMPLETED)
+
+
+@pytest.mark.requirement("CF-2", "SNAP-4")
+@pytest.mark.parametrize("policy", ["parallel", "queue"])
+async def test_turns_behind_a_gate_are_queued_and_say_which_gate_and_which_question(
+    street: House, policy: QueuePolicy
+) -> None:
+    street.rules = OTHER_ASKS
+    first = await street.send("open it", agent="other", wait="none")
+    question = await await_gate(street, first)
+    await street.service.execute(ADA, SetQueuePolicy(first.thread_id, policy), None)
+    second = await go_to(street, first, "other", "close it")
+    other = await await_gate(street, second)
+    for restarted in (False, True):
+        if restarted:
+            await street.restart()
+        queue = await read_queue(street, first.thread_id)
+        assert queue["turns"] == []
+        gated = queue["gated"]
+        assert [(one["turnId"], one["actionId"], one["taskId"]) for one in gated] == [
+            (first.turn_id, question, first.facade),
+            (second.turn_id, other, second.facade),
+        ]
+        for turn, text in zip(gated, ("open it", "close it"), strict=True):
+            assert (turn["status"], turn["rules"]) == ("queued", ["other-asks"])
+            assert turn["reason"] == f"Send this message to other? “{text}”"
+            assert (turn["agent"], turn["source"]) == ("other", ADA.id)
+            assert turn["since"] <= (await street.record(second)).updated_at
+    assert street.peers["other"].messages == []
+    assert (await street.record(first)).status is Status.WAITING_PERMISSION, "the task says more"
+    await street.adopt(first)
+    await street.adopt(second)
+    await street.respond(await street.question(first), option_id="send")
+    await street.until(first, Status.COMPLETED)
+    (left,) = (await read_queue(street, first.thread_id))["gated"]
+    assert left["actionId"] == other
+    await street.respond(await street.question(second), option_id="refuse")
+    await street.until(second, Status.FAILED)
+    assert (await read_queue(street, first.thread_id)).get("gated", []) == []
+    assert street.peers["other"].texts == ["open it"]
+
+
+@pytest.mark.requirement("CF-2")
+async def test_gated_turn_beside_one_under_way_and_one_in_line(street: House) -> None:
+    street.rules = OTHER_ASKS
+    first = await begin(street)
+    gated = await go_to(street, first, "other", "open it", "parallel")
+    question = await await_gate(street, gated)
+    waits = await go_to(street, first, "echo", "then this", "queue")
+    also = await go_to(street, first, "other", "and that", "queue")
+    queue = await read_queue(street, first.thread_id)
+    assert queue["activeTurns"] == [first.turn_id]
+    assert [(one["turnId"], one["behind"]) for one in queue["turns"]] == [
+        (waits.turn_id, [first.turn_id]),
+        (also.turn_id, [waits.turn_id]),
+    ]
+    assert [(one["turnId"], one["actionId"]) for one in queue["gated"]] == [
+        (gated.turn_id, question)
+    ]
+    street.peer.release_all()
+    await street.until(waits, Status.COMPLETED)
+    later = await await_gate(street, also)
+    queue = await read_queue(street, first.thread_id)
+    assert queue.get("turns", []) == []
+    assert [one["actionId"] for one in queue["gated"]] == [question, later]
+
+
+@pytest.mark.requirement("CF-2")
+async def test_question_of_the_agent_and_a_gate_of_another_thread_are_no_gate_here(
+    street: House,
+) -> None:
+    street.rules = OTHER_ASKS
+    asking = await street.send("ask which?", wait="none")
+    await street.until(asking, Status.WAITING_INPUT)
+    elsewhere = await street.send(
+        "open it", agent="other", wait="none", session_id=asking.session_id
+    )
+    await await_gate(street, elsewhere)
+    assert (await read_queue(street, asking.thread_id)).get("gated", []) == []
+    assert len((await read_queue(street, elsewhere.thread_id))["gated"]) == 1

@@ -1,0 +1,47 @@
+"""What ``passerelle call`` prints of an answer, by what agents make of it."""
+
+from typing import cast
+
+import pytest
+
+from passerelle.cli.verbs.calls import describe_answer
+from passerelle.core.wire.json import Json, JsonObject
+
+
+def _task(state: str, said: str | None, *artifacts: list[Json]) -> JsonObject:
+    message: JsonObject = {"message": {"parts": [{"text": said}]}} if said else {}
+    held: list[Json] = [{"artifactId": str(at), "parts": one} for at, one in enumerate(artifacts)]
+    status: JsonObject = {"state": f"TASK_STATE_{state}", **message}
+    return {"task": {"id": "task_1", "status": status, "artifacts": held}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "lines"),
+    [
+        (_task("COMPLETED", "done", [{"text": "The "}, {"text": "fox\nru"}, {"text": "ns"}]), "The fox|runs"),
+        (_task("COMPLETED", "done", [{"text": "one"}], [{"text": "two"}]), "one|two"),
+        (
+            _task("COMPLETED", None, [{"text": "a"}, {"data": {"n": 1}}, {"text": "b"}, {"raw": ""}]),
+            'a|{"n": 1}|b|(a file; --json shows it)',
+        ),
+        (_task("COMPLETED", "done"), "done"),
+        (_task("FAILED", "it broke"), "it broke"),
+        (_task("FAILED", "it broke", [{"text": "half"}]), "half|it broke"),
+        (_task("REJECTED", "not today", [{"text": "half"}]), "half|not today"),
+        (_task("INPUT_REQUIRED", "which one?", [{"text": "two of them"}]), "two of them|which one?"),
+        (
+            {"message": {"parts": [{"text": "one"}, {"text": "two"}, {"data": [1]}]}},
+            "one|two|[1]",
+        ),
+    ],
+)  # fmt: skip
+def test_answer_is_what_was_brought_and_what_was_said_of_it(answer: JsonObject, lines: str) -> None:
+    assert list(describe_answer(answer)) == lines.split("|")
+
+
+def test_data_of_a_question_is_for_programs() -> None:
+    answer = _task("INPUT_REQUIRED", "may I?")
+    status = cast("JsonObject", cast("JsonObject", answer["task"])["status"])
+    parts = cast("list[Json]", cast("JsonObject", status["message"])["parts"])
+    parts.append({"data": {"options": ["yes", "no"]}})
+    assert list(describe_answer(answer)) == ["may I?"]
