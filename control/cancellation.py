@@ -200,5 +200,5 @@ class Cancelling:
 
 def _make_stop(requested: TaskCancelRequested) -> StopJob:
     """The same wish, for a job."""
-    source = "user" if requested.source == "user" else "runtime"
+    source: Final = "user" if requested.source == "user" else "runtime"
     return StopJob(requested.actor, requested.reason or "a task above it is cancelled", source)

@@ -328,7 +328,7 @@ class JobRunner:
         tasks = [one.task_id for one in state.running]
         tasks += await self._find_unnoted(record.session_id, state, owner)
         # What a task has delegated stops as a whole with it (GR-11).
-        reach = "active_run" if state.parent is None else "subtree"
+        reach: Final = "active_run" if state.parent is None else "subtree"
         for task in tasks:
             with suppress(NotFound, NotCancelable):
                 await self.cancel(owner, CancelTask(task, reason=_STOPPED, propagation=reach))
