@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -70,3 +71,17 @@ async def test_its_environment_is_what_it_is_given_and_no_more(
 async def test_whose_python_begins_differently_is_started(nursery: Nursery) -> None:
     assert find_starter(None) == find_starter({"PASSERELLE_PORT": "1"}) == nursery.start
     assert find_starter({"PYTHONPATH": os.curdir}) is start
+
+
+async def test_limits_of_whoever_starts_it_are_its_own(nursery: Nursery, tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    gateway = GatewayProcess(tmp_path, begin=nursery.start)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        await gateway.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert gateway.child is not None
+    pid = gateway.child.process.pid
+    assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (256, before[1])
+    assert await gateway.stop() == 0

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -33,6 +34,8 @@ from passerelle.store.engine_process import die_with_parent
 _ROOT: Final = Path(__file__).parents[2]
 _READY: Final = b"ready\n"
 _EVERY_S: Final = 0.002
+_LIMITS: Final = (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_AS)
+"""What a test narrows for what it starts: a process that is started inherits it."""
 _MODULES: Final = ("passerelle.gateway.server", "passerelle.gateway.app")
 
 
@@ -92,7 +95,7 @@ class Nursery:
         folder: Path,
         environ: Mapping[str, str] | None = None,
     ) -> Child:
-        """A life of ``python -m <arguments>``, with the environment that ``demo.processes.start`` gives."""
+        """A life of ``python -m <arguments>``: environment and limits are those that ``demo.processes.start`` gives."""
         said, complained = folder / f"{name}.out", folder / f"{name}.log"
         said.write_bytes(b"")
         wanted: JsonObject = {
@@ -101,6 +104,7 @@ class Nursery:
             "environ": {**_inherit(), **(environ or {})},
             "said": str(said),
             "complained": str(complained),
+            "limits": [[one, *resource.getrlimit(one)] for one in _LIMITS],
         }
         into, out = self.process.stdin, self.process.stdout
         assert into is not None
@@ -223,6 +227,8 @@ def _live(wanted: dict[str, object]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     os.setsid()
     os.chdir(str(wanted["folder"]))
+    for limit, soft, hard in cast("list[tuple[int, int, int]]", wanted["limits"]):
+        resource.setrlimit(limit, (soft, hard))
     os.environ.clear()
     os.environ.update(cast("dict[str, str]", wanted["environ"]))
     ends = (
