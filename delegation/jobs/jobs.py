@@ -13,7 +13,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 import orjson
 
@@ -81,7 +81,6 @@ class JobVisit:
 
     ref: EntityRef
     owned_by: str
-    """The key of its owner, who may not come in any more."""
     owner: Principal | None
     messages: list[JsonObject]
     held: dict[EntityRef, Held]
@@ -309,9 +308,8 @@ class JobRunner:
                 decision.add([Fact(Scope(ref.id), end)])
             state = read_job(decision, ref) or state
             found.append(state)
-            at_ms = decision.now_ms + _AGAIN_MS if state.status in LIVE else None
-            if at_ms is None and state.parent is not None:
-                at_ms = decision.now_ms  # the task above is to be told of the end
+            over_ms = decision.now_ms if state.parent else None  # it is to be told of the end
+            at_ms = decision.now_ms + _AGAIN_MS if state.status in LIVE else over_ms
             return AppendOptions(due=(DueChange(name_row(ref.id), at_ms),))
 
         # Nobody else writes it as long as it goes on, but for who cancels it or goes on with it as well.
@@ -328,7 +326,7 @@ class JobRunner:
         tasks = [one.task_id for one in state.running]
         tasks += await self._find_unnoted(record.session_id, state, owner)
         # What a task has delegated stops as a whole with it (GR-11).
-        reach = "active_run" if state.parent is None else "subtree"
+        reach: Literal["active_run", "subtree"] = "subtree" if state.parent else "active_run"
         for task in tasks:
             with suppress(NotFound, NotCancelable):
                 await self.cancel(owner, CancelTask(task, reason=_STOPPED, propagation=reach))

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from passerelle.core.task.status import Status
-from tests.integration.control.test_jobs import Bench
+from tests.integration.control.job_bench import Bench
 from tests.support.desk import Desk
 from tests.support.waiting import wait_until
 
