@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from passerelle.core.errors import (
@@ -82,6 +84,7 @@ async def run_check(sources: Sources, clock: Clock) -> CheckReport:
         return CheckReport(tuple(lines), (error.message,))
     settings = reading.settings
     found = [
+        *_look_at_data_dir(settings.data_dir),
         *_try_secret_key(settings),
         *await _reach_store(settings),
         *await _try_blobs(settings),
@@ -98,6 +101,19 @@ _UNSEALED: Final = (
     "notice: no secret_key: push notifications with secrets stay off, and each data directory has an owner token of "
     "its own"
 )
+
+
+def _look_at_data_dir(folder: Path) -> list[tuple[str, bool]]:
+    """Nothing where it is there, or can be made as far as can be seen without making it.
+
+    Whoever checks may be another user than the one that the gateway runs as.
+    """
+    there = next(one for one in (folder, *folder.absolute().parents) if os.path.lexists(one))
+    if not there.is_dir():
+        return [(f"data_dir: {there} is no directory", False)]
+    if not os.access(there, os.W_OK | os.X_OK):
+        return [(f"notice: data_dir: this user cannot write to {there}", True)]
+    return []
 
 
 def _try_secret_key(settings: Settings) -> list[tuple[str, bool]]:

@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal, NoReturn
 
 import typer
 
+from passerelle.cli.command_tree import RootGroup
 from passerelle.cli.exit_status import ExitStatus, find_exit_status, find_hints
 from passerelle.cli.settings_flags import (
     ConfigFlag,
@@ -22,79 +23,20 @@ from passerelle.cli.settings_flags import (
     load,
     name_sources,
 )
-from passerelle.cli.store_verbs import store_verbs
-from passerelle.cli.verbs.agents import agents
-from passerelle.cli.verbs.answers import answers
-from passerelle.cli.verbs.approvals import approvals
-from passerelle.cli.verbs.beginning import beginning
-from passerelle.cli.verbs.bulk import bulk_verb
-from passerelle.cli.verbs.calls import calls
-from passerelle.cli.verbs.contexts import contexts, login_verbs
-from passerelle.cli.verbs.deliveries import deliveries
-from passerelle.cli.verbs.devices import devices
-from passerelle.cli.verbs.evidence import evidence
-from passerelle.cli.verbs.health import health
-from passerelle.cli.verbs.inbox import inbox_verb
-from passerelle.cli.verbs.jobs import jobs
-from passerelle.cli.verbs.orientation import orientation, say_version
 from passerelle.cli.verbs.output import write_any_text
-from passerelle.cli.verbs.overview import overview
-from passerelle.cli.verbs.owner_notice import show_owner
-from passerelle.cli.verbs.questions import asking, mutes
-from passerelle.cli.verbs.rules import rules
-from passerelle.cli.verbs.schedules import schedules
-from passerelle.cli.verbs.sessions import sessions
-from passerelle.cli.verbs.subagents import subagents
-from passerelle.cli.verbs.support import support
-from passerelle.cli.verbs.task_changes import changes
-from passerelle.cli.verbs.tasks import tasks
-from passerelle.cli.verbs.turns import turns
-from passerelle.cli.verbs.verb import make_group
-from passerelle.cli.verbs.watch import watch_verb
-from passerelle.core.errors import ActionClosed, ConfigInvalid, PasserelleError
+from passerelle.core.errors import ActionClosed, PasserelleError
 
 INTERRUPTED: Final = 130
 
 app: Final = typer.Typer(
     name="passerelle",
+    cls=RootGroup,
     help="An A2A gateway and remote-channel bridge: it keeps the task, resumes exactly, and asks the person.",
     epilog="Example: passerelle demo --once",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-owner_token: Final = make_group("The token of the owner: rotate.", "token rotate", name="token")
-
-app.add_typer(beginning)
-app.add_typer(calls)
-app.add_typer(login_verbs)
-app.add_typer(contexts, name="contexts")
-tasks.add_typer(changes)
-tasks.add_typer(watch_verb)
-tasks.add_typer(bulk_verb)
-app.add_typer(tasks, name="tasks")
-app.add_typer(sessions, name="sessions")
-app.add_typer(turns, name="turns")
-app.add_typer(subagents, name="subagents")
-app.add_typer(schedules, name="schedules")
-app.add_typer(jobs, name="jobs")
-approvals.add_typer(answers)
-approvals.add_typer(asking)
-approvals.add_typer(mutes)
-approvals.add_typer(rules)
-approvals.add_typer(inbox_verb)
-app.add_typer(approvals, name="approvals")
-app.add_typer(devices, name="devices")
-app.add_typer(evidence, name="evidence")
-app.add_typer(deliveries, name="deliveries")
-app.add_typer(overview)
-app.add_typer(health)
-app.add_typer(agents, name="agents")
-app.add_typer(owner_token)
-app.add_typer(store_verbs)
-app.add_typer(support)
-app.add_typer(orientation)
 
 SessionFlag = Annotated[str | None, typer.Option(help="Only this session.")]
 
@@ -145,6 +87,8 @@ def show(
     if gateway is not None:
         os.environ["PASSERELLE_CONTEXT"] = gateway
     if version:
+        from passerelle.cli.verbs.orientation import say_version
+
         say_version()
         raise typer.Exit
     if context.invoked_subcommand is None:
@@ -272,36 +216,6 @@ def signing_key(
     print("signing:")
     print("  keys:")
     print(f"    - {{file: {file}}}")
-
-
-@owner_token.command(epilog="Example: passerelle token rotate --config passerelle.yaml")
-def rotate(
-    config: ConfigFlag = None,
-    redis_url: RedisUrlFlag = None,
-    data_dir: DataDirFlag = None,
-    key_lost: Annotated[
-        bool, typer.Option("--key-lost", help="The secret key of the current token is lost.")
-    ] = False,
-) -> None:
-    """Replace the owner token, also at running gateways."""
-    from passerelle.gateway.auth.rotation import run_rotation
-    from passerelle.gateway.server import run
-    from passerelle.runtime.common.private_file import replace_private
-    from passerelle.runtime.observability.logs import configure_logs
-
-    settings = load(name_sources(config, redis_url=redis_url, data_dir=data_dir))
-    configure_logs(settings.log_level, settings.log_format)
-    token, path = run(run_rotation(settings, key_lost=key_lost))
-    show_owner(token, path)
-    try:
-        replace_private(path, token.get_secret_value())
-    except OSError as error:
-        raise ConfigInvalid(str(path), f"the token counts, and cannot be kept: {error}") from None
-
-
-@owner_token.callback()
-def _group_token() -> None:
-    """The token of the owner: rotate."""
 
 
 def _name_winner(error: PasserelleError) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.rpc import Method
@@ -200,5 +200,5 @@ class Cancelling:
 
 def _make_stop(requested: TaskCancelRequested) -> StopJob:
     """The same wish, for a job."""
-    stop = StopJob(requested.actor, requested.reason or "a task above it is cancelled")
-    return stop if requested.source == "user" else replace(stop, source="runtime")
+    source: Final = "user" if requested.source == "user" else "runtime"
+    return StopJob(requested.actor, requested.reason or "a task above it is cancelled", source)

@@ -13,7 +13,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import orjson
 
@@ -326,7 +326,7 @@ class JobRunner:
         tasks = [one.task_id for one in state.running]
         tasks += await self._find_unnoted(record.session_id, state, owner)
         # What a task has delegated stops as a whole with it (GR-11).
-        reach: Literal["active_run", "subtree"] = "subtree" if state.parent else "active_run"
+        reach: Final = "active_run" if state.parent is None else "subtree"
         for task in tasks:
             with suppress(NotFound, NotCancelable):
                 await self.cancel(owner, CancelTask(task, reason=_STOPPED, propagation=reach))

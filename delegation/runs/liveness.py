@@ -136,7 +136,7 @@ async def tell_stalled(active: ActiveRun) -> None:
             return
         text = (
             f"the connection to agent {draft.context.peer!r} broke off, and its task has not moved for {waited_s:g} s; "
-            "it is followed on"
+            "the gateway keeps asking for it"
         )
         frame = _make_frame(draft, draft.context.content, text)
         draft.context.content = fold(draft.context.content, frame)

@@ -33,6 +33,8 @@ def make_site(
         middleware=[Middleware(FaultGuard)],
         exception_handlers=EXCEPTION_HANDLERS,
     )
+    # A redirect would lead to whatever host the request names, without TLS, and a token would go along.
+    guarded.router.redirect_slashes = False
     site = wrap(guarded)
     return site if settings.auth != "open" else LoopbackGuard(site, find_own_hosts(settings))
 

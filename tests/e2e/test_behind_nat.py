@@ -21,6 +21,7 @@ from tests.integration.callers.rig import describe
 from tests.integration.reverse.rig import CLIENTS, NAME, Agent, CountingExecutor
 from tests.support.client_package import write_client
 from tests.support.engine import run_server
+from tests.support.nursery import find_starter
 from tests.support.ports import find_free_port
 from tests.support.processes import Caller, open_caller, start_together
 from tests.support.tcp_proxy import fault_proxy
@@ -50,7 +51,7 @@ async def gateway(tmp_path: Path, anyio_backend: str) -> AsyncGenerator[GatewayP
     config.write_text(shown, encoding="utf-8")
     (tmp_path / "agent.py").write_text(BLOCKS["python"], encoding="utf-8")
     write_client(tmp_path)
-    process = GatewayProcess(tmp_path, config, port=find_free_port())
+    process = GatewayProcess(tmp_path, config, port=find_free_port(), begin=find_starter(None))
     try:
         await process.start()
         yield process
@@ -100,7 +101,7 @@ async def run_one(folder: Path, redis_url: str) -> AsyncGenerator[GatewayProcess
     clients = [describe(dict(one)) for one in CLIENTS]
     config = folder / "passerelle.yaml"
     config.write_text(yaml.safe_dump({**SETTINGS, "clients": clients, "redis_url": redis_url}))
-    process = GatewayProcess(folder, config, port=find_free_port())
+    process = GatewayProcess(folder, config, port=find_free_port(), begin=find_starter(None))
     try:
         await process.start()
         yield process

@@ -116,6 +116,20 @@ async def test_folder_of_blobs_is_tried_out_and_left_as_it_was(tmp_path: Path) -
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("below", ["", "/data"])
+async def test_data_directory_that_cannot_be_made_is_a_fault(tmp_path: Path, below: str) -> None:
+    (tmp_path / "taken").write_text("a file")
+    config = f"port: 0\ndata_dir: {tmp_path}/taken{below}\n"
+    (tmp_path / "passerelle.yaml").write_text(config, encoding="utf-8")
+    report = await run_check(Sources({}, tmp_path), SystemClock())
+    assert report.faults == (f"data_dir: {tmp_path}/taken is no directory",)
+    (tmp_path / "taken").unlink()
+    report = await run_check(Sources({}, tmp_path), SystemClock())
+    assert report.faults == ()
+    assert [one.name for one in tmp_path.iterdir()] == ["passerelle.yaml"], "nothing is made"
+
+
+@pytest.mark.anyio
 async def test_an_agent_that_dials_in_is_named_with_who_may_be_it(tmp_path: Path) -> None:
     agents = "agents: [{name: a, transport: channel}, {name: b, transport: channel}]\n"
     key = "0" * 64

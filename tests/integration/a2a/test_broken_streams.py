@@ -20,7 +20,10 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 _TOLD_S: Final = 8.0
-_SENTENCE: Final = "the connection to agent {!r} broke off, and its task has not moved for 0.4 s; it is followed on"
+_SENTENCE: Final = (
+    "the connection to agent {!r} broke off, and its task has not moved for 0.4 s; "
+    "the gateway keeps asking for it"
+)
 
 
 async def work_and_break(turn: Turn) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -35,6 +36,8 @@ async def ask(turn: Turn) -> None:
 async def test_a_summary_stands_for_turns_while_what_is_asked_in_them_stays_open(
     desk: Desk,
 ) -> None:
+    # That an agent that waits is looked at is a fact as well.
+    desk.house.timeouts = replace(desk.house.timeouts, parked_poll_s=30.0, parked_poll_max_s=30.0)
     one = (await say(desk, "echo 1"))[0]
     desk.house.peer.next(ask)
     asked = await desk.house.send("a boat", context_id=one.context_id)

@@ -202,6 +202,8 @@ async def test_words_on_a_question_that_was_answered_elsewhere_are_a_further_mes
 async def test_a_driver_that_is_handed_a_message_shows_what_would_be_read(
     house: House, wait: WaitMode
 ) -> None:
+    # That an agent that waits is looked at is a fact as well, and changes its task.
+    house.timeouts = replace(house.timeouts, parked_poll_s=LONG_S, parked_poll_max_s=LONG_S)
     talk = Talk(house)
     await talk.ask()
     assert talk.asked is not None

@@ -27,9 +27,9 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs import admission
-from passerelle.delegation.runs.quota_waits import name_line
+from passerelle.delegation.runs.quota_waits import QuotaWaits, name_line
 from passerelle.runtime.limits.account import PeriodName, Quota, find_period
-from passerelle.runtime.limits.costs import Price, Spending
+from passerelle.runtime.limits.costs import Charge, Price, Shortage, Spending
 from passerelle.runtime.limits.limiter import Limiter
 from tests.integration.delegation.test_endings import state_of
 from tests.support.house import ADA, BOB, House
@@ -442,11 +442,23 @@ async def test_larger_quota_lets_it_go_on_at_once(house: House) -> None:
     await house.until(accepted, Status.COMPLETED)
 
 
-async def test_further_words_for_a_task_that_waits_are_kept(house: House) -> None:
+async def test_further_words_for_a_task_that_waits_are_kept(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried, pay = asyncio.Event(), QuotaWaits.pay
+
+    async def pay_and_tell(quotas: QuotaWaits, record: TaskRecord) -> Charge | Shortage:
+        paid = await pay(quotas, record)
+        tried.set()
+        return paid
+
+    monkeypatch.setattr(QuotaWaits, "pay", pay_and_tell)
     await have_quota(house, calls(2))
     await house.talk("covered")
     await house.talk("covered too")
     accepted = await house.send("over", wait="none")
+    # From here on its line rests, and does not ask for what the next message takes.
+    await asyncio.wait_for(tried.wait(), 10)
     assert house.spending is not None
     house.spending.reload({"ada": (calls(3),)}, {})
     more = await house.send("more", task=accepted.facade, context_id=accepted.context_id)

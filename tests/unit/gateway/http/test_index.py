@@ -64,3 +64,12 @@ async def test_a_path_with_nothing_at_it_says_where_to_look() -> None:
     assert answer.status_code == 404
     assert answer.json()["code"] == "not_found"
     assert answer.json()["detail"] == "there is nothing at this path; GET / lists what there is"
+
+
+@pytest.mark.parametrize("path", ["/metrics/", "/v1/openapi.json/"])
+async def test_path_with_a_slash_too_many_is_none_and_leads_nowhere(path: str) -> None:
+    """A redirect would name whatever host the request does, without TLS, and the token would go there."""
+    refused = await get(path)
+    assert refused.status_code == 404
+    assert "Location" not in refused.headers
+    assert refused.json()["detail"].endswith(f"; did you mean {path[:-1]}?")
