@@ -81,7 +81,6 @@ class JobVisit:
 
     ref: EntityRef
     owned_by: str
-    """The key of its owner, who may not come in any more."""
     owner: Principal | None
     messages: list[JsonObject]
     held: dict[EntityRef, Held]
@@ -309,9 +308,8 @@ class JobRunner:
                 decision.add([Fact(Scope(ref.id), end)])
             state = read_job(decision, ref) or state
             found.append(state)
-            at_ms = decision.now_ms + _AGAIN_MS if state.status in LIVE else None
-            if at_ms is None and state.parent is not None:
-                at_ms = decision.now_ms  # the task above is to be told of the end
+            over_ms = decision.now_ms if state.parent else None  # it is to be told of the end
+            at_ms = decision.now_ms + _AGAIN_MS if state.status in LIVE else over_ms
             return AppendOptions(due=(DueChange(name_row(ref.id), at_ms),))
 
         # Nobody else writes it as long as it goes on, but for who cancels it or goes on with it as well.
