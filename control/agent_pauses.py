@@ -112,7 +112,7 @@ class AgentPausing:
         wanted, reason = _read_wish(command)
         stands = self.pauses.find(name)
         is_same = (stands.state if stands else "active") == wanted and (
-            stands is None or stands.reason == reason
+            stands is None or reason in {None, stands.reason}
         )
         if not (is_repeated or is_same):
             if wanted == "active":

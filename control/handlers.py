@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from passerelle.core.errors import (
+    InvalidInput,
+    NotFound,
+    UnsupportedOperation,
+    VersionMismatch,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -14,6 +21,8 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound="OtherCommand")
 Q = TypeVar("Q", bound="Query")
+_OVERTAKEN: Final = (InvalidInput, NotFound, UnsupportedOperation, VersionMismatch)
+"""How a command is refused that somebody has just carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +54,22 @@ class Handlers:
         """``read`` answers from stored state."""
         self.queries[kind] = read
 
-    def execute(
+    async def execute(
         self, principal: Principal, command: OtherCommand, idem: str | None
-    ) -> Awaitable[Result]:
-        """Has the handler of a command carry it out."""
-        return self.commands[type(command)](principal, command, idem)
+    ) -> Result:
+        """Has the handler of a command carry it out.
+
+        A caller that has no answer yet may send a command again under its key. The handler of the second one may have
+        looked for that key before the first one is stored, and judge what it asks for behind it: a task that is paused
+        cannot be paused. So what is refused under a key is tried once more, and finds the key (CMD-30).
+        """
+        handle = self.commands[type(command)]
+        try:
+            return await handle(principal, command, idem)
+        except _OVERTAKEN:
+            if idem is None:
+                raise
+        return await handle(principal, command, idem)
 
     def read(self, principal: Principal, query: Query) -> Awaitable[JsonObject]:
         """Has the handler of a query answer it."""

@@ -293,6 +293,7 @@ def _drive(
         case StartRun(run_id=run_id, started=started, refs=refs, thread_id=thread_id):
             require_unblocked(state)
             _require_line(state)
+            _refuse_second_run(state)
             scope = change(scope, run_id=run_id)
             begun = scope if thread_id is None else change(scope, thread_id=thread_id)
             facts = [Fact(begun, started, refs)]
@@ -323,6 +324,14 @@ def _drive(
 def _require_run(state: TaskRecord) -> None:
     if state.run is None:
         raise UnsupportedOperation("the task has no live run", status=state.status)
+
+
+def _refuse_second_run(state: TaskRecord) -> None:
+    """Raises UnsupportedOperation where an agent has the task: it may say that it has not begun, and it will."""
+    if state.run is not None:
+        raise UnsupportedOperation(
+            f"agent {state.run.worker.peer} has the task already", status=state.status
+        )
 
 
 def _require_line(state: TaskRecord) -> None:
@@ -506,6 +515,8 @@ def _steer(
 def _queue(state: TaskRecord, command: QueueTask) -> list[Fact]:
     """Where it waits; for a quota it waits as for any other resource (ST-8)."""
     _require_line(state)
+    if command.attempt is not None:
+        _refuse_second_run(state)
     scope = scope_of(state)
     queued = say.TaskQueued(
         command.queue,

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import count as count_from
 from typing import Any, Final
 
 import pytest
 
+from passerelle.core.errors import CallerError
 from passerelle.core.event_type import EventType
+from passerelle.core.ids import Shard
+from passerelle.core.ports.log import EventLog
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.rpc.table import CALLS
+from passerelle.runtime.records.idempotency import Once
 from tests.support.desk import Desk
 from tests.support.waiting import wait_until
 
@@ -120,6 +125,43 @@ async def test_every_command_with_a_key_changes_something_once(desk: Desk) -> No
     commands: set[str] = {name for name, call in CALLS.items() if call.changes}
     assert commands >= UNREPEATED
     assert commands - told - UNREPEATED == ELSEWHERE
+
+
+@pytest.mark.requirement("CMD-30")
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("pause_task", {}),
+        ("pause_task", {"version": 0}),
+        ("update_task", {"title": "Boats", "version": 0}),
+        ("start_task", {}),
+        ("fail_task", {"code": "no_budget"}),
+        ("link_tasks", {"kind": "evidence", "target": "a bundle", "version": 0}),
+    ],
+)
+async def test_a_command_that_was_overtaken_by_itself_gets_the_answer_of_the_first(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, method: str, words: JsonObject
+) -> None:
+    task_id = await desk.create("silent")
+    if "version" in words:
+        read: Any = await desk.do("get_task", taskId=task_id)
+        words = {**words, "version": read["version"]}
+    find, looks, answers = Once.find, count_from(0), list[Any]()
+
+    async def find_late(once: Once, log: EventLog, shard: Shard) -> bytes | None:
+        """The first one is carried out between a look of the second one for the key and what it does then."""
+        found = await find(once, log, shard)
+        if next(looks) == 0:
+            answers.append(await desk.do(method, "k", taskId=task_id, **words))
+        return found
+
+    monkeypatch.setattr(Once, "find", find_late)
+    second: Any = await desk.do(method, "k", taskId=task_id, **words)
+    [first] = answers
+    assert (first["repeated"], second["repeated"]) == (False, True)
+    assert first.get("taskId") == second.get("taskId")
+    with pytest.raises(CallerError):
+        await desk.do(method, "another", taskId=task_id, **words)
 
 
 @pytest.mark.requirement("CMD-30", "CMD-10")

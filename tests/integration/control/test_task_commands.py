@@ -18,6 +18,8 @@ from passerelle.core.errors import (
 )
 from passerelle.core.facts import TaskBounds
 from passerelle.core.payloads.task import TaskCreated, TaskProgress, TaskUpdated
+from passerelle.core.principal import OWNER
+from passerelle.core.session.agent_requests import PauseAgent
 from passerelle.core.task.status import Phase, Status
 from passerelle.core.wire.json import Json, JsonObject
 from tests.support.desk import Desk, task_id_of
@@ -108,6 +110,22 @@ async def test_a_started_task_sends_its_objective_once(desk: Desk) -> None:
     assert types.index("task.attempt.started") < types.index("task.completed")
     with pytest.raises(UnsupportedOperation):
         await desk.do("start_task", "s-2", taskId=task_id)
+
+
+@pytest.mark.parametrize("full", [False, True])
+async def test_a_task_that_its_agent_has_taken_and_not_begun_is_not_started_twice(
+    desk: Desk, *, full: bool
+) -> None:
+    # The agent says SUBMITTED, and nothing after that.
+    task_id = await desk.start("silent")
+    before = await desk.until(task_id, Status.QUEUED)
+    if full:
+        await desk.house.service.execute(OWNER, PauseAgent("echo"), None)
+    with pytest.raises(UnsupportedOperation, match="agent echo has the task already"):
+        await desk.do("start_task", taskId=task_id)
+    after = await desk.record(task_id)
+    assert (after.current_run_id, after.attempts) == (before.current_run_id, before.attempts)
+    assert desk.house.peer.texts == ["silent"]
 
 
 @pytest.mark.requirement("CMD-6", "TR-9", "TEV-5")

@@ -109,6 +109,9 @@ async def test_each_instance_goes_by_what_one_was_told(house: House) -> None:
     found = house.parts.queues.admission.pauses.find("echo")
     assert found is not None
     assert (found.state, found.by, found.reason) == ("paused", OWNER.id, "later")
+    # Who pauses it once more and gives no reason has nothing to say against the one that stands.
+    again = await pause(house)
+    assert (again.reason, again.at) == ("later", found.at)
     assert house.parts.queues.admission.pauses.find("echo/acme") == found, (
         "its tenants are paused with it"
     )
