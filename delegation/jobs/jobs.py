@@ -21,6 +21,7 @@ from passerelle.core.batch import DueChange, DueClaim, EntityKind, EntityRef, Id
 from passerelle.core.commands import CancelTask, SubmitTurn
 from passerelle.core.errors import (
     Draining,
+    Forbidden,
     Limited,
     NotCancelable,
     NotFound,
@@ -328,7 +329,7 @@ class JobRunner:
         # What a task has delegated stops as a whole with it (GR-11).
         reach: Final = "active_run" if state.parent is None else "subtree"
         for task in tasks:
-            with suppress(NotFound, NotCancelable):
+            with suppress(Forbidden, NotFound, NotCancelable):
                 await self.cancel(owner, CancelTask(task, reason=_STOPPED, propagation=reach))
 
     async def _find_unnoted(self, job_id: str, state: JobState, owner: Principal) -> list[str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
+from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.batch import EntityKind, EntityRef, Loaded
 from passerelle.core.commands import SubmitTurn, TurnAccepted
 from passerelle.core.errors import InvalidInput, NotFound, UnsupportedOperation
@@ -21,7 +23,7 @@ from passerelle.delegation.verification.walk import verify_store
 from tests.integration.control.job_bench import Bench, keep
 from tests.support.desk import Desk
 from tests.support.faults import FaultyLog
-from tests.support.house import BOB
+from tests.support.house import ADA, BOB
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -283,6 +285,21 @@ async def test_process_that_dies_between_items_sends_none_twice(bench: Bench, di
     tasks = {row["taskId"] for row in await bench.table(job)}
     listed: Any = await bench.desk.do("list_tasks", agent="echo", pageSize=50)
     assert {one["taskId"] for one in listed["tasks"]} == tasks
+
+
+async def test_row_of_a_cancelled_job_goes_whose_owner_may_not_cancel_at_the_agent_any_more(
+    bench: Bench,
+) -> None:
+    job = await bench.make(["ask which", "ask who"], concurrency=2)
+    await bench.visit(job)
+    await bench.desk.do("cancel_job", jobId=job)
+    runner = bench.house.parts.schedules.items
+    sends = replace(ADA, operations={"echo": frozenset({Method.SEND_MESSAGE})})
+    object.__setattr__(runner, "find_principal", lambda _name, _tenant: sends)
+    await bench.visit(job)
+    assert f"job:{job}" not in await bench.house.due(job)
+    for line in await bench.table(job):
+        assert (await bench.desk.record(line["taskId"])).status is Status.WAITING_INPUT
 
 
 async def test_cancel_reaches_what_was_sent_and_never_noted(bench: Bench) -> None:
