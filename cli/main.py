@@ -5,6 +5,7 @@ What a command needs is imported inside it, so that ``--help`` and completion st
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -60,14 +61,26 @@ def main() -> NoReturn:
             status = ExitStatus.CALLER
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
+    except OSError as error:
+        status = _explain(error)
     except Exception as error:  # noqa: BLE001  the top of the process: nothing above can tell
-        _complain(
-            f"fault: {type(error).__name__}: {error}", "PASSERELLE_LOG_LEVEL=debug shows where"
-        )
-        if os.environ.get("PASSERELLE_LOG_LEVEL") == "debug":
-            traceback.print_exc()
-        status = ExitStatus.FAULT
+        status = _own_up(error)
     sys.exit(status)
+
+
+def _explain(error: OSError) -> ExitStatus:
+    """No file is written here but by commands that say so themselves; what is left is what was printed."""
+    if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+        return _own_up(error)
+    _complain(f"what was printed could not be written: {os.strerror(error.errno)}")
+    return ExitStatus.CALLER
+
+
+def _own_up(error: Exception) -> ExitStatus:
+    _complain(f"fault: {type(error).__name__}: {error}", "PASSERELLE_LOG_LEVEL=debug shows where")
+    if os.environ.get("PASSERELLE_LOG_LEVEL") == "debug":
+        traceback.print_exc()
+    return ExitStatus.FAULT
 
 
 @app.callback(invoke_without_command=True)

@@ -359,6 +359,21 @@ def test_letters_that_the_terminal_does_not_have_are_escaped(tmp_path: Path) -> 
     assert "caf\\xe9.yaml: cannot be read" in done.stderr
 
 
+def test_output_for_which_there_is_no_room_is_no_fault(tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            (sys.executable, "-m", "passerelle", "version"),
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    said = "what was printed could not be written: No space left on device"
+    assert (done.returncode, done.stderr) == (2, f"passerelle: error: {said}\n")
+
+
 def test_serve_names_the_unknown_key_of_the_file_in_its_folder(tmp_path: Path) -> None:
     (tmp_path / "passerelle.yaml").write_text("port: 0\nredis_ulr: redis://h\n", encoding="utf-8")
     done = run(tmp_path, "serve")
