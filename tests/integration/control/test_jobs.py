@@ -295,7 +295,11 @@ async def test_row_of_a_cancelled_job_goes_whose_owner_may_not_cancel_at_the_age
     await bench.desk.do("cancel_job", jobId=job)
     runner = bench.house.parts.schedules.items
     sends = replace(ADA, operations={"echo": frozenset({Method.SEND_MESSAGE})})
-    object.__setattr__(runner, "find_principal", lambda _name, _tenant: sends)
+
+    def find_principal(_name: str, _tenant: str) -> Principal:
+        return sends
+
+    object.__setattr__(runner, "find_principal", find_principal)
     await bench.visit(job)
     assert f"job:{job}" not in await bench.house.due(job)
     for line in await bench.table(job):
