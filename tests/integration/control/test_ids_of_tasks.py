@@ -18,10 +18,16 @@ Found = dict[str, Any]
 
 
 async def read_line(desk: Desk, task_id: str, session_id: str) -> Found:
-    """A task as the list of its session has it."""
-    listed: Any = await desk.do("get_session_tasks", sessionId=session_id)
-    (line,) = [one for one in listed["tasks"] if one["taskId"] == task_id]
-    return dict(line)
+    """A task as the list of its session has it, which may be behind."""
+
+    async def find() -> Found | None:
+        listed: Any = await desk.do("get_session_tasks", sessionId=session_id)
+        lines = [dict(one) for one in listed["tasks"] if one["taskId"] == task_id]
+        return lines[0] if lines else None
+
+    found = await wait_until(find, 10, "the session lists its task")
+    assert found is not None
+    return found
 
 
 async def read_ids(desk: Desk, task_id: str) -> Found:
