@@ -18,7 +18,7 @@ from passerelle.core.read_models.jobs import show_job
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
-from passerelle.runtime.records.task_pages import read_token, write_token
+from passerelle.runtime.records.session_pages import read_session_page
 
 if TYPE_CHECKING:
     from passerelle.control.results import Results
@@ -51,19 +51,14 @@ class JobReads:
         Raises:
             InvalidInput: a page token that is not ours.
         """
-        before = read_token(query.page_token)
-        page = await self.projections.read_index(principal.key, JOBS, before, query.page_size + 1)
-        shown = page[: query.page_size]
-        refs = [EntityRef(EntityKind.SESSION, name) for name, _ in shown]
-        held = await self.writes.load(refs) if refs else {}
+        page, token = await read_session_page(
+            self.projections, self.writes, principal.key, JOBS, query.page_token, query.page_size
+        )
         found: list[Json] = []
-        for ref in refs:
-            record = held[ref].record
-            if isinstance(record, SessionRecord) and record.job is not None:
-                changed = render(held[ref])
+        for record, held in page:
+            if record.job is not None:
+                changed = render(held)
                 found.append({**changed.job, "version": changed.version})
-        more = len(page) > len(shown)
-        token = write_token((shown[-1][1], shown[-1][0])) if more else ""
         return {"jobs": found, "nextPageToken": token}
 
     async def read_results(self, principal: Principal, query: GetJobResults) -> JsonObject:

@@ -44,7 +44,7 @@ from passerelle.delegation.jobs.schedules import name_row, tell
 from passerelle.runtime.common.calendar import find_zone
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.places import choose_shard
-from passerelle.runtime.records.task_pages import read_token, write_token
+from passerelle.runtime.records.session_pages import read_session_page
 from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
@@ -207,22 +207,20 @@ class Schedules:
         Raises:
             InvalidInput: a page token that is not ours.
         """
-        before = read_token(query.page_token)
-        page = await self.projections.read_index(
-            principal.key, SCHEDULES, before, query.page_size + 1
+        page, token = await read_session_page(
+            self.projections,
+            self.writes,
+            principal.key,
+            SCHEDULES,
+            query.page_token,
+            query.page_size,
         )
-        shown = page[: query.page_size]
-        refs = [EntityRef(EntityKind.SESSION, name) for name, _ in shown]
-        held = await self.writes.load(refs) if refs else {}
         found: list[Json] = []
-        for ref in refs:
-            record = held[ref].record
-            # One that was deleted a moment ago is listed until the relay has come by.
-            if isinstance(record, SessionRecord) and record.schedule and record.ticks:
+        for record, held in page:
+            # Of one that was deleted a moment ago the session is left.
+            if record.schedule and record.ticks:
                 model = show_schedule(record, record.schedule, {})
-                found.append({**to_wire(model), "version": held[ref].stamp.version})
-        more = len(page) > len(shown)
-        token = write_token((shown[-1][1], shown[-1][0])) if more else ""
+                found.append({**to_wire(model), "version": held.stamp.version})
         return {"schedules": found, "nextPageToken": token}
 
     async def read_history(self, principal: Principal, query: GetScheduleHistory) -> JsonObject:
