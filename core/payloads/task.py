@@ -64,8 +64,8 @@ class TaskQueued:
     """Waits for a peer, a queue, a dependency or capacity (TEV-3).
 
     ``cause`` says why it waits in the outgoing queue of an agent, with ``attempt`` as it will begin and the members of
-    its request beside the message; ``position`` counts from 1. ``until``, RFC 3339, is when the quota begins anew that
-    it waits for.
+    its request beside the message; ``position`` counts from 1. ``until``, RFC 3339, is when the quota that it waits
+    for resets.
     """
 
     type: ClassVar = EventType.TASK_QUEUED

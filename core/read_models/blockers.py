@@ -12,8 +12,7 @@ kind           what is missing                             target
                have the name that it names
 ``dependency`` another task, a file, or an agent that      the task, the artifact, ``agent:<name>``;
                takes no more work or has not gone on       ``until`` is when the agent is tried again
-``quota``      what a quota of the owner covers            the queue of the quota; ``until`` is when it
-                                                           begins anew
+``quota``      what a quota of the owner covers            the quota; it resets at ``until``
 ``tool``       a tool; nothing waits for one in this
                version
 =============  ==========================================  ==============================================

@@ -194,7 +194,7 @@ class QueuedAttempt:
     """When it came in, from 1."""
     promoted_ms: int | None = None
     until: str | None = None
-    """When the quota begins anew that it waits for, RFC 3339."""
+    """When the quota that it waits for resets, RFC 3339."""
     unpaid: Literal[True] | None = None
     """No quota was charged with it yet."""
 
@@ -324,7 +324,7 @@ class TaskRecord:
 
 
 def waits_for_quota(record: object) -> TypeGuard[TaskRecord]:
-    """Whether a task waits for a quota of its owner to begin anew, and nobody holds it beside that."""
+    """Whether a task waits for a quota of its owner to reset, and nobody holds it beside that."""
     return (
         isinstance(record, TaskRecord)
         and record.status is Status.WAITING_RESOURCE

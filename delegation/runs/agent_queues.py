@@ -204,7 +204,7 @@ class AgentQueues:
         return held
 
     def _find_look_ms(self, queued: QueuedAttempt, now_ms: int, waiting: int) -> int:
-        """Until the next look at a task that waits in a line of so many, or until its quota begins anew."""
+        """Until the next look at a task that waits in a line of so many, or until its quota resets."""
         if queued.until is not None:
             left_ms = parse_ms(queued.until) - now_ms
             # Not before that, by whatever clock it is judged.

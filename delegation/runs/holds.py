@@ -61,7 +61,7 @@ class QueueHold:
     caller: str | None = None
     """Whose quota it is."""
     until: str | None = None
-    """When that begins anew, RFC 3339."""
+    """When that resets, RFC 3339."""
     is_behind: bool = False
     """Whether others of the same caller wait for it already, and it may be that it is not used up any more."""
     unpaid: Literal[True] | None = None
@@ -117,7 +117,7 @@ class QueueHold:
         return note_status("caller_quota", peer=self.agent, until=self.until or "")
 
     def _tell_quota(self) -> str:
-        said = f"{self.reason} is used up; the message is sent when it begins anew at {self.until}"
+        said = f"{self.reason} is used up; the message is sent when it resets at {self.until}"
         if self.is_behind:
             said = f"it goes after others of its caller that wait for {self.reason}"
         place = "" if self.position is None else f"; {_name_place(self.position)}"

@@ -1,7 +1,7 @@
 """Messages that wait for a quota or a budget of their caller: what is known here of it, and what they pay (ST-8, CF-7).
 
 Such a message is taken and not charged. It waits in the line of its caller, ``quota:<owner>``, beside a due row of its
-own that comes when the quota begins anew; whoever goes on with the line charges the first one, and what is not covered
+own that comes when the quota resets; whoever goes on with the line charges the first one, and what is not covered
 stays in its place. What is known here of a line saves asking, and lets nobody who comes later go first; it decides
 nothing else.
 """

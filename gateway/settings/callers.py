@@ -141,7 +141,7 @@ class QuotaSettings(Section):
     )
     over: Literal["refuse", "wait"] = Field(
         default="refuse",
-        description="What becomes of a message that it does not cover: 429, or a task that waits until it begins anew.",
+        description="What becomes of a message that it does not cover: 429, or a task that waits until it resets.",
     )
 
     @model_validator(mode="after")

@@ -72,7 +72,7 @@ class Quota:
     warn_percent: int = 80
     currency: str | None = None
     waits: bool = False
-    """Whether a message that it does not cover waits until it begins anew, in place of being refused."""
+    """Whether a message that it does not cover waits until it resets, in place of being refused."""
 
     @property
     def kind(self) -> QuotaKind:

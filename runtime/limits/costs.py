@@ -132,7 +132,7 @@ class Shortage:
 
     quota: Quota
     till_ms: int
-    """When it begins anew."""
+    """When it resets."""
     fact: QuotaBlocked
 
     @property

@@ -165,9 +165,9 @@ async def test_messages_over_a_quota_outlive_both_gateways_and_go_on_when_it_beg
             assert record["status"] == "waiting_resource"
             said = record["statusReason"]
             assert f"the quota of {CALLS} calls a minute is used up" in said
-            assert f"begins anew at {note['until']}" in said
+            assert f"resets at {note['until']}" in said
         explained = (await run_command(gateways[0], "tasks", "explain", waiting[1]["id"])).out
-        assert f"begins anew at {note['until']}" in explained
+        assert f"resets at {note['until']}" in explained
         assert len(peer.texts) == len(texts) - 1
         for gateway in gateways:
             gateway.kill()

@@ -1,4 +1,4 @@
-"""Messages over a quota that is waited for: kept, told which one and until when, begun in order once it begins anew."""
+"""Messages over a quota that is waited for: kept, told which one and until when, begun in order once it resets."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_message_over_a_quota_is_kept_says_which_and_until_when_and_goes_o
         "until": until,
     }
     said = (
-        f"the quota of 1 call a month is used up; the message is sent when it begins anew at {until}; "
+        f"the quota of 1 call a month is used up; the message is sent when it resets at {until}; "
         "it is the next one, and can be cancelled"
     )
     assert said in str(told["status"])
@@ -203,7 +203,7 @@ async def test_they_go_on_in_their_order_and_who_is_left_is_told_anew(house: Hou
     assert after.queued is not None
     assert before.queued is not None
     assert (after.queued.until, after.queued.since) == (until, before.queued.since)
-    assert f"begins anew at {until}" in str((await house.read(sent[2]))["status"])
+    assert f"resets at {until}" in str((await house.read(sent[2]))["status"])
     begin_anew(house)
     await come_due(house, sent[2])
     await house.until(sent[2], Status.COMPLETED)
