@@ -11,6 +11,7 @@ from passerelle.core.errors import (
     UnsupportedOperation,
     VersionMismatch,
 )
+from passerelle.runtime.records.idempotency import watch_keys
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -61,14 +62,18 @@ class Handlers:
 
         A caller that has no answer yet may send a command again under its key. The handler of the second one may have
         looked for that key before the first one is stored, and judge what it asks for behind it: a task that is paused
-        cannot be paused. So what is refused under a key is tried once more, and finds the key (CMD-30).
+        cannot be paused. So what is refused under a key that is stored by then is tried once more, and finds the key
+        (CMD-30). Any other refusal stands: what it has left behind, as the count of a refused answer, is left once.
         """
         handle = self.commands[type(command)]
-        try:
-            return await handle(principal, command, idem)
-        except _OVERTAKEN:
-            if idem is None:
-                raise
+        if idem is None:
+            return await handle(principal, command, None)
+        with watch_keys() as look:
+            try:
+                return await handle(principal, command, idem)
+            except _OVERTAKEN:
+                if not await look.has_come():
+                    raise
         return await handle(principal, command, idem)
 
     def read(self, principal: Principal, query: Query) -> Awaitable[JsonObject]:

@@ -46,7 +46,7 @@ from passerelle.core.wire.times import format_ms
 from passerelle.protocol.cursor import Cursor
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.records.open_questions import load_questions
-from passerelle.runtime.records.ownership import may_see
+from passerelle.runtime.records.ownership import hide_unread, may_read
 from passerelle.runtime.records.waiting_turns import load_waiting
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Models:
         _, head, archive = await self.find_session(principal, thread.session_id)
         tasks, left_out = await self.load_tasks(principal, thread.session_id)
         names = await self.queues.list_waiting(f"thread:{thread_id}")
-        waiting = await load_waiting(self.writes, names)
+        waiting = hide_unread(principal, await load_waiting(self.writes, names))
         mine = [task for task in tasks if task.thread_id == thread_id]
         questions = await load_questions(self.writes, mine)
         now_ms = self.clock.now_ms()
@@ -282,7 +282,7 @@ class Models:
             found += [
                 one.record
                 for one in held.values()
-                if isinstance(one.record, TaskRecord) and _may_read(principal, one.record)
+                if isinstance(one.record, TaskRecord) and may_read(principal, one.record)
             ]
         return link_sources(found), max(0, len(listed) - LISTED_TASKS)
 
@@ -315,11 +315,6 @@ class Models:
             ]
             after = entries[-1].sequence
         return found
-
-
-def _may_read(principal: Principal, record: TaskRecord) -> bool:
-    allowed = not principal.operations or principal.may_use(record.kind, Method.GET_TASK)
-    return allowed and may_see(principal, record)
 
 
 def _stream(session_id: str) -> StreamRef:

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
 
 from passerelle.control.task_changes import read_task, render_change
 from passerelle.core.batch import DueChange, DueClaim, EntityKind, EntityRef
-from passerelle.core.errors import IdempotencyConflict, PasserelleError, StoreUnavailable
+from passerelle.core.errors import (
+    IdempotencyConflict,
+    PasserelleError,
+    StoreUnavailable,
+    VersionMismatch,
+)
 from passerelle.core.ids import TaskId, derive_id, expose
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import SuspendTask
@@ -144,7 +149,14 @@ class Subtrees:
             row = DueChange(_name_row(owned.ref), decision.now_ms + _GRACE_MS)
             return AppendOptions(idem=used if is_before else None, due=(row,))
 
-        written = await changes.writes.decide(owned.record.session_id, [owned.ref], body)
+        try:
+            written = await changes.writes.decide(owned.record.session_id, [owned.ref], body)
+        except VersionMismatch:
+            # The first one under the key may have stored its wish, and the key is stored once that is done.
+            now = await changes.ownership.find(principal, command.task_id, None, hidden=True)
+            if _is_same(_read_wish(now.held.fields), once):
+                return render_change(now.held, repeated=True)
+            raise
         if not isinstance(written, Written):
             raise StoreUnavailable("the task is being moved", "no")
         await changes.tell(owned.ref)

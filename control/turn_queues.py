@@ -42,7 +42,7 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import from_bytes, to_wire
 from passerelle.delegation.runs.holds import INTERRUPTS, QUEUED, InterruptWish
 from passerelle.runtime.records.open_questions import load_questions
-from passerelle.runtime.records.ownership import Owned
+from passerelle.runtime.records.ownership import Owned, hide_unread, may_read, may_see
 from passerelle.runtime.records.waiting_turns import load_waiting
 from passerelle.runtime.records.writes import AppendOptions, Written
 
@@ -258,14 +258,14 @@ class TurnQueues:
     ) -> tuple[ThreadRecord, TaskRecord]:
         thread = await self._find(principal, command.thread_id)
         for record in await self._list_all(thread):
-            if (record.owner, record.turn_id) == (principal.key, command.queued_turn_id):
+            if record.turn_id == command.queued_turn_id and may_see(principal, record):
                 return thread, record
         # Whoever took it may have died before it stood in line, and its due row is not there yet.
         opened = await self.writes.log.read_open(thread.session_id)
         names = [one for one in opened if one.startswith(_TASKS)]
         for first in range(0, len(names), _AT_ONCE):
             for record in await load_waiting(self.writes, names[first : first + _AT_ONCE]):
-                if (record.owner, record.turn_id) == (principal.key, command.queued_turn_id):
+                if record.turn_id == command.queued_turn_id and may_see(principal, record):
                     await self.queues.enter(record)
                     return thread, record
         raise NotFound("queued turn", command.queued_turn_id)
@@ -276,7 +276,7 @@ class TurnQueues:
         return await load_waiting(self.writes, names)
 
     async def _render(self, principal: Principal, thread: ThreadRecord) -> TurnQueue:
-        waiting = await self._list_all(thread)
+        waiting = hide_unread(principal, await self._list_all(thread))
         turns = list_queued(waiting, principal.key, thread.active_turns)
         policy = thread.queue_policy or "parallel"
         gated = await self._list_gated(principal, thread)
@@ -296,7 +296,9 @@ class TurnQueues:
             found += [
                 one.record
                 for one in held.values()
-                if isinstance(one.record, TaskRecord) and one.record.thread_id == thread.thread_id
+                if isinstance(one.record, TaskRecord)
+                and one.record.thread_id == thread.thread_id
+                and may_read(principal, one.record)
             ]
         questions = await load_questions(self.writes, found)
         return list_gated(found, questions, principal.key)

@@ -43,11 +43,14 @@ def list_queued(
 ) -> tuple[QueuedTurn, ...]:
     """The turns of an owner among the tasks that wait in a context, with their places among all of them, from 1.
 
-    ``active`` are the turns under way, which the first one waits for.
+    ``active`` are the turns under way, which the first one waits for. None among ``waiting`` is a task that the reader
+    may not see: it has its place and is not named.
     """
-    tasks = [one for one in waiting if isinstance(one, TaskRecord) and one.queued is not None]
+    tasks = [
+        None if not isinstance(one, TaskRecord) or one.owner != owner else one for one in waiting
+    ]
     before = [tuple(active)]
-    before += [((task.turn_id or ""),) if task.owner == owner else () for task in tasks]
+    before += [() if task is None else ((task.turn_id or ""),) for task in tasks]
     return tuple(
         QueuedTurn(
             turn_id=task.turn_id or "",
@@ -62,7 +65,7 @@ def list_queued(
             behind=behind,
         )
         for position, (task, behind) in enumerate(zip(tasks, before, strict=False), 1)
-        if task.owner == owner and (queued := task.queued) is not None
+        if task is not None and (queued := task.queued) is not None
     )
 
 

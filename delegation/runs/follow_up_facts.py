@@ -140,8 +140,12 @@ def _has(task: TaskRecord, edge: TaskDependencyUpdated) -> bool:
 
 
 def stands_otherwise(task: TaskRecord, known: TaskRecord) -> bool:
-    """Whether a message could mean something else now: words that went to an agent at work would answer a question."""
-    return (task.status in WAITING, task.status in ENDED, task.open_actions) != (
+    """Whether a message could mean something else now: words that went to an agent at work would answer a question.
+
+    Or whether it is somebody else's task by now.
+    """
+    return (task.owner, task.status in WAITING, task.status in ENDED, task.open_actions) != (
+        known.owner,
         known.status in WAITING,
         known.status in ENDED,
         known.open_actions,

@@ -8,7 +8,9 @@ Under the key of a message a repeat of the same request finds a ``TurnReceipt``.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import IdempotencyRow
@@ -19,6 +21,8 @@ from passerelle.core.wire.record import record
 from passerelle.runtime.records.places import hash_key
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from _typeshed import DataclassInstance
 
     from passerelle.core.ids import Shard
@@ -26,6 +30,34 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
 
 KEPT_MS: Final = 24 * 3600 * 1000
+
+
+@dataclass(slots=True)
+class KeyLook:
+    """The key that a command looked for last and did not find, with where it looked."""
+
+    missed: tuple[str, EventLog, Shard] | None = field(default=None)
+
+    async def has_come(self) -> bool:
+        """Whether it is stored by now: somebody has carried out a command under it meanwhile."""
+        if self.missed is None:
+            return False
+        key, log, shard = self.missed
+        return await log.read_idempotency(shard, key) is not None
+
+
+_LOOK: Final = ContextVar[KeyLook | None]("key_look", default=None)
+
+
+@contextmanager
+def watch_keys() -> Generator[KeyLook]:
+    """What the command inside looks for, that of tasks which it starts as well."""
+    look = KeyLook()
+    token = _LOOK.set(look)
+    try:
+        yield look
+    finally:
+        _LOOK.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +73,13 @@ class Once:
         Raises:
             IdempotencyConflict: the key came with another request.
         """
-        stored = await log.read_idempotency(shard, self.key) if self.key else None
+        if self.key is None:
+            return None
+        stored = await log.read_idempotency(shard, self.key)
         if stored is None:
+            look = _LOOK.get()
+            if look is not None:
+                look.missed = (self.key, log, shard)
             return None
         if stored[0] != self.digest:
             raise IdempotencyConflict("the idempotency key was used for another request")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
@@ -16,7 +17,7 @@ from passerelle.core.task.status import Visibility
 from passerelle.runtime.records.exposures import look_back
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from passerelle.core.decision import Held
     from passerelle.core.principal import Principal
@@ -47,6 +48,17 @@ def may_see(principal: Principal, record: TaskRecord) -> bool:
     ):
         return False
     return record.visibility is not Visibility.HIDDEN or AccessScope.OPERATE in principal.scopes
+
+
+def may_read(principal: Principal, record: TaskRecord) -> bool:
+    """Whether models show a caller a task: it may see it, and read tasks of its agent."""
+    allowed = not principal.operations or principal.may_use(record.kind, Method.GET_TASK)
+    return allowed and may_see(principal, record)
+
+
+def hide_unread(principal: Principal, records: Iterable[TaskRecord]) -> list[TaskRecord | None]:
+    """The same in their order, with None for each that the caller is not shown."""
+    return [one if may_read(principal, one) else None for one in records]
 
 
 def may_oversee(principal: Principal, record: TaskRecord) -> bool:

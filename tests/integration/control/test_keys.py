@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from itertools import count as count_from
 from typing import Any, Final
 
 import pytest
 
-from passerelle.core.errors import CallerError
+from passerelle.control.subtrees import Subtrees
+from passerelle.core.commands import Result
+from passerelle.core.errors import CallerError, UnsupportedOperation
 from passerelle.core.event_type import EventType
 from passerelle.core.ids import Shard
 from passerelle.core.ports.log import EventLog
+from passerelle.core.principal import Principal
+from passerelle.core.task.requests import PauseTask
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from passerelle.gateway.rpc.table import CALLS
@@ -133,6 +138,7 @@ async def test_every_command_with_a_key_changes_something_once(desk: Desk) -> No
     [
         ("pause_task", {}),
         ("pause_task", {"version": 0}),
+        ("pause_task", {"version": 0, "propagation": "subtree"}),
         ("update_task", {"title": "Boats", "version": 0}),
         ("start_task", {}),
         ("fail_task", {"code": "no_budget"}),
@@ -162,6 +168,59 @@ async def test_a_command_that_was_overtaken_by_itself_gets_the_answer_of_the_fir
     assert first.get("taskId") == second.get("taskId")
     with pytest.raises(CallerError):
         await desk.do(method, "another", taskId=task_id, **words)
+
+
+@pytest.mark.requirement("CMD-30")
+async def test_a_verb_of_a_tree_that_was_overtaken_by_its_own_wish_is_a_repeat(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key of such a verb is stored once the tree is told; until then there is its wish alone."""
+    task_id = await desk.create("silent")
+    read: Any = await desk.do("get_task", taskId=task_id)
+    find, looks, stored, told = Once.find, count_from(0), asyncio.Event(), asyncio.Event()
+    tell = Subtrees._tell_below  # pyright: ignore[reportPrivateUsage]  held between wish and end
+
+    async def tell_late(*given: Any) -> bool:  # noqa: ANN401  what it is given, untouched
+        stored.set()
+        await told.wait()
+        return await tell(*given)
+
+    monkeypatch.setattr(Subtrees, "_tell_below", tell_late)
+    verb = partial(desk.do, "pause_task", "k", propagation="subtree", taskId=task_id)
+    firsts = list[asyncio.Task[JsonObject]]()
+
+    async def find_late(once: Once, log: EventLog, shard: Shard) -> bytes | None:
+        found = await find(once, log, shard)
+        if next(looks) == 0:
+            firsts.append(asyncio.create_task(verb(version=read["version"])))
+            await stored.wait()
+        return found
+
+    monkeypatch.setattr(Once, "find", find_late)
+    try:
+        second: Any = await asyncio.wait_for(verb(version=read["version"]), 10)
+    finally:
+        told.set()
+    first: Any = await firsts[0]
+    assert (first["repeated"], second["repeated"]) == (False, True)
+
+
+@pytest.mark.requirement("CMD-30")
+async def test_what_is_refused_under_a_key_is_refused_once(desk: Desk) -> None:
+    """A handler may leave something behind though it refuses, as the count of refused answers, or a look at a card."""
+    task_id = await desk.create("silent")
+    await desk.do("pause_task", "one", taskId=task_id)
+    handlers, tried = desk.house.service.handlers.commands, list[str | None]()
+    pause = handlers[PauseTask]
+
+    async def count_tries(principal: Principal, command: PauseTask, idem: str | None) -> Result:
+        tried.append(idem)
+        return await pause(principal, command, idem)
+
+    handlers[PauseTask] = count_tries
+    with pytest.raises(UnsupportedOperation):
+        await desk.do("pause_task", "two", taskId=task_id)
+    assert tried == ["two"]
 
 
 @pytest.mark.requirement("CMD-30", "CMD-10")

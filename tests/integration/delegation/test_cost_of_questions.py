@@ -15,15 +15,18 @@ from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import Batch, EntityKind, EntityRef, PackedBatch
 from passerelle.core.commands import RespondAction, SubmitTurn, TurnAccepted
+from passerelle.core.errors import NotFound
 from passerelle.core.payloads.approval import PermissionEvaluated
 from passerelle.core.payloads.conversation import TurnSubmitted
 from passerelle.core.payloads.governance import HookCompleted, HookStarted
+from passerelle.core.task.requests import GiveTask
+from passerelle.core.task.status import Status
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.permission_bridge.hook_terms import HookTerms
 from passerelle.permission_bridge.rules import make_policy
 from passerelle.runtime.common.carried import keep_wishes
 from passerelle.runtime.records.writes import AppendOptions
-from tests.support.house import ADA
+from tests.support.house import ADA, BOB
 from tests.support.message_cost import measure
 
 if TYPE_CHECKING:
@@ -229,3 +232,25 @@ async def test_a_driver_that_is_handed_a_message_shows_what_would_be_read(
     assert len(folded.accepted) == 2
     house.peer.release_all()
     assert _read_state(await house.hear(accepted)) == "TASK_STATE_COMPLETED"
+
+
+@pytest.mark.requirement("I2")
+async def test_a_task_that_is_given_away_takes_no_message_of_its_old_owner_any_more(
+    house: House,
+) -> None:
+    """The message was taken as that of the owner, and the gift is stored before it."""
+    asked = await house.send("silent", wait="none")
+    await house.until(asked, Status.QUEUED)
+    gifts = list[object]()
+
+    async def be_first(_batch: Batch | PackedBatch) -> None:
+        house.log.before_append = None
+        gifts.append(await house.service.execute(ADA, GiveTask(asked.task_id, BOB.id), None))
+
+    house.log.before_append = be_first
+    with pytest.raises(NotFound):
+        await house.send("and a further word", task=asked.facade)
+    assert len(gifts) == 1
+    turns = [one.fact for one in await house.events(asked)]
+    assert sum(isinstance(one.payload, TurnSubmitted) for one in turns) == 1
+    assert house.peer.texts == ["silent"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
 
 from passerelle.core.commands import GetThread, SubmitTurn
 from passerelle.core.payloads.conversation import QueuePolicy
+from passerelle.core.principal import AccessScope
 from passerelle.core.session.requests import (
     GetTurnQueue,
     PromoteQueuedTurn,
@@ -15,17 +17,19 @@ from passerelle.core.session.requests import (
     SetQueuePolicy,
     TurnQueue,
 )
-from passerelle.core.task.requests import GiveTask
-from passerelle.core.task.status import Status
+from passerelle.core.task.requests import CreateTask, GiveTask, StartTask
+from passerelle.core.task.status import Status, Visibility
 from passerelle.permission_bridge.cases import About
 from passerelle.permission_bridge.conditions import read_condition
 from passerelle.permission_bridge.rules import Rule, make_policy
 from tests.integration.delegation.test_turn_queue import begin, follow
 from tests.support.house import ADA, BOB
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from passerelle.core.commands import TurnAccepted
     from passerelle.core.session.requests import TurnQueueQuery
+    from passerelle.core.task.requests import TaskChanged
     from tests.support.house import House
 
 pytestmark = pytest.mark.anyio
@@ -189,3 +193,38 @@ async def test_question_of_the_agent_and_a_gate_of_another_thread_are_no_gate_he
     await await_gate(street, elsewhere)
     assert (await read_queue(street, asking.thread_id)).get("gated", []) == []
     assert len((await read_queue(street, elsewhere.thread_id))["gated"]) == 1
+
+
+@pytest.mark.requirement("TR-6", "CF-2")
+async def test_turn_of_a_task_that_a_reader_may_not_see_is_not_told_of(street: House) -> None:
+    """The reason of a gate quotes the message."""
+    street.rules = OTHER_ASKS
+    first = await begin(street)
+    waits = await go_to(street, first, "echo", "buy nets", "queue")
+    create = CreateTask(
+        "other", "sell boats", context_id=first.context_id, visibility=Visibility.HIDDEN
+    )
+    created = cast("TaskChanged", await street.service.execute(ADA, create, None))
+    task_id = str(created.task["taskId"])
+    await street.service.execute(ADA, StartTask(task_id, "http"), None)
+
+    async def is_gated() -> bool:
+        shown = await street.service.read(ADA, GetTurnQueue(first.thread_id))
+        return len(cast("dict[str, Any]", shown).get("gated", [])) == 1
+
+    await wait_until(is_gated, 10, "the hidden task waits at the gate, and who operates sees it")
+    assert len((await read_queue(street, first.thread_id))["gated"]) == 1
+    reader = replace(ADA, scopes=ADA.scopes - {AccessScope.OPERATE})
+    queue = await street.service.read(reader, GetTurnQueue(first.thread_id))
+    thread = cast("dict[str, Any]", await street.service.read(reader, GetThread(first.thread_id)))
+    for shown in (cast("dict[str, Any]", queue), thread["queue"]):
+        assert [turn["turnId"] for turn in shown["turns"]] == [waits.turn_id]
+        assert shown.get("gated", []) == []
+        assert "boats" not in str(shown)
+    # Who may not read tasks of an agent sees that a turn has its place, and not which one.
+    sender = replace(ADA, operations={"echo": frozenset({"SendMessage"}), "other": None})
+    later = await go_to(street, first, "other", "buy rope", "queue")
+    queue = await street.service.read(sender, GetTurnQueue(first.thread_id))
+    (turn,) = cast("dict[str, Any]", queue)["turns"]
+    assert (turn["turnId"], turn["position"], turn.get("behind", [])) == (later.turn_id, 2, [])
+    street.peer.release_all()
