@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from passerelle.a2a_mapping.members import object_at, text_at, whole_at
 from passerelle.cli.contexts import find_context
-from passerelle.cli.http_request import HttpAnswer, NoAnswer, ask
+from passerelle.cli.http_request import HttpAnswer, NoAnswer, Unasked, ask
 from passerelle.core.errors import (
     ActionClosed,
     CallerError,
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 30.0
 A2A_VERSION: Final = "1.0"
+_FIELDS: Final = {KEY_HEADER: "key", "Authorization": "token"}
+"""What a header is called where somebody gives it."""
 _CLOSED: Final = frozenset(get_args(ClosedState))
 _STALE: Final = frozenset({"stale_revision", "digest_mismatch"})
 
@@ -125,6 +127,8 @@ class ControlClient:
             )
         except UnicodeEncodeError:
             raise InvalidInput("text", "an argument, or what was read, is not UTF-8") from None
+        except Unasked as error:
+            raise InvalidInput(_FIELDS.get(error.field, error.field), error.reason) from None
         except NoAnswer as error:
             if error.is_late:
                 raise RemoteError(f"{self.url} has not answered{late}") from None
@@ -187,8 +191,8 @@ def _read_owner(path: Path) -> str:
 
 def _read(answer: HttpAnswer) -> JsonObject:
     answered = answer.read_object()
-    if answered is None:
-        raise RemoteError(f"{answer.host} does not answer as a gateway does")
+    if answered is None or answer.location is not None:
+        raise RemoteError(f"{answer.host} {answer.describe_stranger()}")
     if answer.is_success:
         return answered
     refused = object_at(answered, "error")

@@ -145,7 +145,7 @@ class StreamGrants:
                     await self._check_session(principal, session.session_id)
                     stream = StreamRef(StreamKind.MESSAGES, session.session_id)
                     return StreamGrant(stream, MessageView(thread_id))
-        raise NotFound("stream", f"{name.word}:{thread_id}")
+        raise NotFound("thread", thread_id)
 
     async def _grant_tenant(self, principal: Principal, name: str) -> StreamGrant:
         if self.oversight is None:

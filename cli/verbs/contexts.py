@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from typing import Annotated, Final
-from urllib.parse import urlsplit
 
 import typer
 
@@ -35,12 +34,14 @@ def login(
     """
     from passerelle.cli.contexts import GatewayContext, read_contexts
     from passerelle.cli.control_client import ControlClient
+    from passerelle.cli.http_request import Unasked, split_address
     from passerelle.runtime.common.secret import Secret
 
-    address = urlsplit(url)
-    if address.scheme not in {"http", "https"} or not address.hostname:
-        raise typer.BadParameter("should begin with https:// or http://", param_hint="'URL'")
-    called = name or re.sub(r"[^a-z0-9.-]", "-", address.hostname.lower())
+    try:
+        address = split_address(url)
+    except Unasked as error:
+        raise typer.BadParameter(error.reason, param_hint="'URL'") from None
+    called = name or re.sub(r"[^a-z0-9.-]", "-", address.hostname or "")
     text = _read_token(token_env)
     if not text:
         raise typer.BadParameter("holds no token", param_hint="--token-env")

@@ -52,18 +52,21 @@ def ask_health(url: str, timeout_s: float, tls: ssl.SSLContext | None) -> list[s
 
     Raises:
         RemoteError: it does not answer, or it is not ready.
+        InvalidInput: this is no address.
     """
-    from passerelle.cli.http_request import NoAnswer, ask
-    from passerelle.core.errors import RemoteError
+    from passerelle.cli.http_request import NoAnswer, Unasked, ask
+    from passerelle.core.errors import InvalidInput, RemoteError
     from passerelle.core.wire.display import escape_text
 
     try:
         answer = ask("GET", url, headers={}, timeout_s=timeout_s, tls=tls)
+    except Unasked as error:
+        raise InvalidInput(error.field, error.reason) from None
     except NoAnswer as error:
         raise RemoteError(f"no gateway answers at {url}: {error.reason}") from None
     members = answer.read_object()
-    if members is None:
-        raise RemoteError(f"{url} does not answer as a gateway does")
+    if members is None or answer.location is not None:
+        raise RemoteError(f"{url} {answer.describe_stranger()}")
     told = {name: escape_text(str(text)) for name, text in members.items()}
     if answer.status != HTTPStatus.OK:
         raise RemoteError(f"{told.get('status', answer.status)}: {told.get('reason', url)}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Annotated, Final
-from urllib.parse import quote
 
 import typer
 
@@ -142,7 +141,7 @@ def history(
     With --json each message is a line with an id of its own: a file to keep, and to add to.
     """
     link.refuse_forms()
-    for message in link.read_lines(f"/v1/streams/messages:{quote(thread, safe='')}/events"):
+    for message in link.read_lines(name_path("/v1/streams", f"messages:{thread}", "events")):
         if link.as_json:
             print(json.dumps(message))
             continue

@@ -21,6 +21,7 @@ from passerelle.cli.settings_flags import load, load_local, name_sources
 from passerelle.cli.verbs.fitting import fit_table, read_now_ms
 from passerelle.cli.verbs.output import OutputForm, render_answer
 from passerelle.cli.verbs.short_ids import expand_path
+from passerelle.core.errors import InvalidInput
 from passerelle.core.wire.display import escape_text
 
 if TYPE_CHECKING:
@@ -170,9 +171,19 @@ def print_now(line: str) -> None:
 
 
 def name_path(*steps: str) -> str:
-    """A path out of fixed steps and ids; an id cannot lead anywhere else."""
+    """A path out of fixed steps and ids.
+
+    Raises:
+        InvalidInput: an id is no text, or a step that proxies take away.
+    """
     first, *rest = steps
-    return "/".join((first, *(quote(step, safe="~") for step in rest)))
+    try:
+        quoted = [quote(step, safe="~") for step in rest]
+    except UnicodeEncodeError:
+        raise InvalidInput("id", "is not UTF-8") from None
+    if not {"", ".", ".."}.isdisjoint(quoted):
+        raise InvalidInput("id", "is none")
+    return "/".join((first, *quoted))
 
 
 def _leave_out(members: Mapping[str, Json]) -> JsonObject:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -10,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from passerelle.cli.http_request import HttpAnswer, NoAnswer, ask
+from passerelle.cli.control_client import ControlClient
+from passerelle.cli.http_request import HttpAnswer, NoAnswer, Unasked, ask, split_address
+from passerelle.cli.verbs.health import ask_health
+from passerelle.core.errors import InvalidInput, RemoteError
 from passerelle.core.wire.json import JsonObject
+from passerelle.runtime.common.secret import Secret
 from tests.support.ports import find_free_port
 from tests.support.tls import Authority
 
@@ -96,6 +101,61 @@ async def test_an_answer_is_what_came_and_no_redirect_is_followed(
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize("early", [b"100 Continue", b"102 Processing", b"103 Early Hints"])
+async def test_what_is_said_on_the_way_to_an_answer_is_no_answer(early: bytes) -> None:
+    hint = b"HTTP/1.1 " + early + b"\r\nLink: </style.css>\r\n\r\n"
+    async with answering(hint * 3 + ANSWER) as (url, _):
+        told = await get(url)
+    assert (told.status, told.read_object()) == (200, {"ok": True})
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (
+            b"HTTP/1.1 301 Moved\r\nLocation: https://a.example/\x1b[2Jx\r\nContent-Length: 2\r\n\r\n{}",
+            "does not answer as a gateway does: HTTP 301, it sends to https://a.example/\\u{1b}[2Jx",
+        ),
+        (
+            b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 6\r\n\r\n<html>",
+            "does not answer as a gateway does: HTTP 502",
+        ),
+    ],
+)
+async def test_the_answer_of_a_proxy_says_its_status_and_where_it_sends(
+    answer: bytes, words: str
+) -> None:
+    async with answering(answer) as (url, _):
+        client = ControlClient(url, None)
+        with pytest.raises(RemoteError, match=re.escape(words)):
+            await asyncio.to_thread(client.get, "/v1/tasks")
+        with pytest.raises(RemoteError, match=re.escape(words)):
+            await asyncio.to_thread(ask_health, f"{url}/readyz", 20.0, None)
+
+
+@pytest.mark.parametrize("nested", [b"[", b'{"a":'])
+async def test_an_answer_nested_without_end_is_no_object(nested: bytes) -> None:
+    content = nested * 100_000
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(content)}\r\n\r\n".encode()
+    async with answering(head + content) as (url, _):
+        assert (await get(url)).read_object() is None
+
+
+async def test_whoever_wants_no_more_of_a_body_is_heard() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\n{}")
+        await writer.drain()
+        # What is left unread makes the system reset the connection, and the answer is there before.
+        writer.close()
+
+    body: JsonObject = {"text": "x" * 30_000_000}
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0, limit=1024) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        told = await asyncio.to_thread(ask, "POST", url, headers={}, body=body, timeout_s=20.0)
+    assert (told.status, told.read_object()) == (413, {})
+
+
 async def test_who_does_not_answer_in_time_is_late() -> None:
     async with answering(b"") as (url, _):
         with pytest.raises(NoAnswer) as silent:
@@ -118,6 +178,11 @@ async def test_who_does_not_answer_in_time_is_late() -> None:
         ("http://[::1", "IPv6"),
         ("http://127.0.0.1:99999", "0-65535"),
         ("http://nowhere.invalid", "Errno"),
+        ("http://.example:80", "no name that can be looked up"),
+        (f"http://{'a' * 70}.example", "no name that can be looked up"),
+        ("http://ann:secret@127.0.0.1:1", "neither a user"),
+        ("http://127.0.0.1:1/?a=b", "neither a user"),
+        ("http://127.0.0.1:1/#a", "neither a user"),
     ],
 )
 async def test_what_is_no_address_is_said(url: str, reason: str) -> None:
@@ -139,6 +204,33 @@ async def test_a_token_that_no_header_carries_is_not_printed(token: str) -> None
             )
     assert "psr_" not in refused.value.reason
     assert asked == []
+
+
+async def test_a_header_that_cannot_be_read_is_no_fault_of_the_token() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nX: " + b"a" * 70_000 + b"\r\n\r\n"
+    async with answering(answer) as (url, _):
+        with pytest.raises(NoAnswer, match="header line") as refused:
+            await get(url)
+    assert "token" not in refused.value.reason
+
+
+@pytest.mark.parametrize("key", ["a\nb", "\u2603", "a\x00"])
+async def test_a_key_that_no_header_carries_is_named(key: str) -> None:
+    async with answering(ANSWER) as (url, asked):
+        client = ControlClient(url, Secret("psr_x"))
+        with pytest.raises(InvalidInput, match=r"^key: has characters"):
+            await asyncio.to_thread(client.send, "POST", "/v1/tasks", {}, key)
+        away = ControlClient(url.replace("//", "//ann:secret@"), None)
+        with pytest.raises(InvalidInput, match=r"^url: ") as told:
+            await asyncio.to_thread(away.get, "/v1/tasks")
+    assert "secret" not in told.value.message
+    assert asked == []
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "https://ann:secret@h", "ftp://h", "http://h/?a"])
+async def test_nobody_is_asked_for_what_is_no_address(url: str) -> None:
+    with pytest.raises(Unasked):
+        split_address(url)
 
 
 async def test_a_certificate_is_checked(tmp_path: Path) -> None:

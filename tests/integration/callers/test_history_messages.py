@@ -120,6 +120,7 @@ async def test_messages_of_others_are_not_there(rig: Rig) -> None:
         for name in (thread, absent, session, "nothing")
     }
     assert len(told) == 1
+    assert b"there is no thread 'N'" in told.pop()
     overseen = await ask(one, "eve", f"/v1/streams/messages:{thread}/snapshot")
     assert overseen.status_code == httpx.codes.OK
     assert len(overseen.json()["snapshot"]["messages"]) == 2

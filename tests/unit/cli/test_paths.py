@@ -1,0 +1,26 @@
+"""A path of a request out of ids that somebody gives."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from passerelle.cli.verbs.verb import name_path
+from passerelle.core.errors import InvalidInput
+
+
+def test_ids_are_quoted() -> None:
+    path = name_path("/v1/tasks", "a/b?c#d é", "explain")
+    assert path == "/v1/tasks/a%2Fb%3Fc%23d%20%C3%A9/explain"
+
+
+@pytest.mark.parametrize("text", ["", ".", ".."])
+def test_what_a_proxy_takes_out_of_a_path_is_no_id(text: str) -> None:
+    with pytest.raises(InvalidInput, match="id: is none"):
+        name_path("/v1/tasks", text, "cancel")
+
+
+def test_an_id_that_is_no_text_is_refused_and_no_fault() -> None:
+    with pytest.raises(InvalidInput, match="id: is not UTF-8"):
+        name_path("/v1/tasks", os.fsdecode(b"\xff"))
