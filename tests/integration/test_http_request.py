@@ -163,7 +163,7 @@ async def test_who_does_not_answer_in_time_is_late() -> None:
     assert silent.value.is_late
     half = b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{"
     async with answering(half) as (url, _):
-        with pytest.raises(NoAnswer, match="IncompleteRead") as cut:
+        with pytest.raises(NoAnswer, match="without sending complete message body") as cut:
             await get(url)
     assert not cut.value.is_late
 
@@ -207,9 +207,9 @@ async def test_a_token_that_no_header_carries_is_not_printed(token: str) -> None
 
 
 async def test_a_header_that_cannot_be_read_is_no_fault_of_the_token() -> None:
-    answer = b"HTTP/1.1 200 OK\r\nX: " + b"a" * 70_000 + b"\r\n\r\n"
+    answer = b"HTTP/1.1 200 OK\r\nX: " + b"a" * 300_000 + b"\r\n\r\n"
     async with answering(answer) as (url, _):
-        with pytest.raises(NoAnswer, match="header line") as refused:
+        with pytest.raises(NoAnswer, match="Receive buffer too long") as refused:
             await get(url)
     assert "token" not in refused.value.reason
 
