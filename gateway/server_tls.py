@@ -91,7 +91,7 @@ def trust_own_certificate(certificate: Path) -> ssl.SSLContext:
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         context.load_verify_locations(cafile=certificate.expanduser())
-    except (OSError, ssl.SSLError) as error:
+    except (OSError, RuntimeError, ssl.SSLError) as error:
         raise ConfigInvalid("tls.cert", f"{certificate} cannot be used: {error}") from None
     return context
 

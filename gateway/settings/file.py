@@ -39,13 +39,18 @@ def read_settings_file(path: Path) -> SettingsFile:
         ConfigInvalid: the file cannot be read, is no YAML mapping, has a key twice, or is out of bounds.
     """
     try:
-        if path.stat().st_size > SIZE_LIMIT_BYTES:
+        with path.open("rb") as file:
+            # A pipe or a device has no size.
+            content = file.read(SIZE_LIMIT_BYTES + 1)
+        if len(content) > SIZE_LIMIT_BYTES:
             raise ConfigInvalid(str(path), f"is larger than {SIZE_LIMIT_BYTES} bytes")
-        text = path.read_text(encoding="utf-8")
+        text = content.decode("utf-8")
     except OSError as error:
         raise ConfigInvalid(str(path), f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigInvalid(str(path), f"is not UTF-8 at byte {error.start}") from None
+    except ValueError as error:
+        raise ConfigInvalid(str(path), f"cannot be read: {error}") from None
     return parse_settings(text, str(path))
 
 

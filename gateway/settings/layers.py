@@ -103,7 +103,13 @@ class Environment:
     def _set(self, path: tuple[str, ...], value: object) -> None:
         holder = self.tree
         for step in path[:-1]:
-            holder = cast("dict[str, object]", holder.setdefault(step, {}))
+            below = holder.setdefault(step, {})
+            if not isinstance(below, dict):
+                above = self.names.get(path[:-1], "a variable above it")
+                raise ConfigInvalid(
+                    self.names[path], f"cannot stand beside {above}, which is no mapping"
+                )
+            holder = cast("dict[str, object]", below)
         holder[path[-1]] = value
 
 

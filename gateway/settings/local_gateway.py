@@ -8,6 +8,7 @@ nobody knows) goes to the model, which says what is wrong with it. Decision 0211
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
@@ -25,6 +26,7 @@ OWNER_FILE: Final = "owner-token"
 """Below ``data_dir``."""
 _TLS_KEYS: Final = frozenset({"cert", "key"})
 _MOST_PORT: Final = 65_535
+_DIGITS: Final = re.compile("[0-9]{1,5}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +98,18 @@ def _take(tree: Mapping[str, object]) -> LocalGateway | None:
 
 def _read_port(value: object) -> int | None:
     """A number, or the digits that a variable or a flag has."""
-    if isinstance(value, str) and value.isascii() and value.isdecimal():
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
         value = int(value)
     plain = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_PORT
     return cast("int", value) if plain else None
 
 
 def _read_path(value: object) -> Path | None:
-    return Path(value).expanduser() if isinstance(value, str | Path) else None
+    try:
+        return Path(value).expanduser() if isinstance(value, str | Path) else None
+    except RuntimeError:
+        # There is no such home.
+        return None
 
 
 def _read_certificate(tls: object) -> Path | None:

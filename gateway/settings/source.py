@@ -52,6 +52,9 @@ _FORMS: Final[Mapping[str | int, str]] = {
     "card_path": "a path that begins with /, without ? and #",
 }
 """What a person can make of a pattern, by the last step of its path."""
+_WITH_HOME: Final = ("data_dir", "blobs", "engine_path", "secret_key_file")
+"""Settings of the top that may begin with ``~``."""
+_NO_HOME: Final = "there is no such home; set HOME, or give a whole path"
 _SWITCH: Final = "should be a number; YAML reads a bare yes, no, on or off as true or false"
 
 
@@ -103,17 +106,15 @@ def read_settings(sources: Sources) -> LoadResult:
     )
     found = (layers.explain(path, reason) for path, reason in find_notices(settings))
     notices = (*notices, *(f"{one.where}: {one.key}: {one.reason}" for one in found))
-    resolved = settings.model_copy(
-        update={
-            "data_dir": settings.data_dir.expanduser(),
-            "blobs": settings.blobs.expanduser()
-            if isinstance(settings.blobs, Path)
-            else settings.blobs,
-            "engine_path": settings.engine_path and settings.engine_path.expanduser(),
-            "secret_key_file": settings.secret_key_file and settings.secret_key_file.expanduser(),
-        }
-    )
-    return LoadResult(resolved, faults, notices, layers.config)
+    expanded: dict[str, Path] = {}
+    for name in _WITH_HOME:
+        path: object = getattr(settings, name)
+        if isinstance(path, Path):
+            try:
+                expanded[name] = path.expanduser()
+            except RuntimeError:
+                faults += (layers.explain((name,), f"{path}: {_NO_HOME}"),)
+    return LoadResult(settings.model_copy(update=expanded), faults, notices, layers.config)
 
 
 def _describe(detail: ErrorDetails) -> str:
@@ -127,6 +128,8 @@ def _describe(detail: ErrorDetails) -> str:
             return "is required"
         case "tuple_type":
             return "should be a list"
+        case "path_type":
+            return "should be a path"
         case "string_pattern_mismatch" if path[-1] in _FORMS:
             return f"should be {_FORMS[path[-1]]}"
         case "model_type" | "dict_type" | "mapping_type":

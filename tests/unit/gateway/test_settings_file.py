@@ -1,6 +1,8 @@
 """The configuration file: lines of keys, and files that are refused before anything reads them."""
 
+import os
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -59,3 +61,16 @@ def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     large.write_bytes(b"#" * (SIZE_LIMIT_BYTES + 1))
     with pytest.raises(ConfigInvalid, match="is larger than"):
         read_settings_file(large)
+    with pytest.raises(ConfigInvalid, match="is larger than"):
+        read_settings_file(Path("/dev/zero"))
+    with pytest.raises(ConfigInvalid, match="cannot be read: embedded null"):
+        read_settings_file(tmp_path / "a\0b")
+
+
+def test_pipe_is_read_as_a_file_is(tmp_path: Path) -> None:
+    pipe = tmp_path / "settings"
+    os.mkfifo(pipe)
+    writer = Thread(target=pipe.write_text, args=["port: 9\n"], daemon=True)
+    writer.start()
+    assert read_settings_file(pipe).tree == {"port": 9}
+    writer.join(20)

@@ -105,6 +105,16 @@ def test_nested_variable_reaches_into_a_section_and_lists_are_yaml(tmp_path: Pat
     assert settings.agents[0].name == "echo"
 
 
+@pytest.mark.parametrize("section", ["x", "null", "[a]"])
+def test_variable_below_one_that_is_no_mapping_is_a_fault(tmp_path: Path, section: str) -> None:
+    environ = {"PASSERELLE_TLS": section, "PASSERELLE_TLS__KEY": "k.pem"}
+    with pytest.raises(ConfigInvalid, match=r"PASSERELLE_TLS__KEY: .*PASSERELLE_TLS, which"):
+        load(tmp_path, environ)
+    settings = load(tmp_path, environ | {"PASSERELLE_TLS": "{cert: c.pem}"})
+    assert settings.tls is not None
+    assert (settings.tls.cert, settings.tls.key) == (Path("c.pem"), Path("k.pem"))
+
+
 def test_unknown_key_names_file_line_key_and_nearest_name(tmp_path: Path) -> None:
     text = (
         "port: 1\nagents:\n  - name: echo\n    url: http://127.0.0.1:9001\n    tagz: [a]\nprot: 2\n"
@@ -230,6 +240,11 @@ def test_secret_stands_in_no_text_of_settings_and_in_no_fault(tmp_path: Path) ->
         (
             "agents:\n  - {name: e, url: 'http://h', auth: {bearer_env: 'A B'}}\n",
             "2: agents.0.auth.bearer_env: should be the name of an environment variable",
+        ),
+        ("data_dir:\n", "1: data_dir: should be a path"),
+        (
+            "data_dir: ~nosuch/state\n",
+            "1: data_dir: ~nosuch/state: there is no such home; set HOME, or give a whole path",
         ),
         ("port: x\n", "1: port: should be a whole number"),
         ("port: 1.5\n", "1: port: should be a whole number"),
