@@ -218,10 +218,12 @@ async def test_the_engine_takes_the_options_of_a_node(tmp_path: Path) -> None:
     assert program == "valkey-server"
     # A member of the list is one argument, blanks and all.
     words = [option.replace("/data", str(tmp_path)) for option in options]
-    port = find_free_port()
+    # Left to itself a node takes the port 10,000 above its own for the bus: where connections get theirs.
+    port, bus_port = find_free_port(), find_free_port()
+    words += ["--port", f"{port}", "--cluster-port", f"{bus_port}"]
     binary = str(find_engine(None).path)
     with (tmp_path / "log").open("wb") as log:
-        node = subprocess.Popen([binary, *words, "--port", f"{port}"], stdout=log)
+        node = subprocess.Popen([binary, *words], stdout=log)
         try:
             url = f"redis://127.0.0.1:{port}"
 
