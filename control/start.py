@@ -149,6 +149,7 @@ class Starting:
         if await once.find(self.turns.writes.log, owned.ref.shard) is not None:
             return render_change(owned.held, repeated=True)
         refuse_in_line(owned.record)
+        tasks.refuse_second_run(owned.record)
         agent = command.agent or owned.record.assignee or owned.record.kind
         if not principal.may_call(agent):
             raise NotFound("agent", agent)

@@ -293,7 +293,7 @@ def _drive(
         case StartRun(run_id=run_id, started=started, refs=refs, thread_id=thread_id):
             require_unblocked(state)
             _require_line(state)
-            _refuse_second_run(state)
+            refuse_second_run(state)
             scope = change(scope, run_id=run_id)
             begun = scope if thread_id is None else change(scope, thread_id=thread_id)
             facts = [Fact(begun, started, refs)]
@@ -326,7 +326,7 @@ def _require_run(state: TaskRecord) -> None:
         raise UnsupportedOperation("the task has no live run", status=state.status)
 
 
-def _refuse_second_run(state: TaskRecord) -> None:
+def refuse_second_run(state: TaskRecord) -> None:
     """Raises UnsupportedOperation where an agent has the task: it may say that it has not begun, and it will."""
     if state.run is not None:
         raise UnsupportedOperation(
@@ -493,6 +493,7 @@ def _steer(
         case QueueTask():
             return _queue(state, command)
         case PrepareTask(step=step):
+            refuse_second_run(state)
             progress = say.TaskProgress(phase=Phase.PLANNING, status=_S.PREPARING, step=step)
             return [Fact(scope, progress)]
         case PutBack(reason=reason):
@@ -516,7 +517,7 @@ def _queue(state: TaskRecord, command: QueueTask) -> list[Fact]:
     """Where it waits; for a quota it waits as for any other resource (ST-8)."""
     _require_line(state)
     if command.attempt is not None:
-        _refuse_second_run(state)
+        refuse_second_run(state)
     scope = scope_of(state)
     queued = say.TaskQueued(
         command.queue,

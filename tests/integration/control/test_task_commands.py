@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any, Final, cast
 
 import anyio
 import pytest
 
+from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import ListTasks
 from passerelle.core.errors import (
     IdempotencyConflict,
@@ -126,6 +128,36 @@ async def test_a_task_that_its_agent_has_taken_and_not_begun_is_not_started_twic
     after = await desk.record(task_id)
     assert (after.current_run_id, after.attempts) == (before.current_run_id, before.attempts)
     assert desk.house.peer.texts == ["silent"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_start_that_is_refused_leaves_a_task_that_its_agent_has_as_it_is(
+    desk: Desk, *, restarted: bool
+) -> None:
+    """A card that has not been read yet is waited for before a start is decided, and is no reason to touch the task."""
+    begins = asyncio.Event()
+
+    async def begin_late(turn: Turn) -> None:
+        await turn.open()
+        await begins.wait()
+        await turn.status("WORKING")
+        await turn.artifact("done")
+        await turn.status("COMPLETED")
+
+    desk.house.peer.next(begin_late)
+    task_id = await desk.start("later")
+    before = await desk.until(task_id, Status.QUEUED)
+    if restarted:
+        await desk.house.restart()
+    for agent in ("other", "echo"):
+        with pytest.raises(UnsupportedOperation, match="agent echo has the task already"):
+            await desk.do("start_task", f"to {agent}", taskId=task_id, agent=agent)
+        after = await desk.record(task_id)
+        assert (after.status, after.current_run_id) == (Status.QUEUED, before.current_run_id)
+    if restarted:
+        await desk.house.parts.dispatch.adopt(EntityRef(EntityKind.TASK, task_id))
+    begins.set()
+    await desk.until(task_id, Status.COMPLETED)
 
 
 @pytest.mark.requirement("CMD-6", "TR-9", "TEV-5")
