@@ -17,6 +17,7 @@ from passerelle.core.errors import (
 )
 from passerelle.core.ports.chance import Clock
 from passerelle.core.principal import EVERY_AGENT
+from passerelle.core.wire.counts import say_count
 from passerelle.gateway.auth.jwks import HttpKeySource, read_keys
 from passerelle.gateway.channel_port import require_extra
 from passerelle.gateway.server_tls import load_server_tls
@@ -58,8 +59,7 @@ class CheckReport:
     @property
     def summary(self) -> str:
         """The last line."""
-        count = len(self.faults)
-        return "check: ok" if not count else f"check: {count} error{'s' if count > 1 else ''}"
+        return f"check: {say_count(len(self.faults), 'error') if self.faults else 'ok'}"
 
 
 async def run_check(sources: Sources, clock: Clock) -> CheckReport:
@@ -139,9 +139,8 @@ async def _reach_store(settings: Settings) -> list[tuple[str, bool]]:
     except (PasserelleError, TimeoutError, OSError) as error:
         reason = str(error) if isinstance(error, PasserelleError) else "it does not answer"
         return [(f"redis_url: {reason}", False)]
-    count = f"{primaries} {'primary' if primaries == 1 else 'primaries'}"
     return [
-        (f"redis_url: reached, {count}", True),
+        (f"redis_url: reached, {say_count(primaries, 'primary', 'primaries')}", True),
         (f"store.durability: {durability} can lose: {LOSSES[durability]}", True),
     ]
 
@@ -177,7 +176,7 @@ async def _reach_issuer(
         keys = read_keys(await HttpKeySource(issuer, trusted, screened).fetch())
     except IssuerUnavailable as error:
         return f"issuers.{issuer.name}: {error.message}", False
-    return f"issuers.{issuer.name}: reached, {len(keys)} keys", bool(keys)
+    return f"issuers.{issuer.name}: reached, {say_count(len(keys), 'key')}", bool(keys)
 
 
 async def _reach_agents(

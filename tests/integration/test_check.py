@@ -74,7 +74,7 @@ async def test_store_keys_and_identity_providers_are_tried_and_named(
         report = await run_check(Sources({}, tmp_path), SystemClock())
     assert "redis_url: reached, 1 primary" in report.lines
     assert "secret_key: can be used" in report.lines
-    assert "issuers.good: reached, 1 keys" in report.lines
+    assert "issuers.good: reached, 1 key" in report.lines
     assert [fault.partition(":")[0] for fault in report.faults] == ["issuers.bad"]
 
 

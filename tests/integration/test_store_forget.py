@@ -138,19 +138,19 @@ async def test_one_session_is_counted_and_forgotten_and_the_other_stays(settings
     session, asked = await find_session(settings), Asked()
     selection = SessionSelection(session)
     [counted] = await forget_sessions(settings, asked, selection, dry_run=True)
-    assert counted.startswith(f"of {session}: 1 sessions, 1 of them in the archive, with 1 tasks")
+    assert counted.startswith(f"of {session}: 1 session, 1 of them in the archive, with 1 task ")
     assert not asked.lines
     no = Asked(answer=False)
     assert await forget_sessions(settings, no, selection) == ["nothing else is changed"]
     assert no.lines == [counted]
     _, done, log, rest = await forget_sessions(settings, asked, selection)
-    assert done.startswith("forgotten: 1 sessions, tombstone ")
+    assert done.startswith("forgotten: 1 session, tombstone ")
     assert "append-only file of the embedded engine was written anew" in log
     assert rest == OUT_OF_REACH
     [nothing] = await forget_sessions(settings, asked, selection)
     assert nothing.startswith(f"of {session}: 0 sessions")
     [left] = await run_forget(settings, ADA, dry_run=True, confirm=asked)
-    assert left.startswith("of ada: 1 sessions, 0 of them in the archive")
+    assert left.startswith("of ada: 1 session, 0 of them in the archive")
     for path in settings.data_dir.rglob("*"):
         assert not path.is_file() or session.encode() not in path.read_bytes()
 
@@ -166,7 +166,7 @@ async def test_what_is_from_before_a_time_goes_if_its_tasks_ended_so(settings: S
     assert early.startswith("of sessions from before 2026-01-01T00:00:00Z: 0 sessions")
     counted, *done = await forget_sessions(settings, asked, SessionSelection(before="1ms"))
     assert counted.startswith("of sessions from before 1ms: 2 sessions, 1 of them in the archive")
-    assert len([line for line in done if line.startswith("forgotten: 1 sessions")]) == 2
+    assert len([line for line in done if line.startswith("forgotten: 1 session")]) == 2
 
 
 async def test_a_held_session_stays_and_is_named(settings: Settings) -> None:
@@ -213,10 +213,8 @@ async def test_a_home_is_counted_and_sessions_of_others_are_named(settings: Sett
         session = given.at.session
     counted, home, others = await run_forget(settings, ADA, dry_run=True, confirm=Asked())
     assert counted.startswith("of ada: 3 sessions, 1 of them in the archive")
-    assert home == "with the home session: 1 devices, 0 grants and 0 edited rules"
-    assert others.startswith(
-        f"stays: ada takes part in 1 sessions of others: {session}: passerelle"
-    )
+    assert home == "with the home session: 1 device, 0 grants and 0 edited rules"
+    assert others.startswith(f"stays: ada takes part in 1 session of others: {session}: passerelle")
     alone = SessionSelection(whose.home_session)
     with pytest.raises(InvalidInput, match=r"se_.*: it is a home session: forget its owner"):
         await forget_sessions(settings, Asked(), alone)

@@ -231,7 +231,7 @@ async def test_what_is_there_otherwise_or_forgotten_stays_and_holds_travel(
     ada, bob = Principal("ada").key, Principal("bob").key
     async with reach_store(source) as store:
         assert await store.tombstones.hold(bob, LegalHold(1, "carl", "case 12"))
-    assert "1 legal holds" in (await run_export(source, EVERYTHING, file))[0]
+    assert "1 legal hold;" in (await run_export(source, EVERYTHING, file))[0]
     await run_import(target.settings, file)
     async with reach_store(target.settings) as store:
         assert await store.tombstones.find_hold(bob) == LegalHold(1, "carl", "case 12")
