@@ -155,15 +155,31 @@ def decide_gift(record: TaskRecord, heir: Principal) -> list[Fact]:
             "callers have seen the task end before it went on: what they saw is not given away"
         )
         raise UnsupportedOperation(message, why="exposed_before")
-    related = [
-        edge.target
-        for edge in record.relationships
-        if edge.kind in _FAMILY and edge.status != "removed"
-    ]
-    if record.parent_task_id is not None or related:
-        message = "other tasks of its owner wait for the task, or it for them: unlink them first"
+    if (reason := _find_relation(record)) is not None:
+        message, related = reason
         raise UnsupportedOperation(message, why="related", tasks=" ".join(related))
     return facts
+
+
+def _find_relation(record: TaskRecord) -> tuple[str, list[str]] | None:
+    """Why it stays with its owner, and with what; an edge can be taken off, what it was made for or has made cannot."""
+    family = [
+        edge for edge in record.relationships if edge.kind in _FAMILY and edge.status != "removed"
+    ]
+    targets = [edge.target for edge in family]
+    if record.parent_task_id is not None:
+        part = f"the task was created as a part of {record.parent_task_id} and has its owner"
+        return f"{part}: create one for the new owner instead", targets
+    job = next((edge.target for edge in family if edge.items is not None), None)
+    if job is not None:
+        part = f"the task has delegated {job}, whose tasks are its owner's"
+        return f"{part}: create one for the new owner instead", targets
+    if family:
+        return (
+            "other tasks of its owner wait for the task, or it for them: unlink them first",
+            targets,
+        )
+    return None
 
 
 def _check_room(session: object) -> None:

@@ -236,12 +236,25 @@ async def test_what_hangs_on_its_owner_is_not_given(desk: Desk) -> None:
         with pytest.raises(UnsupportedOperation) as refused:
             await desk.do("give_task", taskId=related, owner="bob")
         assert refused.value.details["why"] == "related"
+    assert f"created as a part of {parent}" in refused.value.message
     ended = await desk.create()
     await desk.do("fail_task", taskId=ended)
     with pytest.raises(UnsupportedOperation):
         await desk.do("give_task", taskId=ended, owner="bob")
     for task_id in (asked, parent, child, ended):
         assert (await desk.record(task_id)).owner == ADA.key
+
+
+async def test_what_is_to_be_unlinked_first_can_be(desk: Desk) -> None:
+    parent = await desk.create()
+    child = await desk.create(parentTaskId=parent)
+    with pytest.raises(UnsupportedOperation, match="unlink them first"):
+        await desk.do("give_task", taskId=parent, owner="bob")
+    await desk.do("unlink_tasks", taskId=parent, kind="child", target=child)
+    with pytest.raises(UnsupportedOperation, match="created as a part of"):
+        await desk.do("give_task", taskId=child, owner="bob")
+    await desk.do("give_task", taskId=parent, owner="bob")
+    assert (await desk.record(parent)).owner != ADA.key
 
 
 async def test_a_session_gives_away_so_many_tasks_and_no_more(
