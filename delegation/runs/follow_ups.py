@@ -151,10 +151,11 @@ class FollowUps:
         question = next((one for one in opened if takes_message(one, opened)), None)
         # What the gateway has asked itself is answered to it: nothing of it goes to the agent.
         is_ours = question is not None and question.request.origin.asked_by == "gateway"
+        is_withheld = question is not None and question.request.kind == "auth"
         if message.works or (question is not None and not is_ours):
-            message = await self._govern(message)
+            message = await self._govern(message, is_withheld=is_withheld)
         if question is not None:
-            if question.request.kind == "auth":
+            if is_withheld:
                 message = await self._withhold(message)
             said = answer_in_words(message, question)
             return await self._answer(message, said, held, is_recalled=bool(known))
@@ -192,7 +193,7 @@ class FollowUps:
             return await self._turn_down(message, refused)
         return None if answer is None else await self._answer(message, answer)
 
-    async def _govern(self, message: FollowUp) -> FollowUp:
+    async def _govern(self, message: FollowUp, *, is_withheld: bool) -> FollowUp:
         """The message as it may go on to the agent, by all who have a say in what is sent.
 
         Raises:
@@ -217,6 +218,7 @@ class FollowUps:
             send,
             message.referred.join(message.command.message),
             lambda name: self.writes.ids.mint(name, shard),
+            is_withheld=is_withheld,
         )
         found = judged.strictest
         if found.decision == "allow" and not judged.heard.notes:

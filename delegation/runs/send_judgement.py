@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from passerelle.a2a_mapping.inbound import ROLE_USER
+from passerelle.core.payloads.governance import HookCompleted
+from passerelle.core.wire.record import change
 from passerelle.permission_bridge.cases import InboundCall, OutboundDelegation, describe_case
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.permission_bridge.recorded_cases import state_case
+from passerelle.runtime.records.blob_overflow import Note
 from passerelle.runtime.records.message_summary import read_text
 from passerelle.runtime.records.references import NOTHING
 
@@ -89,14 +92,21 @@ async def judge_send(
     message: JsonObject,
     mint: Callable[[str], str],
     stored: Ref | None = None,
+    *,
+    is_withheld: bool = False,
 ) -> JudgedSend:
-    """What everybody says to one message; ``stored`` names its entry, where it stands there as it is."""
+    """What everybody says to one message; ``stored`` names its entry, where it stands there as it is.
+
+    Of a message that ``is_withheld`` nothing is recorded with what was said to it.
+    """
     rules, now_ms = consulting.find_rules(), consulting.clock.now_ms()
     evaluation_id = mint("eval")
     given = describe_case(send.make_case(message), send.scope, evaluation_id, now_ms)
     heard = await consulting.hooks.hear(
         "before_delegate", rules, {**given, "message": message}, stored
     )
+    if is_withheld:
+        heard = replace(heard, notes=tuple(map(_withhold, heard.notes)))
     sent = message if heard.message is None else _adopt(heard.message, message)
     opinions = await consulting.hooks.classify(rules, {**given, "message": sent})
     facts = PolicyFacts(evaluation_id, is_configured=True, heard=(*heard.said, *opinions))
@@ -107,7 +117,15 @@ async def judge_send(
     if send.is_call and rules.speaks_about("calls"):
         called = InboundCall(send.caller, send.agent, send.tags)
         found.append(_evaluate(called, PolicyFacts(mint("eval"), may_call=True), now_ms, rules))
+    if is_withheld:
+        found = [replace(one, case=None) for one in found]
     return JudgedSend(tuple(found), heard, sent)
+
+
+def _withhold(note: Note) -> Note:
+    """A note of what a hook said, without what it was given and what it made of that."""
+    said = note.payload
+    return Note(change(said, updated_digest=None) if isinstance(said, HookCompleted) else said)
 
 
 def _evaluate(case: Case, facts: PolicyFacts, now_ms: int, rules: Policy) -> Evaluation:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from pathlib import Path
 from typing import Any, Final, cast
 
 import pytest
 
+from passerelle.core.payloads.governance import HookPoint
 from passerelle.core.wire.json import Json, JsonObject
+from passerelle.permission_bridge.hook_terms import HookTerms
+from passerelle.permission_bridge.rules import Policy, Rule, make_policy
 from tests.integration.a2a.rig import Rig
 from tests.integration.a2a.test_follow_ups import stop_streaming
 from tests.support.engine import ask
@@ -244,7 +249,7 @@ SECRET: Final = "hunter2-the-credential"
 @pytest.mark.parametrize("agent_streams", [True, False], ids=["stream-agent", "unary-agent"])
 @pytest.mark.parametrize("parts", [[{"text": SECRET}], [{"data": {"token": SECRET}}]])
 async def test_message_to_a_plain_request_for_a_credential_reaches_the_agent_and_is_kept_nowhere(
-    rig: Rig, parts: list[Json], *, streams: bool, agent_streams: bool
+    rig: Rig, tmp_path: Path, parts: list[Json], *, streams: bool, agent_streams: bool
 ) -> None:
     if not agent_streams:
         stop_streaming(rig)
@@ -257,10 +262,67 @@ async def test_message_to_a_plain_request_for_a_credential_reaches_the_agent_and
     done = await rig.call("GetTask", {"id": asked["id"]})
     assert done["status"]["state"] == "TASK_STATE_COMPLETED"
     assert done["history"][-1]["parts"][0]["text"] == "withheld"
-    held = [ask_all(rig, key) for key in rig.list_keys()]
-    assert held
+    held = read_all(rig, tmp_path)
+    assert asked["id"] in held
     assert SECRET not in str(done)
-    assert SECRET not in str(held)
+    assert SECRET not in held
+
+
+def let_pass(_given: JsonObject) -> JsonObject:
+    """A hook that has seen the credential and lets it go."""
+    return {"verdict": "allow"}
+
+
+def sign(given: JsonObject) -> JsonObject:
+    """A hook that adds to the message."""
+    message = cast("JsonObject", given["message"])
+    return {"message": {**message, "metadata": {"signed": True}}}
+
+
+def break_down(given: JsonObject) -> JsonObject:
+    """A hook that fails, and its failure says what it was given."""
+    raise ValueError(given["message"])
+
+
+def make_hook(name: str) -> Policy:
+    points: frozenset[HookPoint] = frozenset({"before_delegate"})
+    return make_policy(hooks=(HookTerms(name, points, call=f"{__name__}:{name}"),))
+
+
+DENIES: Final = make_policy((Rule("nothing-leaves", "deny", about=frozenset({"delegations"})),))
+
+
+@pytest.mark.requirement("ANS-7", "EXT-3")
+@pytest.mark.parametrize(
+    ("rules", "goes"),
+    [
+        (make_hook("let_pass"), True),
+        (make_hook("sign"), True),
+        (make_hook("break_down"), False),
+        (DENIES, False),
+    ],
+    ids=["hook", "hook-that-rewrites", "hook-that-fails", "rule-that-denies"],
+)
+@pytest.mark.parametrize("parts", [[{"text": SECRET}], [{"data": {"token": SECRET}}]])
+async def test_who_has_a_say_in_a_credential_leaves_no_trace_of_it(
+    rig: Rig, tmp_path: Path, parts: list[Json], rules: Policy, *, goes: bool
+) -> None:
+    rig.peer.next(auth, finish)
+    asked = await rig.send("log in at the desk")
+    rig.rules[0] = rules
+    answer = rig.message("", parts=parts, taskId=asked["id"])
+    if goes:
+        told = await rig.call("SendMessage", answer)
+        assert told["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+    else:
+        refused = await rig.refuse("SendMessage", answer)
+        assert "is not sent" in str(refused)
+        assert SECRET not in str(refused)
+    assert [one["parts"] for one in rig.peer.messages[1:]] == [parts] * goes
+    held = read_all(rig, tmp_path)
+    assert "permission.evaluated" in held
+    assert SECRET not in held
+    assert hashlib.sha256(SECRET.encode()).hexdigest() not in held
 
 
 def want_credential(*further: JsonObject) -> Script:
@@ -289,7 +351,7 @@ CREDENTIAL: Final[Json] = {
 @pytest.mark.parametrize("agent_streams", [True, False], ids=["stream-agent", "unary-agent"])
 @pytest.mark.parametrize("parts", [[{"text": SECRET}], [CREDENTIAL]], ids=["text", "native"])
 async def test_message_to_a_request_for_a_credential_in_a_dialect_reaches_the_agent(
-    rig: Rig, parts: list[Json], *, streams: bool, agent_streams: bool
+    rig: Rig, tmp_path: Path, parts: list[Json], *, streams: bool, agent_streams: bool
 ) -> None:
     if not agent_streams:
         stop_streaming(rig)
@@ -302,8 +364,8 @@ async def test_message_to_a_request_for_a_credential_in_a_dialect_reaches_the_ag
     done = await rig.call("GetTask", {"id": asked["id"]})
     assert done["status"]["state"] == "TASK_STATE_COMPLETED"
     assert done["history"][-1]["parts"][0]["text"] == "withheld"
-    held = [ask_all(rig, key) for key in rig.list_keys()]
-    assert "answered_by_caller" in str(held)
+    held = read_all(rig, tmp_path)
+    assert "answered_by_caller" in held
     assert SECRET not in str([done, held])
 
 
@@ -324,6 +386,12 @@ async def test_message_is_kept_while_an_approval_of_the_same_pause_binds(rig: Ri
     assert told["task"]["status"]["state"] == "TASK_STATE_AUTH_REQUIRED"
     assert "was kept and not sent" in told["task"]["status"]["message"]["parts"][0]["text"]
     assert len(rig.peer.messages) == 1
+
+
+def read_all(rig: Rig, folder: Path) -> str:
+    """All that the store has, with the blobs beside it."""
+    blobs = [one.read_bytes() for one in folder.rglob("*") if one.is_file()]
+    return str([blobs, *(ask_all(rig, key) for key in rig.list_keys())])
 
 
 def ask_all(rig: Rig, key: bytes) -> object:
