@@ -38,8 +38,9 @@ from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.artifacts import DescribedArtifact, describe
 from passerelle.delegation.runs.completion import is_silent
 from passerelle.delegation.runs.finish import allow_send
-from passerelle.delegation.runs.observation import observe, read_said
+from passerelle.delegation.runs.observation import observe
 from passerelle.delegation.runs.peer_profile import read_behaviour
+from passerelle.delegation.runs.peer_states import read_said
 from passerelle.delegation.runs.run import Run
 from passerelle.delegation.runs.templates import (
     AnswerShape,

@@ -10,16 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, assert_never
 
-from passerelle.a2a_mapping.answer_metadata import read_words
 from passerelle.a2a_mapping.content import find_artifact, find_warning, fold, read_chunk
-from passerelle.a2a_mapping.dialects.presentation import show_parts
 from passerelle.a2a_mapping.difference import is_same_status, list_differences
 from passerelle.a2a_mapping.extensions import STATE
 from passerelle.a2a_mapping.frames import (
-    make_message,
     make_status,
     remark_frame,
-    show_state,
     task_frame,
 )
 from passerelle.a2a_mapping.history import complete_history, count_left_out, rename_message
@@ -34,41 +30,33 @@ from passerelle.a2a_mapping.replies import (
     read_reply,
 )
 from passerelle.a2a_mapping.states import (
-    CANCELED,
     COMPLETED,
     INTERRUPTED_STATES,
     SUBMITTED,
     TERMINAL_STATES,
     UNKNOWN_STATE,
-    WORKING,
-    Follow,
     map_peer_state,
 )
 from passerelle.core.events import Fact
-from passerelle.core.facts import ErrorCategory, ErrorDetail
-from passerelle.core.ids import derive_id, shard_of
 from passerelle.core.payloads.conversation import ThreadUpdated
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.runtime import WarningRaised
-from passerelle.core.payloads.task import TaskCancelled
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import (
-    ConfirmCancel,
-    FailRun,
     ObserveOutput,
     ObserveStatus,
 )
-from passerelle.core.task.status import HELD, UNDRIVEN, WAITING, Status
+from passerelle.core.task.status import HELD, UNDRIVEN, Status
 from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.artifacts import check_number, settle_artifact, settle_artifacts
-from passerelle.delegation.runs.completion import PEER_LOST_APPROVAL, complete, find_lost, measure
-from passerelle.delegation.runs.draft import DecisionDraft
-from passerelle.delegation.runs.failure import RunEnd, end_run
+from passerelle.delegation.runs.completion import complete, measure
 from passerelle.delegation.runs.limits import enforce
+from passerelle.delegation.runs.peer_states import apply_state, read_said, read_status
 from passerelle.delegation.runs.repeats import is_dropped
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
+    from passerelle.delegation.runs.draft import DecisionDraft
 
 _SHORTENED: Final = (
     "the agent has said more than its history may hold; the oldest messages are left out of it"
@@ -213,7 +201,7 @@ def _observe_frame(
                 if not settle_artifacts(draft, objects_at(ours, "artifacts"), task):
                     return
                 context.content, frames = ours, draft.frames
-                _move(draft, task_frame(ours), reply.native_status, task, None)
+                apply_state(draft, task_frame(ours), reply.native_status, task, None)
                 if draft.frames == frames:
                     context.content = None
                 return
@@ -228,7 +216,9 @@ def _observe_frame(
                     "contextId": context.context_id,
                     "status": ours["status"],
                 }
-                _move(draft, {"statusUpdate": update}, reply.native_status, task, context.content)
+                apply_state(
+                    draft, {"statusUpdate": update}, reply.native_status, task, context.content
+                )
         case StatusReply(event=event):
             native: JsonObject = {
                 "id": text_at(event, "taskId"),
@@ -326,7 +316,7 @@ def _take(
     else:
         _take_metadata(draft, object_at(frame, "statusUpdate"), folded)
         shown = text_at(object_at(object_at(frame, "statusUpdate"), "status"), "state")
-        _move(draft, frame, state or shown, native, before)
+        apply_state(draft, frame, state or shown, native, before)
     if draft.frames == frames:
         # Callers are not shown it, so the Task that they are told must not have it either.
         context.content = before
@@ -364,161 +354,6 @@ def _take_chunk(draft: DecisionDraft, frame: JsonObject) -> None:
     draft.add_shown(draft.tell(output), frame, "artifact")
 
 
-def _move(
-    draft: DecisionDraft,
-    frame: JsonObject,
-    state: str,
-    native: JsonObject,
-    before: JsonObject | None,
-) -> None:
-    """A state of the peer, by the table: what follows, and what callers see.
-
-    ``before`` is the content without ``frame``.
-    """
-    row = map_peer_state(state)
-    said = _said(draft, frame, state, native)
-    if draft.record.status is Status.CANCELLING and row.follow not in {Follow.NOTHING, Follow.WARN}:
-        if row.follow is not Follow.OPEN_ACTION:
-            _end_cancelled(draft, frame, said, "user")
-        return
-    match row.follow:
-        case Follow.NOTHING | Follow.WARN:
-            _go_on(draft, frame, said, row.status)
-        case Follow.OPEN_ACTION:
-            _wait(draft, frame, said, native, before)
-        case Follow.RECONCILE:
-            if (lost := find_lost(draft)) is not None:
-                _warn(draft, PEER_LOST_APPROVAL, lost)
-            draft.close_actions("peer_terminal")
-            complete(draft, frame, said, before)
-        case Follow.END_RUN:
-            _fail(draft, frame, said, before, rejected=row.reason == "rejected")
-        case Follow.CANCEL:
-            _end_cancelled(draft, frame, said, "peer")
-        case _:
-            assert_never(row.follow)
-
-
-def _go_on(draft: DecisionDraft, frame: JsonObject, said: RunStatus, status: Status) -> None:
-    if _waits_on(draft, said):
-        return
-    if status is Status.RUNNING:
-        draft.close_actions("peer_moved_on")
-    facts = draft.tell(ObserveStatus(status, said, draft.step_id))
-    draft.add_shown(facts or [Fact(tasks.scope_of(draft.record, draft.step_id), said)], frame)
-
-
-def _waits_on(draft: DecisionDraft, said: RunStatus) -> bool:
-    """Whether a peer says again what it has said since it refused an answer: its task waits all the same."""
-    run = draft.record.run
-    return (
-        run is not None
-        and draft.record.status in WAITING
-        and said.native_status == run.waits_on
-        and said.message_id in {None, run.status_message_id}
-    )
-
-
-def _wait(
-    draft: DecisionDraft,
-    frame: JsonObject,
-    said: RunStatus,
-    native: JsonObject,
-    before: JsonObject | None,
-) -> None:
-    asked = draft.asks(draft, native, said)
-    if asked.parts is not None or asked.settled:
-        state = WORKING if asked.settled else None
-        own = _make_own_message(draft)
-        frame = show_parts(frame, asked.parts, state, own, beside=asked.native)
-        # Folded in place of the peer's own words, or these would stand in the history beside ours.
-        shown = fold(before, frame)
-        draft.context.content = complete_history(shown, draft.context.accepted) if shown else None
-    draft.add_shown(asked.facts, frame)
-    enforce(draft)
-    # A peer that still shows the question whose answer it was just sent has not answered that turn.
-    if draft.record.status in WAITING:
-        draft.end_turn("task")
-
-
-def _make_own_message(draft: DecisionDraft) -> JsonObject:
-    """What holds our parts where the peer's status has no message, as when it asks in an artifact.
-
-    Shown again, a pause has the same id: history keeps a message once.
-    """
-    pauses = draft.record.occurrences.values()
-    message_id = derive_id("msg", shard_of(draft.facade), "asked", draft.facade, *pauses)
-    return make_message(message_id, draft.facade, draft.context.context_id, [])
-
-
-def _said(draft: DecisionDraft, frame: JsonObject, state: str, native: JsonObject) -> RunStatus:
-    holder = object_at(frame, "task") or object_at(frame, "statusUpdate")
-    text, message_id = read_said(holder)
-    words = read_words(holder)
-    run = draft.record.run
-    remote = text_at(native, "id")
-    return RunStatus(
-        native_status=state,
-        text=text,
-        message_id=message_id,
-        phase=words.phase,
-        title=words.title,
-        detail=words.detail,
-        checkpoints=words.checkpoints,
-        metadata=words.metadata,
-        remote_task_id=remote if run and remote and run.remote_task_id != remote else None,
-    )
-
-
-def read_said(holder: JsonObject) -> tuple[str | None, str | None]:
-    """Text and id of the message in the status of a Task or a status update."""
-    message = object_at(object_at(holder, "status"), "message")
-    text = "\n".join(filter(None, (text_at(part, "text") for part in objects_at(message, "parts"))))
-    return text[:2000] or None, text_at(message, "messageId") or None
-
-
-def _fail(
-    draft: DecisionDraft,
-    frame: JsonObject,
-    said: RunStatus,
-    before: JsonObject | None,
-    *,
-    rejected: bool,
-) -> None:
-    draft.close_actions("peer_terminal")
-    draft.add([Fact(tasks.scope_of(draft.record, draft.step_id), said)])
-    state = said.native_status
-    failure = ErrorDetail(
-        code="rejected" if rejected else "peer_failed",
-        category=ErrorCategory.PEER,
-        message=said.text or f"the agent ended the task with {state}",
-        source=draft.context.peer,
-        native=state,
-    )
-    ended = RunEnd(failure, native=state, rejected=rejected, frame=frame, before=before)
-    end_run(draft, ended)
-
-
-def _end_cancelled(draft: DecisionDraft, frame: JsonObject, said: RunStatus, source: str) -> None:
-    """The stop is known. A peer that completed in the race keeps its word in ``native_status``, and its artifacts."""
-    draft.close_actions("task_cancelled" if source == "user" else "peer_terminal")
-    draft.add([Fact(tasks.scope_of(draft.record, draft.step_id), said)])
-    record, state = draft.record, said.native_status
-    by_us = record.cancel_requested_by is not None
-    failure = ErrorDetail(
-        "cancelled", ErrorCategory.CALLER if by_us else ErrorCategory.PEER, "stopped"
-    )
-    draft.add(draft.tell(FailRun(Status.CANCELLED, failure, state)))
-    cancelled = TaskCancelled(
-        actor=record.cancel_requested_by or draft.context.peer,
-        source=record.cancel_source or ("user" if source == "user" else "peer"),
-        native_status=state,
-    )
-    draft.add_shown(draft.tell(ConfirmCancel(cancelled)), show_state(frame, CANCELED))
-    draft.context.content = fold(draft.context.content, show_state(frame, CANCELED))
-    draft.end_turn("task")
-
-
 def _wrap_message(draft: DecisionDraft, message: JsonObject) -> TaskReply:
     """A bare Message as a task that it completes: its parts are the artifact, itself the last word (LT-8)."""
     at = format_ms(draft.decision.now_ms)
@@ -546,7 +381,7 @@ def _observe_message(draft: DecisionDraft, message: JsonObject) -> None:
         )
         folded = fold(context.content, frame)
         context.content = folded
-        text = _said(draft, frame, text_at(status, "state"), {})
+        text = read_status(draft, frame, text_at(status, "state"), {})
         said = RunStatus(text=text.text, message_id=text.message_id)
         draft.add_shown([Fact(tasks.scope_of(record, draft.step_id), said)], frame)
         return
