@@ -180,12 +180,14 @@ def explain(
             if status != HTTPStatus.TOO_MANY_REQUESTS:
                 return told
             return replace(told, hit=_hit(name, "peer", wait_s, str(status)))
-        case RefusedByPeer(code=code, message=text, details=details):
+        case RefusedByPeer():
+            said = context.redaction.clean_refusal(outcome)
             ids = make_relabel(record.task_id, context.context_id, list_ids(context, record))
             own = [str(message.get("messageId")) for message in context.accepted]
-            bare = outcome.http_status if outcome.is_bare else None
-            refused = make_refusal(name, NativeError(code, text, details, bare), ids, own)
-            told = _record(refused, ErrorCategory.PEER, name, str(code))
+            bare = said.http_status if said.is_bare else None
+            native = NativeError(said.code, said.message, said.details, bare)
+            refused = make_refusal(name, native, ids, own)
+            told = _record(refused, ErrorCategory.PEER, name, str(said.code))
             failure = replace(told.failure, http_status=bare, details=refused.given or None)
             return replace(told, failure=failure)
         case Unreached(reason=reason, retry_after_s=wait_s, why="limit"):

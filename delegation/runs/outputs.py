@@ -1,7 +1,7 @@
 """Outputs of agents: redaction before anything is stored, and copies of files that are named by address (EXT-10).
 
-Redaction looks at texts, names, descriptions, file names, data and metadata; not at bytes, nor at ids. What is split
-over two chunks of a stream is two texts, and a pattern is found in neither.
+Redaction looks at texts, names, descriptions, file names, data, metadata and errors; not at bytes, nor at ids. What is
+split over two chunks of a stream is two texts, and a pattern is found in neither.
 
 Agents write the addresses of files, so each one is screened like that of a webhook: by the allow-list, and again at the
 moment of the connection. A redirect leads to an address that is judged anew. No cookie, no credential and no proxy go
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse
     from aiohttp.abc import AbstractResolver
 
+    from passerelle.core.peer import RefusedByPeer
     from passerelle.core.ports.blobs import Uploads
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.webhooks.addresses import Address
@@ -64,6 +65,16 @@ class Redaction:
         if not self._rules:
             return answer
         return {name: self._clean(value, name, is_free=False) for name, value in answer.items()}
+
+    def clean_refusal(self, refused: RefusedByPeer) -> RefusedByPeer:
+        """The same error of an agent without what the patterns match in its words."""
+        if not self._rules:
+            return refused
+        details = tuple(
+            {name: self._clean(value, name, is_free=True) for name, value in one.items()}
+            for one in refused.details
+        )
+        return replace(refused, message=self._replace(refused.message), details=details)
 
     def clean_file(self, content: bytes, media_type: str) -> bytes:
         """A file without what the patterns match, if it is a text."""

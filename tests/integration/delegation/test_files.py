@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import AsyncGenerator
-from typing import cast
+from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
 from passerelle.core.commands import GetOutput, GetTaskModel, TurnAccepted
-from passerelle.core.errors import NotFound, UnsupportedOperation
+from passerelle.core.errors import NotFound, PasserelleError, UnsupportedOperation
 from passerelle.core.events import Event
 from passerelle.core.facts import Ref
 from passerelle.core.ids import shard_of
@@ -28,6 +28,9 @@ from passerelle.gateway.settings.section import OutputSettings, read_output_term
 from tests.support.file_server import File, FileServer
 from tests.support.house import ADA, BOB, House
 from tests.support.scripted_tasks import Script, Turn
+
+if TYPE_CHECKING:
+    from passerelle.core.commands import WaitMode
 
 pytestmark = pytest.mark.anyio
 
@@ -285,6 +288,56 @@ async def test_pattern_is_taken_out_before_anything_is_stored(
     output = await read(house, accepted, copy.blob or "")
     assert base64.b64decode(str(output["content"])) == b"the key is [redacted: aws-key]"
     assert house.peer.texts == ["go"]
+
+
+SECRET: Final = "project nightfall"
+
+
+async def refuse_at_once(turn: Turn) -> None:
+    await turn.refuse(-32602, f"not a word about {SECRET} here")
+
+
+async def break_off(turn: Turn) -> None:
+    await turn.status("WORKING", "on it")
+    await turn.refuse(-32603, f"not a word about {SECRET} here")
+
+
+async def write_nonsense(turn: Turn) -> None:
+    await turn.tell({"surprise": SECRET, SECRET: [SECRET]})
+
+
+async def ask_and_refuse(turn: Turn) -> None:
+    if turn.task is not None:
+        await turn.refuse(-32602, f"not a word about {SECRET} here")
+        return
+    await turn.status("INPUT_REQUIRED", "Which key?")
+
+
+@pytest.mark.requirement("ENV-11", "A2A-12")
+@pytest.mark.parametrize("wait", ["unary", "stream"])
+@pytest.mark.parametrize("work", [refuse_at_once, break_off, write_nonsense, ask_and_refuse])
+async def test_pattern_is_taken_out_of_what_an_agent_says_when_it_refuses(
+    house: House, shelf: FileServer, wait: WaitMode, work: Script
+) -> None:
+    allow(house, shelf, redact=[{"name": "project", "pattern": "project [a-z]+"}])
+    house.peer.next(work, work)
+    accepted = last = await house.send("go", wait=wait)
+    told: list[object] = []
+    if work is ask_and_refuse:
+        await house.until(accepted, Status.WAITING_INPUT)
+        last = await house.send("this one", wait=wait, task=accepted.facade)
+    try:
+        told.append(await house.hear(last))
+    except PasserelleError as refused:
+        told += [refused.message, refused.details]
+    if work is not ask_and_refuse:
+        await house.until(accepted, Status.FAILED)
+    told.append(await house.record(accepted))
+    entries = await house.entries(accepted.session_id)
+    assert SECRET not in str(told)
+    assert SECRET not in str(entries)
+    if work is not write_nonsense:
+        assert "not a word about [redacted: project] here" in str(entries)
 
 
 async def test_terms_that_are_none_are_refused() -> None:
