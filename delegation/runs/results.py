@@ -227,12 +227,14 @@ async def _ask(active: ActiveRun, result: JsonObject) -> bool:
     given: JsonObject = {**name_task(record), "answer": result}
     rules = consulting.find_rules()
     heard = await consulting.hooks.hear("before_deliver", rules, given)
+    against = next((one for one in heard.said if one.verdict in {"deny", "ask"}), None)
+    # What is stored can be read by those whom the answer is kept from.
+    notes = (heard if against is None else heard.without_content()).notes
 
     def note(draft: DecisionDraft) -> None:
-        draft.add(write_notes(draft.spill, tasks.scope_of(draft.record), heard.notes))
+        draft.add(write_notes(draft.spill, tasks.scope_of(draft.record), notes))
 
     await active.append(note)
-    against = next((one for one in heard.said if one.verdict in {"deny", "ask"}), None)
     if against is None:
         return True
     reason = f"the answer is withheld: {against.reason}"

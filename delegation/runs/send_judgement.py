@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from passerelle.a2a_mapping.inbound import ROLE_USER
-from passerelle.core.payloads.governance import HookCompleted
-from passerelle.core.wire.record import change
 from passerelle.permission_bridge.cases import InboundCall, OutboundDelegation, describe_case
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.permission_bridge.recorded_cases import state_case
-from passerelle.runtime.records.blob_overflow import Note
 from passerelle.runtime.records.message_summary import read_text
 from passerelle.runtime.records.references import NOTHING
 
@@ -106,7 +103,7 @@ async def judge_send(
         "before_delegate", rules, {**given, "message": message}, stored
     )
     if is_withheld:
-        heard = replace(heard, notes=tuple(map(_withhold, heard.notes)))
+        heard = heard.without_content()
     sent = message if heard.message is None else _adopt(heard.message, message)
     opinions = await consulting.hooks.classify(rules, {**given, "message": sent})
     facts = PolicyFacts(evaluation_id, is_configured=True, heard=(*heard.said, *opinions))
@@ -120,12 +117,6 @@ async def judge_send(
     if is_withheld:
         found = [replace(one, case=None) for one in found]
     return JudgedSend(tuple(found), heard, sent)
-
-
-def _withhold(note: Note) -> Note:
-    """A note of what a hook said, without what it was given and what it made of that."""
-    said = note.payload
-    return Note(change(said, updated_digest=None) if isinstance(said, HookCompleted) else said)
 
 
 def _evaluate(case: Case, facts: PolicyFacts, now_ms: int, rules: Policy) -> Evaluation:

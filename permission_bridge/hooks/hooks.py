@@ -1,14 +1,14 @@
 """Hooks at their points: each is called, its answer becomes a word in the policy's chain, and all of it facts (PRS-4).
 
 A hook has a say and nothing else: it is handed no way to an agent and none to the store. What it was given and what it
-made of that stand behind references of its facts; a message that stands in the stream, and that it has left as it was,
-is not stored again. Hooks of one point are asked in the order of the file, and each is given the message as the one
-before has left it.
+made of that stand behind references of its facts. A message that stands in the stream, and that it has left as it was,
+is not stored again; nothing is kept of a credential, and nothing of an answer that is withheld. Hooks of one point are
+asked in the order of the file, and each is given the message as the one before has left it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -19,6 +19,7 @@ from passerelle.core.facts import ErrorCategory, ErrorDetail
 from passerelle.core.payloads.governance import HookCompleted, HookFailed, HookStarted
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.wire.canonical import digest
+from passerelle.core.wire.record import change
 from passerelle.permission_bridge.hooks.caller import HookAnswer
 from passerelle.permission_bridge.policy import Said
 from passerelle.runtime.records.blob_overflow import Note
@@ -45,6 +46,10 @@ class HookResults:
     said: tuple[Said, ...] = ()
     notes: tuple[Note, ...] = ()
     message: JsonObject | None = None
+
+    def without_content(self) -> HookResults:
+        """The same with notes that say who was asked and what came of it, and nothing of what it was about."""
+        return replace(self, notes=tuple(map(_leave_out, self.notes)))
 
 
 UNHEARD: Final = HookResults()
@@ -113,6 +118,11 @@ class Hooks:
         if isinstance(answer, ErrorDetail):
             return _fail(point, terms, answer, ms, HookResults(heard.said, notes, heard.message))
         return _take(point, terms, answer, ms, HookResults(heard.said, notes, heard.message))
+
+
+def _leave_out(note: Note) -> Note:
+    said = note.payload
+    return Note(change(said, updated_digest=None) if isinstance(said, HookCompleted) else said)
 
 
 def _check(point: HookPoint, terms: HookTerms, answer: HookAnswer) -> HookAnswer | ErrorDetail:

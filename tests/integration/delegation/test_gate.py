@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.commands import GetAction, GetTaskModel
+from passerelle.core.commands import GetAction, GetOutput, GetTaskModel
 from passerelle.core.errors import Forbidden
 from passerelle.core.payloads.approval import ActionRequired, PermissionEvaluated
 from passerelle.core.payloads.governance import HookCompleted, HookFailed, HookStarted
@@ -28,7 +29,9 @@ from tests.support.house import ADA
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from passerelle.core.commands import TurnAccepted
+    from pathlib import Path
+
+    from passerelle.core.commands import TurnAccepted, WaitMode
     from passerelle.core.decision import Decision
     from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.rules import Policy
@@ -45,6 +48,7 @@ THINKING: Final[list[asyncio.Event]] = []
 """Set once a hook is asked, and what it waits for."""
 COMMANDS: Final[frozenset[About]] = frozenset({"commands"})
 HERE: Final = "tests.integration.delegation.test_gate"
+SECRET: Final = "the number of the safe"
 
 
 def hook(name: str, on_error: str = "closed", **terms: object) -> Policy:
@@ -80,6 +84,11 @@ async def sleep(_given: JsonObject) -> None:
 
 def fall(_given: JsonObject) -> None:
     raise ValueError("secret")
+
+
+async def tell_secret(turn: Turn) -> None:
+    await turn.artifact(SECRET)
+    await turn.status("COMPLETED", SECRET)
 
 
 def withhold(given: JsonObject) -> JsonObject:
@@ -338,15 +347,39 @@ async def test_hook_that_allows_outweighs_no_rule_that_asks(house: House) -> Non
 
 
 @pytest.mark.requirement("EXT-3", "PRS-4")
-async def test_answer_that_a_hook_withholds_is_stored_nowhere(house: House) -> None:
-    house.rules = hook("withhold", points=frozenset({"before_deliver"}))
-    accepted = await house.send("hello")
+@pytest.mark.parametrize("wait", ["unary", "stream"])
+@pytest.mark.parametrize(("name", "verdict"), [("withhold", "deny"), ("fall", "")])
+async def test_answer_that_a_hook_withholds_is_stored_nowhere(
+    house: House, tmp_path: Path, wait: WaitMode, name: str, verdict: str
+) -> None:
+    house.rules = hook(name, points=frozenset({"before_deliver"}))
+    house.peer.next(tell_secret)
+    accepted = await house.send("hello", wait=wait)
     record = await house.until(accepted, Status.FAILED)
     assert record.last_error is not None
     assert (record.last_error.code, record.artifacts) == ("withheld", ())
-    [completed] = await list_types(house, accepted, HookCompleted)
-    assert isinstance(completed, HookCompleted)
-    assert (completed.point, completed.verdict) == ("before_deliver", "deny")
+    said = [*await list_types(house, accepted, HookCompleted)]
+    assert [one.verdict for one in said if isinstance(one, HookCompleted)] == [verdict] * bool(
+        verdict
+    )
+    assert "hook.started" in await house.types(accepted)
+    blobs = [one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()]
+    assert SECRET not in str([await house.entries(accepted.session_id), record, blobs])
+
+
+async def test_answer_that_a_hook_lets_through_can_be_read_as_the_hook_was_given_it(
+    house: House,
+) -> None:
+    house.rules = hook("allow", points=frozenset({"before_deliver"}))
+    house.peer.next(tell_secret)
+    accepted = await house.send("hello")
+    await house.until(accepted, Status.COMPLETED)
+    started = [one.fact for one in await house.events(accepted) if one.type == "hook.started"]
+    assert started
+    for fact in started:
+        blob = fact.refs["input"].blob or ""
+        read = await house.service.read(ADA, GetOutput(accepted.task_id, blob, 0, 4_000))
+        assert SECRET in base64.b64decode(str(read["content"])).decode()
 
 
 async def test_answer_that_a_hook_lets_through_is_asked_about_once(house: House) -> None:
