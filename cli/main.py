@@ -47,6 +47,7 @@ def main() -> NoReturn:
     write_any_text()
     try:
         status = int(app(standalone_mode=False) or ExitStatus.DONE)
+        sys.stdout.flush()
     except PasserelleError as error:
         _complain(str(error), *find_hints(error), *_name_winner(error))
         status = find_exit_status(error)
@@ -70,8 +71,13 @@ def main() -> NoReturn:
 
 def _explain(error: OSError) -> ExitStatus:
     """No file is written here but by commands that say so themselves; what is left is what was printed."""
-    if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+    if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EPIPE}:
         return _own_up(error)
+    # What is still held of it would be written at the end of the process, and fail once more.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if error.errno == errno.EPIPE:
+        # Nobody reads it any more. Typer ends a command so that finds out by itself.
+        return ExitStatus.REMOTE
     _complain(f"what was printed could not be written: {os.strerror(error.errno)}")
     return ExitStatus.CALLER
 

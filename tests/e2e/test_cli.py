@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import IO, Final
 
 import pytest
 import typer.main
@@ -359,19 +359,35 @@ def test_letters_that_the_terminal_does_not_have_are_escaped(tmp_path: Path) -> 
     assert "caf\\xe9.yaml: cannot be read" in done.stderr
 
 
-def test_output_for_which_there_is_no_room_is_no_fault(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_for_which_there_is_no_room_is_no_fault(tmp_path: Path, unbuffered: str) -> None:
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            (sys.executable, "-m", "passerelle", "version"),
-            cwd=tmp_path,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        done = print_to(full, tmp_path, unbuffered)
     said = "what was printed could not be written: No space left on device"
     assert (done.returncode, done.stderr) == (2, f"passerelle: error: {said}\n")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_nobody_reads_any_more_is_no_fault(tmp_path: Path, unbuffered: str) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    with open(writes, "wb") as pipe:  # noqa: PTH123  a descriptor has no path
+        done = print_to(pipe, tmp_path, unbuffered)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def print_to(file: IO[bytes], folder: Path, unbuffered: str) -> subprocess.CompletedProcess[str]:
+    """``passerelle version`` with what it prints in a file; without ``unbuffered`` it is written at the end."""
+    return subprocess.run(
+        (sys.executable, "-m", "passerelle", "version"),
+        cwd=folder,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        stdout=file,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
 
 def test_serve_names_the_unknown_key_of_the_file_in_its_folder(tmp_path: Path) -> None:
