@@ -15,8 +15,9 @@ import pytest
 
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.times import parse_ms
 from passerelle.delegation.verification.walk import verify_store
-from passerelle.runtime.common.clock import SystemIds
+from passerelle.runtime.common.clock import SystemClock, SystemIds
 from passerelle.runtime.common.sealer import make_sealer, read_keys
 from passerelle.runtime.common.secret import Secret
 from passerelle.store.store import Store, StoreSettings
@@ -33,6 +34,8 @@ __all__ = ["engine_server", "started_legs"]
 pytestmark = pytest.mark.anyio
 AWAY = "http://127.0.0.1:9"
 LATER_MS = 1 << 45
+TOTAL_MS = 1_800_000
+"""What an agent has for a task where nothing is configured."""
 
 
 @pytest.fixture(params=["lived", *STORES])
@@ -60,10 +63,11 @@ async def read_everything(at: Instance, who: str) -> dict[str, str]:
 
 
 async def await_lost(at: Instance) -> None:
-    """Until every task of an old store has ended, or waits for an answer while its agent is away and asked at times.
+    """Until every task of an old store has ended: while its agent is away one that waits is over its time at last.
 
-    The lists of questions say the same by then: one that was open expires, or is closed with its task, whichever comes
-    first; and the answer of one that expired has been given up.
+    One of a store that has just been made still has time, and is asked about at times. The lists of questions say the
+    same by then: one that was open expires, or is closed with its task, whichever comes first; and the answer of one
+    that expired has been given up.
     """
 
     async def is_settled() -> bool:
@@ -73,13 +77,19 @@ async def await_lost(at: Instance) -> None:
         asked = await at.http.get("/v1/approvals", headers=bearer("ada"))
         pending = asked.json()["pending"]
         closed = await at.http.get("/v1/approvals?state=closed", headers=bearer("ada"))
-        told = [one["returnState"] != "owed" for one in closed.json()["closed"]]
-        if len(pending) != len(waiting) or len(pending) + len(told) != QUESTIONS or not all(told):
+        given_up = [one["returnState"] != "owed" for one in closed.json()["closed"]]
+        if (
+            len(pending) != len(waiting)
+            or len(pending) + len(given_up) != QUESTIONS
+            or not all(given_up)
+        ):
             return False
         for task in waiting:
             shown = await at.http.get(f"/v1/tasks/{task['id']}", headers=bearer("ada"))
-            run = shown.json()["attempts"][-1]
-            if (run["status"], run["deliveryMechanism"]) != ("lost", "polling"):
+            told = shown.json()
+            run, made_ms = told["attempts"][-1], parse_ms(told["createdAt"])
+            is_asked = (run["status"], run["deliveryMechanism"]) == ("lost", "polling")
+            if not is_asked or SystemClock().now_ms() - made_ms > TOTAL_MS:
                 return False
         return True
 
