@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from passerelle.a2a_mapping.members import object_at
+from passerelle.a2a_mapping.inbound import ROLE_USER
+from passerelle.a2a_mapping.members import object_at, objects_at
 from passerelle.core.errors import InvalidInput, StoreUnavailable, TooLarge, UnsupportedOperation
 from passerelle.core.facts import ErrorCategory, ErrorDetail
 from passerelle.core.payloads.run import ModelFailed, RunStatus
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from passerelle.core.peer import PeerOutcome
-    from passerelle.core.wire.json import JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
 
 
@@ -216,9 +217,9 @@ async def let_through(active: ActiveRun, results: list[JsonObject]) -> list[Json
         if active.run.has_ended():
             break
         brought = _digest_brought(result)
-        if brought is None or brought in active.let_through or await _ask(active, result):
+        if brought <= active.let_through or await _ask(active, result):
             passed.append(result)
-            active.let_through |= {brought} if brought else frozenset()
+            active.let_through |= brought
     return [] if active.run.has_ended() else passed
 
 
@@ -257,18 +258,24 @@ def name_task(record: TaskRecord) -> JsonObject:
     }
 
 
-def _digest_brought(result: JsonObject) -> str | None:
-    """What an answer brings, so that it is asked about once however often it is seen; None where it brings nothing."""
+def _digest_brought(result: JsonObject) -> frozenset[str]:
+    """All that an answer brings, piece by piece, so that each is asked about once however often it is seen."""
     task, update = object_at(result, "task"), object_at(result, "statusUpdate")
-    brought: JsonObject = {
-        "message": result.get("message"),
-        "artifact": object_at(result, "artifactUpdate").get("artifact"),
-        "artifacts": task.get("artifacts"),
-        "said": object_at(task or update, "status").get("message"),
-    }
-    if not any(brought.values()):
-        return None
+    chunk = object_at(result, "artifactUpdate")
+    pieces: list[Json] = [
+        result.get("message"),
+        chunk.get("artifact"),
+        *(holder.get("metadata") for holder in (task, update, chunk)),
+        object_at(task or update, "status").get("message"),
+        *objects_at(task, "artifacts"),
+        *(one for one in objects_at(task, "history") if one.get("role") != ROLE_USER),
+    ]
+    return frozenset(_digest(one) for one in pieces if one)
+
+
+def _digest(piece: Json) -> str:
     try:
-        return digest(brought)
+        return digest(piece)
     except InvalidInput:
-        return ""
+        # Numbers that have no canonical form: told apart by how they are written.
+        return repr(piece)

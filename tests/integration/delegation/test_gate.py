@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
     from passerelle.core.commands import TurnAccepted, WaitMode
     from passerelle.core.decision import Decision
-    from passerelle.core.wire.json import JsonObject
+    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.permission_bridge.rules import Policy
     from tests.support.house import House
-    from tests.support.scripted_tasks import Turn
+    from tests.support.scripted_tasks import Script, Turn
 
 pytestmark = pytest.mark.anyio
 
@@ -89,6 +89,10 @@ def fall(_given: JsonObject) -> None:
 async def tell_secret(turn: Turn) -> None:
     await turn.artifact(SECRET)
     await turn.status("COMPLETED", SECRET)
+
+
+def keep_secret(given: JsonObject) -> JsonObject:
+    return {"verdict": "deny"} if SECRET in str(given["answer"]) else {"verdict": "allow"}
 
 
 def withhold(given: JsonObject) -> JsonObject:
@@ -363,6 +367,78 @@ async def test_answer_that_a_hook_withholds_is_stored_nowhere(
         verdict
     )
     assert "hook.started" in await house.types(accepted)
+    blobs = [one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()]
+    assert SECRET not in str([await house.entries(accepted.session_id), record, blobs])
+
+
+def bring(**members: Json) -> Script:
+    """An agent that works and is done, and says something in one member of its task alone."""
+
+    async def work(turn: Turn) -> None:
+        task = await turn.open()
+        task.record.update(members)
+        await turn.status("COMPLETED")
+
+    return work
+
+
+async def tell_by_update(turn: Turn) -> None:
+    task = await turn.open()
+    status: JsonObject = {"state": "TASK_STATE_WORKING"}
+    await turn.tell(
+        {
+            "statusUpdate": {
+                "taskId": task.id,
+                "contextId": turn.context_id,
+                "status": status,
+                "metadata": {"note": SECRET},
+            }
+        }
+    )
+    await turn.status("COMPLETED")
+
+
+async def tell_by_artifact(turn: Turn) -> None:
+    task = await turn.open()
+    await turn.tell(
+        {
+            "artifactUpdate": {
+                "taskId": task.id,
+                "contextId": turn.context_id,
+                "artifact": {"artifactId": "a", "parts": [{"text": "fine"}]},
+                "lastChunk": True,
+                "metadata": {"note": SECRET},
+            }
+        }
+    )
+    await turn.status("COMPLETED")
+
+
+SAID: Final[JsonObject] = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": SECRET}]}
+
+
+@pytest.mark.requirement("EXT-3", "PRS-4")
+@pytest.mark.parametrize(
+    ("work", "wait"),
+    [
+        (bring(metadata={"note": SECRET}), "unary"),
+        (bring(history=[SAID]), "unary"),
+        (tell_by_update, "stream"),
+        (tell_by_artifact, "stream"),
+        (tell_secret, "unary"),
+        (tell_secret, "stream"),
+    ],
+    ids=["metadata", "history", "update", "artifact", "unary", "stream"],
+)
+async def test_hook_is_asked_whatever_member_an_answer_stands_in(
+    house: House, tmp_path: Path, work: Script, wait: WaitMode
+) -> None:
+    house.rules = hook("keep_secret", points=frozenset({"before_deliver"}))
+    house.peer.next(work)
+    accepted = await house.send("hello", wait=wait)
+    record = await house.until(accepted, Status.FAILED)
+    assert record.last_error is not None
+    assert record.last_error.code == "withheld"
     blobs = [one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()]
     assert SECRET not in str([await house.entries(accepted.session_id), record, blobs])
 
