@@ -24,6 +24,7 @@ from passerelle.delegation.runs.turns import hold_for_ever
 from passerelle.gateway.capabilities import describe_capabilities
 from passerelle.permission_bridge.answers.actions import Actions
 from passerelle.permission_bridge.answers.grants import Granting
+from passerelle.permission_bridge.answers.words import WordsPolicy
 from passerelle.permission_bridge.devices.assurance import Assurance, Demand
 from passerelle.permission_bridge.devices.device_lists import DeviceLists
 from passerelle.permission_bridge.devices.pairing import Entrance
@@ -174,15 +175,19 @@ def make_core_services(deps: Dependencies, sealer: Sealer | None) -> CoreService
     contents = Contents(store.log, store.blobs, withholding)
     ownership = Ownership(writes, arrivals)
     references, lists = References(ownership, contents), DeviceLists(writes)
+    dispatch = _make_dispatch(deps, writes, contents, references)
+    words = WordsPolicy(
+        writes, store.blobs, dispatch.consulting, lambda agent: deps.find_terms(agent).tags
+    )
     return CoreServices(
         deps=deps,
         writes=writes,
         contents=contents,
         ownership=ownership,
         references=references,
-        dispatch=_make_dispatch(deps, writes, contents, references),
+        dispatch=dispatch,
         lists=lists,
-        actions=Actions(writes, _make_assurance(deps, lists), Refusals(writes), arrivals),
+        actions=Actions(writes, _make_assurance(deps, lists), Refusals(writes), arrivals, words),
         arrivals=arrivals,
     )
 

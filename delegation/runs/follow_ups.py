@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.dialects.presentation import read_decision
 from passerelle.a2a_mapping.extensions import NAMED
@@ -21,13 +21,11 @@ from passerelle.core.batch import EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.commands import RespondAction, TurnAccepted
 from passerelle.core.errors import (
     CallerError,
-    Forbidden,
     IdempotencyConflict,
     InvalidInput,
     UnsupportedOperation,
     WriteConflict,
 )
-from passerelle.core.events import Fact
 from passerelle.core.ids import parse_facade
 from passerelle.core.task.machine import scope_of
 from passerelle.core.task.record import TaskRecord
@@ -47,11 +45,16 @@ from passerelle.delegation.runs.follow_up_facts import (
     takes_message,
 )
 from passerelle.delegation.runs.remarks import advise, explain_kept, remark
-from passerelle.delegation.runs.send_judgement import SendCase, judge_send
 from passerelle.permission_bridge.answers.actions import Beside
 from passerelle.permission_bridge.answers.native_answers import find_decisions
+from passerelle.permission_bridge.send_judgement import (
+    SendCase,
+    check_judgement,
+    judge_send,
+    note_judgement,
+)
 from passerelle.runtime.common.carried import EXTENSIONS
-from passerelle.runtime.records.blob_overflow import BlobOverflow, write_notes
+from passerelle.runtime.records.blob_overflow import BlobOverflow
 from passerelle.runtime.records.idempotency import TurnReceipt
 from passerelle.runtime.records.message_summary import digest_request, read_input, submit
 from passerelle.runtime.records.ownership import NOTHING_KNOWN
@@ -70,13 +73,10 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.inputs import Inputs
-    from passerelle.delegation.runs.send_judgement import JudgedSend
     from passerelle.permission_bridge.answers.actions import Actions
     from passerelle.permission_bridge.answers.native_answers import Decided
     from passerelle.runtime.records.ownership import Ownership
     from passerelle.runtime.records.writes import WriteRefusal, Writes
-
-_NOTE_MS: Final = 600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,17 +220,10 @@ class FollowUps:
             lambda name: self.writes.ids.mint(name, shard),
             is_withheld=is_withheld,
         )
-        found = judged.strictest
-        if found.decision == "allow" and not judged.heard.notes:
+        if judged.strictest.decision == "allow" and not judged.heard.notes:
             return message
-        await self._note(message, judged)
-        if found.decision != "allow":
-            denied = found.decision == "deny"
-            how = "policy forbids it" if denied else "it has to be allowed first"
-            raise Forbidden(
-                f"the message is not sent: {how}: {found.reason}",
-                why="policy" if denied else "approval_required",
-            )
+        await note_judgement(self.writes, self.blobs, send.scope, judged)
+        check_judgement(judged)
         if judged.heard.message is None:
             return message
         # What goes along stands in it as whoever changed it has left it.
@@ -239,20 +232,6 @@ class FollowUps:
         if MEMBER in changed:
             changed = {**changed, MEMBER: [*kept]}
         return replace(message, command=replace(message.command, message=changed))
-
-    async def _note(self, message: FollowUp, judged: JudgedSend) -> None:
-        spill, scope = BlobOverflow(), scope_of(message.record)
-        facts = write_notes(spill, scope, judged.heard.notes)
-        facts += [Fact(scope, one.to_payload()) for one in judged.evaluations]
-        for blob in spill.blobs:
-            await self.blobs.put(message.task.shard, blob)
-        key = self.writes.ids.mint("note", message.task.shard)
-
-        def body(decision: Decision) -> AppendOptions:
-            decision.add(facts)
-            return AppendOptions(idem=IdempotencyRow(key, key, b"", _NOTE_MS))
-
-        await self.writes.decide(message.record.session_id, [], body)
 
     async def _find_repeat(self, message: FollowUp) -> TurnAccepted | None:
         if message.idem is None:

@@ -43,7 +43,6 @@ from passerelle.delegation.runs.choices import resolve_names
 from passerelle.delegation.runs.draft import find_action
 from passerelle.delegation.runs.finish import allow_send, refuse_send, show_own
 from passerelle.delegation.runs.own_questions import await_closing, make_asking
-from passerelle.delegation.runs.send_judgement import SendCase, judge_send
 from passerelle.delegation.runs.templates import read_passed
 from passerelle.permission_bridge.answers.action_rows import open_rows
 from passerelle.permission_bridge.delegations import (
@@ -52,6 +51,7 @@ from passerelle.permission_bridge.delegations import (
     make_delegation_request,
 )
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
+from passerelle.permission_bridge.send_judgement import SendCase, judge_send
 from passerelle.runtime.records.blob_overflow import keep_subject, write_notes
 from passerelle.runtime.records.references import NOTHING
 
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.draft import DecisionDraft
-    from passerelle.delegation.runs.send_judgement import JudgedSend
+    from passerelle.permission_bridge.send_judgement import JudgedSend
     from passerelle.runtime.records.references import Referred
 
 FIRST_REVISION: Final = 1

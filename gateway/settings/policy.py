@@ -179,8 +179,9 @@ class HookSettings(Section):
     name: Name
     points: tuple[HookPoint, ...] = Field(
         min_length=1,
-        description="`before_delegate`: before a message is sent to an agent; `on_permission_request`: before an "
-        "approval request is opened; `before_deliver`: before an answer is stored; `on_stop`: after a task has ended.",
+        description="`before_delegate`: before a message, or an answer in words, is sent to an agent; "
+        "`on_permission_request`: before an approval request is opened; `before_deliver`: before an answer is "
+        "stored; `on_stop`: after a task has ended.",
     )
     url: WebUrl | None = None
     call: str | None = Field(

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.answers.native_answers import Decided
+    from passerelle.permission_bridge.answers.words import WordsPolicy
     from passerelle.permission_bridge.devices.assurance import Assurance
     from passerelle.runtime.records.inbox_arrivals import InboxArrivals
     from passerelle.runtime.records.writes import Writes
@@ -73,6 +74,7 @@ class Actions:
     assurance: Assurance
     refusals: Refusals
     arrivals: InboxArrivals
+    words: WordsPolicy
 
     async def respond(
         self, principal: Principal, command: RespondAction
@@ -100,6 +102,7 @@ class Actions:
             raise NotFound("action", command.action_id)
         assured = await self.assurance.judge(principal, command, before, devices)
         answer = replace(_make_answer(assured, command, None), is_host=True)
+        await self._judge_words(before, answer)
         outcome = await self.close(command.action_id, answer, held=held)
         if not isinstance(outcome, Written):
             raise await self._close_late(command.action_id, outcome)
@@ -135,6 +138,8 @@ class Actions:
             if turn_id is None:
                 assured = await self.assurance.judge(principal, command, before, devices)
             answer = _make_answer(assured, command, turn_id)
+            if turn_id is None:
+                await self._judge_words(before, answer)
             outcome = await self.close(
                 command.action_id, answer, beside=beside, held=held, is_told=True
             )
@@ -166,11 +171,18 @@ class Actions:
                 answer = replace(_make_answer(assured, one.command, None), native=one.native)
                 # Asked ahead of the others, so that it is known whose refusal it is.
                 approval.decide(before, answer, self.writes.clock.now_ms())
+                await self._judge_words(before, answer)
             except RECORDED as refused:
                 await self.refusals.record(principal, before, refused)
                 raise
             answers[one.command.action_id] = answer
         return await self._close_together(answers, held, beside)
+
+    async def _judge_words(self, question: ActionRecord, answer: AnswerAction) -> None:
+        if self.words.concerns(question, answer):
+            # Nobody is asked about an answer that does not count.
+            approval.decide(question, answer, self.writes.clock.now_ms())
+            await self.words.judge(question, answer)
 
     async def _close_together(
         self, answers: Mapping[str, AnswerAction], held: Mapping[EntityRef, Held], beside: Beside

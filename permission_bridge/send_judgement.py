@@ -11,16 +11,24 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from passerelle.a2a_mapping.inbound import ROLE_USER
+from passerelle.core.batch import IdempotencyRow
+from passerelle.core.errors import Forbidden
+from passerelle.core.events import Fact
+from passerelle.core.ids import shard_of
 from passerelle.permission_bridge.cases import InboundCall, OutboundDelegation, describe_case
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.permission_bridge.recorded_cases import state_case
+from passerelle.runtime.records.blob_overflow import BlobOverflow, write_notes
 from passerelle.runtime.records.message_summary import read_text
 from passerelle.runtime.records.references import NOTHING
+from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from passerelle.core.decision import Decision
     from passerelle.core.facts import Ref, Scope
+    from passerelle.core.ports.blobs import Blobs
     from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.cases import Case
     from passerelle.permission_bridge.hooks.consultation import PolicyConsultation
@@ -28,9 +36,11 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.policy import Evaluation
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.records.references import Referred
+    from passerelle.runtime.records.writes import Writes
 
 _STRICTNESS: Final = ("allow", "ask", "deny")
 _PLACES: Final = ("contextId", "taskId")
+_NOTE_MS: Final = 600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +127,42 @@ async def judge_send(
     if is_withheld:
         found = [replace(one, case=None) for one in found]
     return JudgedSend(tuple(found), heard, sent)
+
+
+async def note_judgement(writes: Writes, blobs: Blobs, scope: Scope, judged: JudgedSend) -> None:
+    """Stores what was said to a message, in an append of its own.
+
+    Raises:
+        StoreUnavailable: nothing is known to be stored.
+    """
+    spill, shard = BlobOverflow(), shard_of(scope.session_id)
+    facts = write_notes(spill, scope, judged.heard.notes)
+    facts += [Fact(scope, one.to_payload()) for one in judged.evaluations]
+    for blob in spill.blobs:
+        await blobs.put(shard, blob)
+    key = writes.ids.mint("note", shard)
+
+    def body(decision: Decision) -> AppendOptions:
+        decision.add(facts)
+        return AppendOptions(idem=IdempotencyRow(key, key, b"", _NOTE_MS))
+
+    await writes.decide(scope.session_id, [], body)
+
+
+def check_judgement(judged: JudgedSend) -> None:
+    """Whether a further message may go.
+
+    Raises:
+        Forbidden: somebody speaks against it, or wants it asked about: it has to come as a task of its own then.
+    """
+    found = judged.strictest
+    if found.decision != "allow":
+        denied = found.decision == "deny"
+        how = "policy forbids it" if denied else "it has to be allowed first"
+        raise Forbidden(
+            f"the message is not sent: {how}: {found.reason}",
+            why="policy" if denied else "approval_required",
+        )
 
 
 def _evaluate(case: Case, facts: PolicyFacts, now_ms: int, rules: Policy) -> Evaluation:

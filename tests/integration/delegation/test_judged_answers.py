@@ -1,0 +1,139 @@
+"""What somebody says to a question goes to the agent, and is judged like any message to it, whichever way it comes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+import pytest
+
+from passerelle.core.errors import Forbidden, UnknownOption
+from passerelle.core.payloads.approval import PermissionEvaluated
+from passerelle.core.task.status import Status
+from passerelle.delegation.verification.walk import verify_store
+from passerelle.permission_bridge.hook_terms import HookTerms
+from passerelle.permission_bridge.rules import Rule, make_policy
+from tests.integration.delegation.test_policy import asks
+
+if TYPE_CHECKING:
+    from passerelle.core.commands import TurnAccepted
+    from passerelle.core.wire.json import JsonObject
+    from passerelle.permission_bridge.rules import Policy
+    from tests.support.house import House
+
+pytestmark = pytest.mark.anyio
+
+HERE: Final = "tests.integration.delegation.test_judged_answers"
+SECRET: Final = "the number of the safe"
+ASKED: Final[list[JsonObject]] = []
+
+
+def keep_secret(given: JsonObject) -> JsonObject:
+    ASKED.append(given)
+    if SECRET in str(given["message"]):
+        return {"verdict": "deny", "reason": "it stays here"}
+    return {"verdict": "allow"}
+
+
+def shout(given: JsonObject) -> JsonObject:
+    return {"message": {**cast("JsonObject", given["message"]), "parts": [{"text": "BLUE"}]}}
+
+
+def make_hook(name: str) -> Policy:
+    ASKED.clear()
+    return make_policy(
+        hooks=(HookTerms(name, frozenset({"before_delegate"}), call=f"{HERE}:{name}"),)
+    )
+
+
+async def say(house: House, accepted: TurnAccepted, view: JsonObject, way: str, text: str) -> None:
+    """The answer ``text``, by a device, as a decision in a message, or as a message in words."""
+    if way == "device":
+        await house.respond(view, option_id="reply", content={"text": text})
+    elif way == "comment":
+        await house.respond(view, option_id="yes", comment=text)
+    else:
+        form: JsonObject = {
+            "action_id": view["actionId"],
+            "rev": view["rev"],
+            "digest": view["digest"],
+            "decision_id": "dec_m",
+            "option_id": "reply",
+            "content": {"text": text},
+        }
+        part: JsonObject = {"data": {"urn:passerelle:ext:permission:1": form}}
+        message: JsonObject = {
+            "messageId": f"m-{text}",
+            "role": "ROLE_USER",
+            "parts": [part if way == "decision" else {"text": text}],
+        }
+        await house.send("", task=accepted.facade, message=message)
+
+
+async def ask(house: House, way: str) -> tuple[TurnAccepted, JsonObject]:
+    """A question of the agent."""
+    accepted, _ = await house.talk(asks("pay") if way == "comment" else "ask Which colour?")
+    return accepted, await house.question(accepted)
+
+
+@pytest.mark.requirement("EXT-3", "PRS-4")
+@pytest.mark.parametrize("way", ["device", "decision", "message", "comment"])
+async def test_a_hook_has_a_say_in_words_whichever_way_they_come(house: House, way: str) -> None:
+    accepted, view = await ask(house, way)
+    house.rules = make_hook("keep_secret")
+    with pytest.raises(Forbidden, match="it stays here"):
+        await say(house, accepted, view, way, SECRET)
+    record = await house.record(accepted)
+    assert (record.status in {Status.WAITING_INPUT, Status.WAITING_PERMISSION}) is True
+    assert record.open_actions == (view["actionId"],)
+    assert len(house.peer.messages) == 1
+    await say(house, accepted, view, way, "blue")
+    await house.until(accepted, Status.COMPLETED)
+    assert "blue" in str(house.peer.messages[1:])
+    assert SECRET not in str(house.peer.messages)
+    assert [SECRET in str(one["message"]) for one in ASKED] == [True, False]
+    judged = [one.fact.payload for one in await house.events(accepted)]
+    decisions = [one.decision for one in judged if isinstance(one, PermissionEvaluated)]
+    assert decisions[-2:] == ["deny", "allow"]
+    assert (await verify_store(house.store)).ok
+
+
+@pytest.mark.requirement("PRS-3")
+@pytest.mark.parametrize("way", ["device", "decision", "message"])
+async def test_a_rule_has_a_say_in_words_whichever_way_they_come(house: House, way: str) -> None:
+    accepted, view = await ask(house, way)
+    house.rules = make_policy((Rule("nothing-leaves", "deny", about=frozenset({"delegations"})),))
+    with pytest.raises(Forbidden, match="policy forbids it"):
+        await say(house, accepted, view, way, "blue")
+    assert len(house.peer.messages) == 1
+    assert (await house.record(accepted)).open_actions == (view["actionId"],)
+
+
+async def test_words_of_a_decision_that_a_hook_would_change_are_not_sent(house: House) -> None:
+    accepted, view = await ask(house, "device")
+    house.rules = make_hook("shout")
+    with pytest.raises(Forbidden, match="send them as a message"):
+        await say(house, accepted, view, "device", "blue")
+    assert len(house.peer.messages) == 1
+    await say(house, accepted, view, "message", "blue")
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts[1:] == ["BLUE"]
+
+
+async def test_an_option_alone_is_a_decision_and_asks_no_hook(house: House) -> None:
+    accepted, view = await ask(house, "comment")
+    house.rules = make_hook("keep_secret")
+    await house.respond(view, option_id="yes")
+    await house.until(accepted, Status.COMPLETED)
+    assert ASKED == []
+
+
+async def test_an_answer_that_does_not_count_asks_no_hook(house: House) -> None:
+    accepted, view = await ask(house, "device")
+    house.rules = make_hook("keep_secret")
+    with pytest.raises(UnknownOption):
+        await house.respond(view, option_id="none", content={"text": "blue"})
+    assert ASKED == []
+    await say(house, accepted, view, "device", "blue")
+    await house.until(accepted, Status.COMPLETED)
+    await say(house, accepted, view, "device", "blue")
+    assert len(ASKED) == 1
