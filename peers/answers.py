@@ -122,7 +122,12 @@ def read_response(status: int, retry_after: str | None, raw: bytes, request_id: 
     if isinstance(outcome, RefusedByPeer):
         wait_s = read_retry_after(retry_after)
         return replace(outcome, retry_after_s=wait_s)
-    return outcome if status == OK else read_bare_status(status, retry_after, raw)
+    return outcome if is_success(status) else read_bare_status(status, retry_after, raw)
+
+
+def is_success(status: int) -> bool:
+    """Whether the request was served: some agents say 201 of what they made, or 202 of what they have begun."""
+    return OK <= status < HTTPStatus.MULTIPLE_CHOICES
 
 
 def read_document(raw: bytes) -> PeerOutcome:

@@ -79,7 +79,7 @@ def _write_value(value: Json) -> str:
 
 def read_reply(call: PeerCall, reply: AgentReply) -> PeerOutcome:
     """The outcome of a whole response."""
-    if reply.status == answers.OK:
+    if answers.is_success(reply.status):
         return answers.read_document(reply.raw)
     return read_status_body(call.operation, reply)
 

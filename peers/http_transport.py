@@ -10,7 +10,6 @@ import asyncio
 from collections import deque
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
-from http import HTTPStatus
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -127,7 +126,8 @@ class HttpTransport:
             response.close,
         )
         try:
-            if response.status == HTTPStatus.OK and response.content_type == "text/event-stream":
+            is_stream = response.content_type == "text/event-stream"
+            if is_stream and answers.is_success(response.status):
                 async with aclosing(self._read_frames(response, call_id, room)) as frames:
                     async for frame in frames:
                         yield frame

@@ -38,6 +38,10 @@ _WRITTEN: Final[dict[tuple[str, str], tuple[Binding, Version]]] = {
     ("HTTP+JSON", "0.3"): ("HTTP+JSON", "0.3"),
     ("GRPC", "0.3"): ("GRPC", "0.3"),
 }
+_LISTED: Final = "1.0"
+"""The version of an entry of ``supportedInterfaces`` that names none: 0.3 had no such list."""
+_ADDRESSED: Final = "0.3"
+"""The version of a card that names none and has no list: the schema of 0.3 has this default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +142,11 @@ def _is_dialled(interface: Interface, reach: Reach) -> bool:
 
 
 def _list_all(card: JsonObject, reach: Reach) -> Iterator[Interface]:
-    for entry in (*objects_at(card, "supportedInterfaces"), *list_further(card)):
-        kind = text_at(entry, "protocolBinding"), text_at(entry, "protocolVersion")
+    listed = objects_at(card, "supportedInterfaces")
+    for entry in (*listed, *list_further(card)):
+        kind = text_at(entry, "protocolBinding"), text_at(entry, "protocolVersion") or _LISTED
         yield from _read(kind, text_at(entry, "url"), reach, text_at(entry, "tenant") or None)
-    older = text_at(card, "protocolVersion")
+    older = text_at(card, "protocolVersion") or ("" if listed else _ADDRESSED)
     if older and text_at(card, "url"):
         # A2A 0.3 section 5.5: no preferred transport means JSON-RPC.
         first = text_at(card, "preferredTransport") or "JSONRPC"

@@ -1,4 +1,4 @@
-"""Server-sent events, read from bytes as they come. Pure: no socket, no clock.
+"""Server-sent events, read from bytes as they come, and JSON that can be written as their data. Pure: no clock.
 
 Only the data of an event matters to A2A; names, ids and retry times are read over. The rules are those of
 the WHATWG "server-sent events" chapter: a line ends with CR, LF or CRLF, a blank line ends an event, data
@@ -11,6 +11,29 @@ from typing import Final
 
 _BOM: Final = b"\xef\xbb\xbf"
 _DATA: Final = b"data: "
+_BREAKS: Final = {b"\xc2\x85": rb"\u0085", b"\xe2\x80\xa8": rb"\u2028", b"\xe2\x80\xa9": rb"\u2029"}
+_BEGUN: Final = (b"\xe2\x80", b"\xe2", b"\xc2")
+"""What may be the start of one of these at the end of a piece."""
+
+
+def escape_breaks(json: bytes) -> bytes:
+    """The same JSON without the characters U+0085, U+2028 and U+2029, which can only stand in its strings.
+
+    They end no line of an event, but many readers split with ``str.splitlines`` (the clients of a2a-sdk among them),
+    and then find half a document. All other ends of lines are escaped by JSON itself.
+    """
+    if json.isascii():
+        return json
+    for raw, escaped in _BREAKS.items():
+        if raw in json:
+            json = json.replace(raw, escaped)
+    return json
+
+
+def hold_begun(piece: bytes) -> tuple[bytes, bytes]:
+    """A piece of JSON in two: what ``escape_breaks`` may have, and the start of a character that waits for the rest."""
+    held = next((begun for begun in _BEGUN if piece.endswith(begun)), b"")
+    return piece[: len(piece) - len(held)], held
 
 
 class SseParser:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from passerelle.core.errors import PasserelleError
+from passerelle.core.wire.sse import escape_breaks, hold_begun
 from passerelle.gateway.a2a.frame_forms import PLAIN, FrameForm
 from passerelle.gateway.a2a.reply import HOLE, veil
 from passerelle.runtime.observability.logs import explain_fault
@@ -111,7 +112,8 @@ class EventStream:
             return
         if isinstance(error, MissingContent):
             structlog.get_logger().error("a2a.stream_failed", agent=self.agent, reason=error.reason)
-        await self._write(self.binding.write_failure(veil(error, self.agent)), more=False)
+        failure = self.binding.write_failure(veil(error, self.agent))
+        await self._write(escape_breaks(failure), more=False)
 
     async def _write_frames(self, frames: list[StreamFrame]) -> None:
         """Those that are held go out together, a long one by itself."""
@@ -143,10 +145,12 @@ class EventStream:
             await self._begin()
             self._is_broken = True
             await self._send(head)
+            begun = b""
             async with aclosing(long.read()) as chunks:
                 async for chunk in chunks:
-                    await self._send(chunk)
-            await self._send(tail)
+                    piece, begun = hold_begun(begun + chunk)
+                    await self._send(escape_breaks(piece))
+            await self._send(begun + tail)
             self._is_broken = False
 
     async def _write_slowly(self, content: bytes) -> None:
@@ -159,7 +163,7 @@ class EventStream:
             self._is_broken = False
 
     def _dress(self, cursor: str, frame: bytes) -> bytes:
-        data = self.binding.wrap_event(frame)
+        data = escape_breaks(self.binding.wrap_event(frame))
         event = b"id: %b\ndata: %b\n\n" % (cursor.encode(), data)
         if self._said:
             return event

@@ -36,6 +36,7 @@ from passerelle.core.errors import (
     Unauthenticated,
 )
 from passerelle.core.wire.near import find_near
+from passerelle.core.wire.sse import escape_breaks
 from passerelle.gateway.http.stream_link import NAMELESS
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.cursor import Cursor, parse_cursor
@@ -177,7 +178,9 @@ class StreamEdge:
                 async for item in position:
                     match item:
                         case Page():
-                            yield b"".join(one.entry.data + b"\n" for one in item.entries)
+                            yield b"".join(
+                                escape_breaks(one.entry.data) + b"\n" for one in item.entries
+                            )
                         case CursorGap(why=why, top=top):
                             raise StreamGap(reader.text, why.value, str(top) if top else None)
                         case ReplayEnd():
@@ -348,7 +351,7 @@ def _write_page(page: Page) -> bytes:
 def _write(cursor: Cursor, data: bytes, event: bytes | None = None) -> bytes:
     """Stored envelopes and JSON of ours have no line feeds, so each is one line."""
     named = b"" if event is None else b"event: %b\n" % event
-    return b"%bid: %b\ndata: %b\n\n" % (named, str(cursor).encode(), data)
+    return b"%bid: %b\ndata: %b\n\n" % (named, str(cursor).encode(), escape_breaks(data))
 
 
 def _write_gap(gap: CursorGap) -> bytes:

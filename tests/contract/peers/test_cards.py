@@ -191,6 +191,14 @@ async def test_interface_of_an_allowed_origin_is_used(
     assert scripted.texts == ["hello"]
 
 
+async def test_interface_without_a_version_is_called_as_one_of_1_0(
+    scripted: ScriptedPeer, connect: Connect
+) -> None:
+    scripted.card["supportedInterfaces"] = [{"url": scripted.url, "protocolBinding": "JSONRPC"}]
+    assert isinstance(await connect().send(say("hello")), Answered)
+    assert scripted.requests[0].headers["a2a-version"] == "1.0"
+
+
 async def test_first_usable_interface_is_chosen_and_its_tenant_sent(
     scripted: ScriptedPeer, connect: Connect
 ) -> None:

@@ -432,3 +432,18 @@ async def test_closed_registry_reaches_nobody(scripted: ScriptedPeer, clients: C
     await clients.close()
     assert isinstance(await peer.send(say("hello")), Unreached)
     assert scripted.requests == []
+
+
+@pytest.mark.parametrize("status", [201, 202])
+async def test_answer_and_stream_are_read_under_any_status_of_success(
+    scripted: ScriptedPeer, connect: Connect, status: int
+) -> None:
+    peer = connect()
+    await peer.describe()
+    task = b'{"task":{"id":"t","status":{"state":"TASK_STATE_COMPLETED"}}}'
+    said = [b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (number, task) for number in (1, 2)]
+    stream = HttpAnswer(status, b"data: %b\n\n" % said[1], {"Content-Type": "text/event-stream"})
+    scripted.answer_next(HttpAnswer(status, said[0]), stream)
+    assert isinstance(await peer.send(say("hello")), Answered)
+    read = await read_all(peer.stream(say("hello")))
+    assert [type(outcome) for outcome in read] == [Answered, Closed]

@@ -19,6 +19,7 @@ from a2a.utils.errors import (
 from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.core.wire.json import JsonObject
 from tests.integration.a2a.rig import OWNER, Rig
+from tests.support.scripted_tasks import Turn
 
 pytestmark = pytest.mark.anyio
 
@@ -101,6 +102,30 @@ async def test_client_streams(rig: Rig, streaming: Client) -> None:
     assert events[-1].status_update.status.state == a2a.TaskState.TASK_STATE_COMPLETED
     with pytest.raises(UnsupportedOperationError):
         await anext(aiter(streaming.subscribe(a2a.SubscribeToTaskRequest(id=events[0].task.id))))
+
+
+async def test_client_reads_texts_with_every_separator_of_lines_from_a_stream(
+    rig: Rig, streaming: Client
+) -> None:
+    """Its reader ends a line at each of these, as ``str.splitlines`` does."""
+    text = "a\u2028b\u2029c\x85d\x0b\x0c\x1c\x1d\x1e\r\n\\\u2028e"
+
+    async def story(turn: Turn) -> None:
+        await turn.status("WORKING", text)
+        await turn.artifact(text)
+        await turn.status("COMPLETED")
+
+    rig.peer.next(story)
+    events = [event async for event in streaming.send_message(ask("hello"))]
+    texts = [
+        part.text
+        for event in events
+        for part in (
+            *event.status_update.status.message.parts,
+            *event.artifact_update.artifact.parts,
+        )
+    ]
+    assert texts == [text, text]
 
 
 async def test_client_that_reads_its_streams_to_their_end_can_answer(

@@ -67,6 +67,25 @@ async def read_after(one: Instance, stream: str, cursor: str) -> list[Answer]:
     return list(page["events"])
 
 
+async def test_each_event_is_one_line_to_readers_who_know_more_ends_of_lines(rig: Rig) -> None:
+    one = await rig.start(clients=CLIENTS)
+    text = "echo a\u2028b\u2029c\x85d"
+    sent = (await send(one, text))["task"]
+    session = await find_session(one, str(sent["id"]))
+    (packet,) = await read_all(one, f"inputs:{session}")
+    assert packet["payload"]["text"] == text
+    headers = {"Authorization": "Bearer ada-key", "Accept": "text/event-stream"}
+    epoch = packet["cursor"].partition(".")[0]
+    start = Cursor(epoch, 0, start_chain(epoch))
+    url = f"/v1/streams/inputs:{session}/events?after={start}"
+    async with one.http.stream("GET", url, headers=headers) as events:
+        async for line in events.aiter_lines():
+            if line.startswith("data: {"):
+                assert orjson.loads(line.removeprefix("data: "))["payload"]["text"] == text
+                return
+    pytest.fail("the stream has the packet")
+
+
 @pytest.mark.requirement("MK-29", "MK-34")
 async def test_inputs_are_packets_with_what_was_said_and_what_it_refers_to(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.core.wire.sse import SseParser
+from passerelle.core.wire.sse import SseParser, escape_breaks, hold_begun
 
 LIMIT = 1000
 
@@ -148,3 +149,24 @@ def test_what_was_written_line_by_line_is_read_back(events: list[list[str]]) -> 
             b"".join(b"data: " + line + newline for line in event) + newline for event in lines
         )
         assert read_whole(stream, 10_000)[0] == [b"\n".join(event) for event in lines]
+
+
+texts = st.text(
+    alphabet='a\\"é \x85\u2028\u2029\u0080\u2027\u202a\u2000\x0b\x0c\x1c\x1e\r\n💡', max_size=30
+)
+
+
+@given(st.recursive(texts, lambda inner: st.dictionaries(texts, inner, max_size=3)), st.data())
+def test_json_that_is_written_as_data_is_one_line_to_every_reader(
+    value: object, data: st.DataObject
+) -> None:
+    written = orjson.dumps(value)
+    escaped = escape_breaks(written)
+    assert orjson.loads(escaped) == value
+    assert len(escaped.decode().splitlines()) == 1
+    cuts = data.draw(st.lists(st.integers(0, len(written)), max_size=8).map(sorted))
+    pieces, begun = list[bytes](), b""
+    for start, end in zip([0, *cuts], [*cuts, len(written)], strict=True):
+        piece, begun = hold_begun(begun + written[start:end])
+        pieces.append(escape_breaks(piece))
+    assert b"".join(pieces) + begun == escaped

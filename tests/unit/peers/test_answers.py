@@ -45,7 +45,12 @@ def test_error_without_an_id_is_an_answer_to_the_only_request() -> None:
     assert read_response(200, None, body, 7) == RefusedByPeer(-32700, "parse")
 
 
-@pytest.mark.parametrize("status", [400, 500, 503])
+@pytest.mark.parametrize("status", [200, 201, 202, 203, 299])
+def test_result_under_any_status_of_success_is_the_answer(status: int) -> None:
+    assert read_response(status, None, RESULT, 7) == Answered({"task": {"id": "t"}})
+
+
+@pytest.mark.parametrize("status", [300, 400, 500, 503])
 def test_result_under_an_error_status_is_not_believed(status: int) -> None:
     assert not isinstance(read_response(status, None, RESULT, 7), Answered)
 

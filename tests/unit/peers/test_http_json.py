@@ -52,6 +52,18 @@ def test_tenant_is_the_first_part_of_the_path() -> None:
     assert request.url == "https://a.example/blue%20team/tasks/t"
 
 
+@pytest.mark.parametrize("status", [200, 201, 202])
+def test_object_under_any_status_of_success_is_the_result(status: int) -> None:
+    reply = AgentReply(status, None, b'{"id": "t"}')
+    assert WIRE.read(PeerCall("GetTask", {"id": "t"}, 1), 1, reply) == Answered({"id": "t"})
+
+
+@pytest.mark.parametrize("status", [202, 204])
+def test_success_without_a_body_is_no_answer(status: int) -> None:
+    reply = AgentReply(status, None, b"")
+    assert isinstance(WIRE.read(PeerCall("GetTask", {"id": "t"}, 1), 1, reply), Malformed)
+
+
 def refuse(body: object, status: int = 400, operation: Operation = "GetTask") -> object:
     reply = AgentReply(status, "7", orjson.dumps(body))
     return WIRE.read(PeerCall(operation, {"id": "t"}, 1), 1, reply)

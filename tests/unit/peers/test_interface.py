@@ -67,6 +67,17 @@ def test_card_of_0_3_has_a_main_address_and_further_ones() -> None:
     assert kinds({"protocolVersion": "0.3.0", "url": "https://here.example/rpc"}) == ["JSONRPC/0.3"]
 
 
+def test_card_that_names_no_version_is_read_by_its_form() -> None:
+    here: JsonObject = {"url": "https://here.example/rpc"}
+    further: JsonObject = {"url": "https://here.example/rest", "transport": "HTTP+JSON"}
+    assert kinds(here) == ["JSONRPC/0.3"]
+    assert kinds({**here, "additionalInterfaces": [further]}) == ["JSONRPC/0.3", "HTTP+JSON/0.3"]
+    listed: JsonObject = {**here, "protocolBinding": "JSONRPC"}
+    assert kinds({"supportedInterfaces": [listed]}) == ["JSONRPC/1.0"]
+    assert kinds({"supportedInterfaces": [{**listed, "protocolVersion": ""}]}) == ["JSONRPC/1.0"]
+    assert kinds({"supportedInterfaces": [listed], **here}) == ["JSONRPC/1.0"]
+
+
 def test_merged_card_offers_both_versions_once() -> None:
     card: JsonObject = {
         "supportedInterfaces": [offer("JSONRPC"), offer("JSONRPC", "0.3")],

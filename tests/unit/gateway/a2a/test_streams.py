@@ -255,6 +255,19 @@ async def test_a_long_frame_is_written_as_one_event_among_the_others(tmp_path: P
     assert end == b""
 
 
+async def test_a_long_frame_is_one_line_to_readers_who_know_more_ends_of_lines(
+    tmp_path: Path,
+) -> None:
+    wire, blobs = Wire(), DirectoryBlobs(tmp_path)
+    content = orjson.dumps({"text": "\u2028\x85\u2029a" * 40_000})
+    sha256 = await blobs.put(HERE, content)
+    whole = LongJson((Slice(sha256, 0, len(content), sha256),))
+    frame = StreamFrame(content[:17], "c.9", long=LongContent(blobs, HERE, whole))
+    await open_stream(wire, HttpBinding()).copy(read(frame))
+    *_, data = wire.body.decode().rstrip("\n").splitlines()
+    assert orjson.loads(data.removeprefix("data: ")) == orjson.loads(content)
+
+
 @pytest.mark.parametrize("size", [100_000, 4_000_000])
 async def test_a_reader_that_takes_nothing_holds_one_chunk_of_a_long_frame(
     tmp_path: Path, size: int
