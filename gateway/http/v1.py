@@ -39,8 +39,9 @@ DEVICE_LIMIT: Final = 128
 VERSION_HEADER: Final = "If-Match"
 VERSION_PARAM: Final = "version"
 _VERSION: Final = re.compile(r'"([1-9]\d{0,14})"')
-_DIGITS: Final = 9
 _WHOLE: Final = re.compile("-?[0-9]+")
+_DIGITS: Final = 18
+"""Numbers with more of them are beyond every bound, and are read as the next number behind these."""
 _NO_SHARD: Final = Shard(0)
 
 
@@ -338,8 +339,13 @@ def _read_query(request: Request, operation: RouteOperation) -> JsonObject:
         if name in params:
             raise InvalidInput(name, "is given twice")
         whole = name in whole_numbers and _WHOLE.fullmatch(text) is not None
-        params[name] = int(text[:_DIGITS]) if whole else text
+        params[name] = _read_whole(text) if whole else text
     return params
+
+
+def _read_whole(text: str) -> int:
+    sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text)
+    return sign * (int(digits) if len(digits) <= _DIGITS else 10**_DIGITS)
 
 
 def _name_header(error: PasserelleError) -> PasserelleError:
