@@ -148,8 +148,8 @@ class Position:
             if ring is None or found is None:
                 item = await self._read(cursor)
             elif found.end.sequence > cursor.sequence:
-                item = self._measure(cursor, ring.end, ring.start.sequence + 1)
-                item = item or self._take(found)
+                end, first = ring.end, ring.start.sequence + 1
+                item = self._measure(cursor, end, first) or self._take(found, end, first)
             else:
                 item = self._join(cursor)
                 if item is None:
@@ -173,8 +173,8 @@ class Position:
                 await self._source.read_on()
                 return None
             case CursorHeld(entries, head):
-                item = self._measure(cursor, end_of(head), head.first)
-                return item or self._take(cut(entries, self.view, cursor, self._previous))
+                end, found = end_of(head), cut(entries, self.view, cursor, self._previous)
+                return self._measure(cursor, end, head.first) or self._take(found, end, head.first)
             case _:
                 assert_never(verdict)
 
@@ -196,10 +196,10 @@ class Position:
             return self._end(self._limit_reason(), cursor, top, first)
         return None
 
-    def _take(self, found: Stretch) -> PositionItem | None:
+    def _take(self, found: Stretch, top: Cursor, first: int) -> PositionItem | None:
         page = found.page
         if page is not None and self._exceeds(page):
-            return self._end(self._limit_reason(), self.cursor, None, None)
+            return self._end(self._limit_reason(), self.cursor, top, first)
         self.cursor = found.end
         if page is not None:
             self._previous = page.entries[-1].entry.sequence

@@ -348,6 +348,8 @@ class Subscription:
         if state is not None and self._fits(state):
             return self._show(state)
         why = GapReason.LOST if state is None else GapReason.LIMIT
+        if state is not None:
+            self._pending = self._subscribed(grant, "gap", state.cursor, 0)
         self._end_at(why, self.ask.cursor, state.cursor if state else None, None, state)
         return None
 

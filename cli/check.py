@@ -103,6 +103,12 @@ _UNSEALED: Final = (
 )
 
 
+_NOT_SHARED: Final = (
+    "notice: no blobs: another gateway over this server would not find long content and the inputs of jobs, and "
+    "sessions stay in memory"
+)
+
+
 def _look_at_data_dir(folder: Path) -> list[tuple[str, bool]]:
     """Nothing where it is there, or can be made as far as can be seen without making it.
 
@@ -148,7 +154,7 @@ async def _reach_store(settings: Settings) -> list[tuple[str, bool]]:
 async def _try_blobs(settings: Settings) -> list[tuple[str, bool]]:
     """Only a place that was named: the folder of the data directory is made by the first start."""
     if settings.blobs is None:
-        return []
+        return [] if settings.redis_url is None else [(_NOT_SHARED, True)]
     try:
         await open_blobs(settings.blobs).probe()
     except ConfigInvalid as error:

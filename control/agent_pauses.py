@@ -102,7 +102,7 @@ class AgentPausing:
             IdempotencyConflict: the key came with another request.
         """
         name = find_base(command.name)
-        if name not in self.list_names() or not principal.sees(name):
+        if command.name not in self.list_names() or not principal.sees(name):
             raise NotFound("agent", command.name)
         if principal.tenant != OWNER.tenant:
             raise Forbidden("an agent is paused for everybody", tenant=principal.tenant)

@@ -426,7 +426,7 @@ class CancelAccepted:
 class ActionAnswered:
     """Our answer decides (``won``), repeats one that did (``replayed``), or is one of several that are needed.
 
-    Of ``vote_recorded`` there is no decision yet; ``votes`` are those that agree so far.
+    Of ``vote_recorded`` there is no decision yet; ``votes`` are those that agree to the same so far.
     """
 
     outcome: Literal["won", "replayed", "vote_recorded"]

@@ -120,7 +120,7 @@ class Switch:
     off: str
 
     def read(self, value: Json, at: str) -> bool:
-        if value not in {self.on, self.off}:
+        if value not in (self.on, self.off):
             raise InvalidInput(at, f"{self.on} or {self.off}")
         return value == self.on
 

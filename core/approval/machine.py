@@ -365,8 +365,9 @@ def _refuse(
     if closed is not None and not isinstance(command, _RETURNING):
         return ActionClosed(closed, state.describe_winner())
     name = type(command).__name__
+    done = "delivered again" if isinstance(command, RetryReturn) else f"given {name}"
     return UnsupportedOperation(
-        f"an approval that is {state.state}, delivery {DELIVERY_STATES[state.return_state]}, does not take {name}",
+        f"an approval that is {state.state}, delivery {DELIVERY_STATES[state.return_state]}, cannot be {done}",
         state=stand,
         command=name,
     )

@@ -6,6 +6,7 @@ of the same principal takes the place of the earlier one. Votes of devices that 
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from passerelle.core.errors import UnsupportedOperation
@@ -49,6 +50,17 @@ def closes(record: ActionRecord, vote: Vote, void: frozenset[str]) -> bool:
     # Two who agree to different things have not agreed.
     same = [one for one in others if not vote.agrees or one.option_id == vote.option_id]
     return len(same) + 1 >= quorum.need
+
+
+def count_agreeing(record: ActionRecord) -> int:
+    """How many agree to the same: the votes that stand, and the answer that decided with them."""
+    decision = record.decision
+    decided_by = decision.decided_by if decision else None
+    named = [one.option_id for one in record.votes if one.agrees and one.principal != decided_by]
+    option = record.find_option(decision.option_id) if decision and decision.option_id else None
+    if option is not None and option.kind not in NEGATIVE:
+        named.append(option.option_id)
+    return max(Counter(named).values(), default=0)
 
 
 def is_cast(record: ActionRecord, vote: Vote) -> bool:

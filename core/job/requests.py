@@ -120,6 +120,8 @@ class JobModel:
     labels: dict[str, str] = field(default_factory=dict[str, str])
     parent_task_id: str | None = None
     """The task that delegates it."""
+    version: int | None = None
+    """Of its record; in an answer to a command it stands beside the job."""
 
 
 @record

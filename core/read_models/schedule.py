@@ -60,6 +60,8 @@ class ScheduleModel:
     next_at: str | None = None
     waiting: tuple[ScheduleRunLine, ...] = ()
     recent: tuple[ScheduleRunLine, ...] = ()
+    version: int | None = None
+    """Of its record; in an answer to a command it stands beside the schedule."""
 
 
 @record

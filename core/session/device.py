@@ -170,8 +170,8 @@ def decide(
     stand = known.state if known else None
     target = TABLE[type(command)].get(stand)
     if target is None:
-        name = type(command).__name__.lower()
-        raise UnsupportedOperation(f"a device that is {stand} does not take {name}", state=stand)
+        done = _ACTS.get(type(command), "given another push address")
+        raise UnsupportedOperation(f"a device that is {stand} cannot be {done}", state=stand)
     if isinstance(command, Offer):
         _check_room(state, now_ms)
     device = replace(_change(known, command, actor, now_ms), state=target)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import orjson
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -39,8 +40,10 @@ DEVICE_LIMIT: Final = 128
 VERSION_HEADER: Final = "If-Match"
 VERSION_PARAM: Final = "version"
 _VERSION: Final = re.compile(r'"([1-9]\d{0,14})"')
-_DIGITS: Final = 9
 _WHOLE: Final = re.compile("-?[0-9]+")
+_NAMES_AGENT: Final = re.compile(r"\{(name|peer)\}")
+_DIGITS: Final = 18
+"""Numbers with more of them are beyond every bound, and are read as the next number behind these."""
 _NO_SHARD: Final = Shard(0)
 
 
@@ -48,6 +51,15 @@ PENDING: Final = "vote_recorded"
 """Outcome of an answer that is one of several: accepted, and nothing is decided yet."""
 SETTLED: Final = frozenset({"already_cancelled", "already_done", "not_found"})
 """Outcomes of a command that had nothing left to do: nothing follows them, so they are no ``202``."""
+
+
+class _AgentName(StringConvertor):
+    """One step of a path, or two, whose slash may be quoted as well as not."""
+
+    regex = "[^/]+(?:/[^/]+)?"
+
+
+register_url_convertor("agent", _AgentName())
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +72,11 @@ class RouteOperation:
     status: int = 200
     may_settle: bool = False
     """Whether the answer may be that nothing was left to do, with 200."""
+
+    @property
+    def pattern(self) -> str:
+        """The path for the router: an agent may be one tenant of it, ``echo/acme``."""
+        return _NAMES_AGENT.sub(r"{\1:agent}", self.path)
 
     @property
     def path_params(self) -> tuple[str, ...]:
@@ -236,7 +253,7 @@ def make_v1_routes(
     """
     return [
         Route(
-            operation.path,
+            operation.pattern,
             _Endpoint(
                 operation,
                 service,
@@ -338,8 +355,13 @@ def _read_query(request: Request, operation: RouteOperation) -> JsonObject:
         if name in params:
             raise InvalidInput(name, "is given twice")
         whole = name in whole_numbers and _WHOLE.fullmatch(text) is not None
-        params[name] = int(text[:_DIGITS]) if whole else text
+        params[name] = _read_whole(text) if whole else text
     return params
+
+
+def _read_whole(text: str) -> int:
+    sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text)
+    return sign * (int(digits) if len(digits) <= _DIGITS else 10**_DIGITS)
 
 
 def _name_header(error: PasserelleError) -> PasserelleError:

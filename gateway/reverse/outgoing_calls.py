@@ -150,7 +150,7 @@ def _read_wish(ask: AgentAsk, method: Method) -> tuple[JsonObject, ResumeWish | 
     """The params of A2A, and where a subscriber goes on."""
     params = {**ask.params}
     tenant = params.pop(TENANT, None)
-    if tenant not in {None, "", ask.to, find_tenant(ask.to)}:
+    if tenant not in (None, "", ask.to, find_tenant(ask.to)):
         raise InvalidInput(TENANT, f"is none of the agent {ask.to!r}")
     if method is not Method.SUBSCRIBE_TO_TASK or _AFTER not in params:
         return params, None

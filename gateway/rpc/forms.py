@@ -303,5 +303,5 @@ class DecisionAnswer:
     rev: int
     decision: ApprovalDecision | None = None
     votes: int | None = None
-    """How many agree so far, where more than one must."""
+    """How many agree to the same so far, this answer among them, where more than one must."""
     need: int | None = None

@@ -15,6 +15,7 @@ from passerelle.core.approval import machine as approval
 from passerelle.core.approval.audience import may_read
 from passerelle.core.approval.commands import AnswerAction, Expire
 from passerelle.core.approval.record import ActionRecord
+from passerelle.core.approval.votes import count_agreeing
 from passerelle.core.batch import EntityKind, EntityRef, Late
 from passerelle.core.commands import ActionAnswered
 from passerelle.core.errors import ActionClosed, InvalidInput, NotFound, UnsupportedOperation
@@ -371,7 +372,7 @@ def has_asked(record: ActionRecord, who: Principal) -> bool:
 
 
 def _describe(record: ActionRecord, who: Principal, *, replayed: bool) -> ActionAnswered:
-    agree = sum(vote.agrees for vote in record.votes)
+    agree = count_agreeing(record)
     need = record.request.quorum.need
     if record.decision is not None:
         return ActionAnswered(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, assert_never
 
-from passerelle.core.ids import Shard, parse_facade
+from passerelle.core.ids import Shard
 from passerelle.core.policy.requests import Judgement
 from passerelle.core.wire.codec import to_wire
 from passerelle.permission_bridge.cases import ControlCommand, InboundCall, OutboundDelegation
@@ -70,7 +70,7 @@ class Judging:
         return CallerPolicy(self, principal, PolicyFacts(""), rules, now_ms)
 
     async def _place(self, principal: Principal, task: str | None) -> Where:
-        if task is None or parse_facade(task) is None:
+        if task is None:
             return NOWHERE
         record = (await self.ownership.find(principal, task, None, hidden=True)).record
         return Where(record.task_id, record.thread_id or "", record.session_id)

@@ -76,6 +76,7 @@ async def test_store_keys_and_identity_providers_are_tried_and_named(
     assert "secret_key: can be used" in report.lines
     assert "issuers.good: reached, 1 key" in report.lines
     assert [fault.partition(":")[0] for fault in report.faults] == ["issuers.bad"]
+    assert [line for line in report.lines if line.startswith("notice: no blobs: another gateway")]
 
 
 @pytest.mark.anyio

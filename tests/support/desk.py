@@ -10,8 +10,9 @@ from passerelle.core.events import Event, decode_event
 from passerelle.core.principal import Principal
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
+from passerelle.core.wire.codec import from_wire
 from passerelle.core.wire.json import Json, JsonObject
-from passerelle.gateway.rpc.table import call
+from passerelle.gateway.rpc.table import CALLS, call
 from passerelle.runtime.common.calls import Caller
 from tests.support.house import ADA, House
 from tests.support.waiting import wait_until
@@ -28,8 +29,14 @@ class Desk:
     async def do(
         self, method: str, idem: str | None = None, who: Principal = ADA, /, **params: Json
     ) -> JsonObject:
-        """One call, and its answer as it stands on the wire; sessions that it names are proved afterwards."""
+        """One call, and its answer as it stands on the wire, which has the form that is documented for it.
+
+        Sessions that it names are proved afterwards.
+        """
         answer = await call(self.house.service, Caller(who, "http", idem), method, params)
+        form = CALLS[method].result or CALLS[method].model
+        if form is not None:
+            from_wire(form, answer)
         for member in (answer, answer.get("task"), answer.get("session")):
             if isinstance(member, dict) and isinstance(member.get("sessionId"), str):
                 self.house.remember(str(member["sessionId"]))

@@ -44,7 +44,7 @@ IDS: Final = frozenset(
     {
         *("taskId", "sessionId", "contextId", "threadId", "turnId", "actionId", "parentTaskId"),
         *("grantId", "deviceId", "webhookId", "delivery", "stream", "target", "device"),
-        *("evidenceId", "queuedTurnId"),
+        *("evidenceId", "queuedTurnId", "scheduleId", "jobId", "subagentId", "target"),
     }
 )
 LAWFUL: Final[dict[str, dict[str, Json]]] = {
@@ -72,7 +72,10 @@ LAWFUL: Final[dict[str, dict[str, Json]]] = {
     "use_permission": {"subject": {}},
     "resolve_permission": {"rev": 1, "digest": "0" * 64, "decisionId": "d", "optionId": "yes"},
     "see_action": {"rev": 1},
-    "evaluate_permission": {"about": "tool"},
+    "evaluate_permission": {"about": "calls", "agent": "echo"},
+    "submit_job": {"title": "j", "agents": ["echo"], "inputs": ["a"]},
+    "spawn_subagent": {"agent": "echo", "text": "a"},
+    "send_subagent_input": {"text": "a"},
 }
 """What a call needs beside the id that is tried, so that nothing else is wrong with it."""
 

@@ -11,6 +11,7 @@ from a2a.client import ClientConfig, create_client
 from a2a.helpers import new_text_message
 from a2a.types import a2a_pb2 as a2a
 
+from passerelle.core.principal import AccessScope
 from passerelle.gateway.edges import make_edges
 from passerelle.gateway.grpc.face import GrpcFace
 from passerelle.gateway.grpc.server import start_grpc
@@ -142,3 +143,27 @@ async def test_grpc_names_agent_and_tenant_together(rig: Rig) -> None:
             await get_task(a2a.GetTaskRequest(tenant="echo", id=task), metadata=metadata)
     assert failed.value.code() is grpc.StatusCode.NOT_FOUND
     await server.stop()
+
+
+async def test_tenant_is_read_paused_and_muted_over_http_under_the_name_of_its_line(
+    rig: Rig,
+) -> None:
+    """``/v1/agents`` lists it, and no path led to it."""
+    ada = {**ADA, "kind": "person", "scopes": [*AccessScope]}
+    one = await rig.start(clients=[ada], agent=TENANTS)
+    listed = (await one.http.get("/v1/agents", headers=KEY)).json()["agents"]
+    assert "echo/acme" in [agent["name"] for agent in listed]
+    for name in ("echo%2Facme", "echo/acme"):
+        health = await one.http.get(f"/v1/agents/{name}/health", headers=KEY)
+        assert (health.status_code, health.json()["name"]) == (200, "echo/acme")
+        for verb, state in (("pause", "paused"), ("drain", "draining"), ("resume", "active")):
+            answer = await one.http.post(f"/v1/agents/{name}/{verb}", json={}, headers=KEY)
+            told = answer.json()
+            assert (answer.status_code, told["name"], told["state"]) == (200, "echo", state)
+        for method in ("PUT", "DELETE"):
+            answer = await one.http.request(method, f"/v1/mutes/{name}", headers=KEY)
+            assert (answer.status_code, answer.json()["peer"]) == (200, "echo")
+    for path in ("/health", "/pause", "/drain", "/resume"):
+        method = "GET" if path == "/health" else "POST"
+        answer = await one.http.request(method, f"/v1/agents/echo%2Finitech{path}", headers=KEY)
+        assert (answer.status_code, answer.json().get("kind")) == (404, "agent"), path

@@ -177,6 +177,10 @@ async def test_dry_run_says_what_would_be_said_and_writes_nothing(rig: Rig) -> N
     body = {"about": "delegations", "agent": "nobody"}
     unknown = await one.http.post("/v1/approvals/evaluate", json=body, headers=key("ada"))
     assert unknown.json()["decision"] == "deny"
+    for wrong in ("x", "a\x00b", f"se_00{'0' * 26}", f"task_00{'0' * 26}"):
+        body = {"about": "calls", "agent": "echo", "taskId": wrong}
+        refused = await one.http.post("/v1/approvals/evaluate", json=body, headers=key("ada"))
+        assert (refused.status_code, refused.json()["kind"]) == (404, "task"), wrong
     huge = {"subject": {"tool": "pay", "arguments": {"amount": 2**53 + 1}}}
     unsound = await one.http.post("/v1/approvals/evaluate", json=huge, headers=key("ada"))
     assert (unsound.json()["decision"], unsound.json()["source"]) == ("deny", "integrity")

@@ -102,7 +102,9 @@ async def test_a_state_that_is_too_large_for_a_frame_is_fetched(store: Store) ->
         assert gap["url"] == f"/v1/streams/{name}/snapshot"
         assert (await hear(socket, "unsub"))["code"] == "limit"
         # Without a gap, and where it is asked for.
-        await tell(socket, {"t": "sub", "s": name, "from": "snap"})
+        await tell(socket, {"t": "sub", "s": name, "from": "snap", "id": "7"})
+        answer = await hear(socket, "sub")
+        assert (answer["mode"], answer["id"], answer["c"]) == ("gap", "7", top)
         gap = await hear(socket, "gap")
         assert (gap["why"], gap["snap"], gap["top"]) == ("limit", "fetch", top)
         await hear(socket, "unsub")

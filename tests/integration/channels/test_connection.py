@@ -718,6 +718,31 @@ async def test_without_a_snapshot_wanted_a_gap_ends_the_stream(rig: Rig) -> None
         assert (await hear(socket, "unsub"))["code"] == "limit"
 
 
+@pytest.mark.requirement("I8")
+@pytest.mark.parametrize("word", ["session", "task"])
+async def test_replay_over_the_limit_is_answered_by_sub_before_its_gap(rig: Rig, word: str) -> None:
+    """The epoch of later cursors is that of the last ``sub``, and its ``id`` is what a client waits for."""
+    session = rig.make_session()
+    rig.control.tasks["task_1"] = session
+    await rig.append(session, 9, task="task_1")
+    name = f"{word}:{'task_1' if word == 'task' else session}"
+    top = await rig.cursor(session)
+    async with raw(rig) as socket:
+        await tell(socket, HELLO)
+        for snap in ("gap", "never"):
+            wish: JsonObject = {"s": name, "from": "start", "max": 3, "snap": snap, "id": snap}
+            await tell(socket, {"t": "sub", **wish})
+            told = [await socket.receive() for _ in range(3)]
+            while told[0]["t"] not in {"sub", "gap"}:
+                told = [*told[1:], await socket.receive()]
+            answer, gap, last = told
+            assert (answer["t"], answer.get("mode"), answer.get("id")) == ("sub", "gap", snap)
+            assert (answer["c"], gap["t"], gap["why"]) == (top, "gap", "limit")
+            assert gap["top"] == top
+            assert last["t"] == ("snap" if snap == "gap" else "unsub")
+            assert last.get("code") == (None if snap == "gap" else "limit")
+
+
 @OVER_BOTH
 async def test_more_frames_in_a_message_than_allowed_are_refused(rig: Rig) -> None:
     async with raw(rig) as socket:

@@ -190,7 +190,9 @@ async def test_two_people_decide_together_and_their_inboxes_agree(rig: Rig) -> N
     again = await say(at, bearer("ada"), make_answer(view))
     assert again.status_code == 202
     second = await say(at, bearer("bob"), make_answer(view))
-    assert (second.status_code, second.json()["outcome"]) == (200, "won")
+    told = second.json()
+    assert (second.status_code, told["outcome"]) == (200, "won")
+    assert (told["votes"], told["need"]) == (2, 2)
     late = await say(at, bearer("cleo"), make_answer(view, "no"))
     assert (late.status_code, late.json()["winner"]["decidedBy"]) == (409, "bob")
 

@@ -198,6 +198,7 @@ async def test_a_call_that_a_rule_holds_goes_on_when_a_person_allows_it(rig: Rig
         ("Fly", {}, "unknown_method"),
         ("SendMessage", {}, "invalid_input"),
         ("GetTask", {"id": "task_x", "tenant": "other"}, "invalid_input"),
+        ("GetTask", {"id": "task_x", "tenant": []}, "invalid_input"),
         ("SubscribeToTask", {"id": "task_x", "after": 7}, "invalid_input"),
     ],
 )

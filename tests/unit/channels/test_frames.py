@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from passerelle.channels.cursor_check import LinkedEntry, build_event
 from passerelle.core.ports.log import Entry
-from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.protocol.cursor import Cursor, GapReason
 from passerelle.protocol.frames import (
     SERVER_ONLY_TYPES,
@@ -174,6 +174,8 @@ def test_unknown_members_are_ignored() -> None:
         ({"t": "sub", "s": "inbox", "c": 7}, "invalid_input", "c"),
         ({"t": "sub", "s": "inbox", "from": "there"}, "invalid_input", "from"),
         ({"t": "sub", "s": "inbox", "view": "all"}, "invalid_input", "view"),
+        ({"t": "sub", "s": "inbox", "view": []}, "invalid_input", "view"),
+        ({"t": "sub", "s": "inbox", "view": {}}, "invalid_input", "view"),
         ({"t": "sub", "s": "inbox", "max": 0}, "invalid_input", "max"),
         ({"t": "sub", "s": "inbox", "max": True}, "invalid_input", "max"),
         ({"t": "ack"}, "invalid_input", "a"),
@@ -241,17 +243,22 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=6,
 )  # fmt: skip
-MEMBERS = st.sampled_from(
-    ["s", "c", "a", "n", "id", "m", "d", "v", "subs", "role", "device", "max"]
-)
+WRITTEN: list[JsonObject] = [orjson.loads(encode_client(frame)) for frame in CLIENT_FRAMES]
+NAMES = sorted({name for members in WRITTEN for name in members} - {"t"})
+MEMBERS = st.sampled_from(NAMES)
+VALUES: tuple[Json, ...] = (None, True, -1, 1.5, "", "x", [], [[]], {}, {"x": []})
 
 
-@given(
-    st.sampled_from(["hello", "sub", "unsub", "snap", "ack", "hb", "rpc"]),
-    st.dictionaries(MEMBERS, JSON, max_size=8),
-)
-def test_any_members_are_a_frame_or_a_refusal(kind: str, members: JsonObject) -> None:
-    decoded = decode_client(orjson.dumps({**members, "t": kind}))
+@pytest.mark.parametrize("frame", WRITTEN, ids=lambda frame: str(frame["t"]))
+def test_no_kind_of_value_in_any_member_makes_the_decoder_raise(frame: JsonObject) -> None:
+    for name in NAMES:
+        for value in VALUES:
+            decode_client(orjson.dumps({**frame, name: value}))
+
+
+@given(st.sampled_from(WRITTEN), st.dictionaries(MEMBERS, JSON, max_size=3))
+def test_any_members_are_a_frame_or_a_refusal(frame: JsonObject, members: JsonObject) -> None:
+    decoded = decode_client(orjson.dumps({**frame, **members}))
     if not isinstance(decoded, Refusal | Failure):
         assert decode_client(encode_client(decoded)) == decoded
 

@@ -285,6 +285,17 @@ async def test_more_missed_events_than_the_limit_are_a_gap_before_anything_is_se
             assert sequences(await take(position)) == [7, 8, 9]
 
 
+@pytest.mark.parametrize("ring", [1_024, 1])
+async def test_limit_that_a_view_meets_on_its_way_names_the_end_of_the_stream(ring: int) -> None:
+    """How much a view shows is known when it is read; the stream has an end all the same."""
+    async with scene(ring=ring) as at:
+        at.history.append(9, task=TASK)
+        bounds, start = ReplayBounds(events=3, size_bytes=1_000_000), at.history.at(2)
+        async with at.hub.open(STREAM, TaskView(TASK), start, bounds) as position:
+            gap = await take(position)
+        assert gap == CursorGap(GapReason.LIMIT, start, at.history.end, 1)
+
+
 async def test_a_cursor_that_does_not_hold_is_told_so_whatever_the_limit() -> None:
     bounds = ReplayBounds(events=1, size_bytes=1_000_000)
     async with scene(9) as at:

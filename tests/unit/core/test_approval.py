@@ -456,6 +456,13 @@ def test_policy_of_a_host_decides_for_whomever_and_never_what_others_were_named_
     assert (stream.now.decision.cause, stream.now.decision.decided_by) == ("host_policy", "host")
 
 
+def test_delivery_that_is_not_due_again_is_refused_in_words_for_people() -> None:
+    stream = Stream()
+    stream.open()
+    with pytest.raises(UnsupportedOperation, match="cannot be delivered again"):
+        stream.tell(RetryReturn())
+
+
 @pytest.mark.requirement("I6")
 def test_no_command_stands_for_a_lost_connection() -> None:
     assert {kind.__name__ for kind in get_args(ActionCommand)} == {

@@ -8,6 +8,7 @@ from passerelle.core.approval.audience import list_paired_readers, may_read
 from passerelle.core.approval.commands import Escalate, Expire, WithdrawVotes
 from passerelle.core.approval.machine import decide, evolve
 from passerelle.core.approval.record import ActionRecord
+from passerelle.core.approval.votes import count_agreeing
 from passerelle.core.errors import Forbidden, InvalidInput, NotFound
 from passerelle.core.payloads.approval import AudienceStep, DecisionSignature, Option, Quorum
 from passerelle.core.payloads.device import DeviceRights
@@ -52,8 +53,10 @@ def test_two_principals_allow_together_and_neither_alone() -> None:
     stream = ask()
     say(stream, OWNER)
     assert (stream.now.state, stream.now.rev, len(stream.now.votes)) == ("pending", 1, 1)
+    assert count_agreeing(stream.now) == 1
     say(stream, BOB, number=2)
     assert (stream.now.state, stream.now.rev) == ("allowed", 2)
+    assert count_agreeing(stream.now) == 2, "the vote that decides counts"
     assert stream.now.decision is not None
     assert stream.now.decision.decided_by == "bob"
 
@@ -78,6 +81,7 @@ def test_one_no_is_a_veto() -> None:
     say(stream, OWNER)
     say(stream, BOB, "reject", 2)
     assert stream.now.state == "rejected"
+    assert count_agreeing(stream.now) == 1
 
 
 def test_without_a_veto_as_many_must_refuse_as_must_agree() -> None:
@@ -97,6 +101,7 @@ def test_who_agrees_to_different_things_has_not_agreed() -> None:
     say(stream, OWNER)
     say(stream, BOB, "allow_all", 2)
     assert stream.now.is_open
+    assert count_agreeing(stream.now) == 1
 
 
 def test_a_later_vote_takes_the_place_of_the_earlier_one() -> None:

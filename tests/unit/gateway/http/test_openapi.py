@@ -36,7 +36,7 @@ def test_every_route_is_described_and_nothing_else() -> None:
         make_blob_route(BlobEdge(*([nothing] * 6))),
     ]
     served = {
-        (route.path, method.lower())
+        (route.path_format, method.lower())
         for route in routes
         for method in (route.methods or ())
         if method != "HEAD"

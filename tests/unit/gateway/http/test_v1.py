@@ -10,6 +10,7 @@ from passerelle.core.commands import (
     ActionAnswered,
     CancelTask,
     GetAction,
+    GetSession,
     RespondAction,
     SubmitTurn,
 )
@@ -284,3 +285,17 @@ async def test_sentence_says_approval_and_members_keep_their_names(
     assert code(response) == (404, "not_found")
     assert response.json()["detail"] == "there is no approval 'act_1'"
     assert (response.json()["kind"], response.json()["name"]) == ("action", "act_1")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [("1234567890", 1234567890), ("9" * 18, int("9" * 18)), ("9" * 40, 10**18)],
+)
+async def test_whole_number_of_the_address_is_read_to_its_last_digit(
+    http: AsyncClient, service: ScriptedService, before: str, told: int
+) -> None:
+    """The first nine digits of a longer one were taken for the number."""
+    response = await http.get(f"/v1/sessions/se_1?before={before}", headers=OWNER)
+    assert response.status_code == 200
+    assert cast("GetSession", service.asked[0][1]).before == told
