@@ -17,6 +17,7 @@ from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.control.job_reads import render
 from passerelle.control.parents import find_parent
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
+from passerelle.core.commands import CancelTask
 from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, WriteConflict
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
@@ -37,9 +38,10 @@ from passerelle.runtime.records.places import choose_shard
 from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from passerelle.control.job_reads import JobReads
+    from passerelle.core.commands import Command
     from passerelle.core.decision import Decision, Held
     from passerelle.core.job.machine import JobState
     from passerelle.core.job.requests import SubmitJob
@@ -61,6 +63,7 @@ class Jobs:
     find_peer: Callable[[str], Peer]
     ownership: Ownership
     reads: JobReads
+    govern: Callable[[Principal, Command], Awaitable[None]]
 
     async def submit(
         self, principal: Principal, command: SubmitJob, idem: str | None
@@ -177,6 +180,7 @@ class Jobs:
             UnsupportedOperation: it is over, nothing of it can be tried again, or a task above it is to stop.
             InvalidInput: an item that has not failed.
             IdempotencyConflict: the key came with another request.
+            Forbidden: a rule about cancels speaks against stopping one of its tasks.
         """
         found = await self.reads.find(principal, command.job_id)
         ref, writes = EntityRef(EntityKind.SESSION, command.job_id), self.writes
@@ -185,6 +189,8 @@ class Jobs:
             return render(found, repeated=True)
         if isinstance(command, RetryJob):
             await self._check_above(found)
+        else:
+            await self._check_rules(principal, command, found)
         wanted = (
             machine.StopJob(principal.id, command.reason)
             if isinstance(command, CancelJob)
@@ -202,6 +208,14 @@ class Jobs:
             raise StoreUnavailable("the job could not be stored", "no")
         writes.news(ref.shard)
         return render(written.held[ref], repeated=written.repeated is not None)
+
+    async def _check_rules(self, principal: Principal, command: CancelJob, held: Held) -> None:
+        """A rule about cancels is one about this, too (EXT-1): the tasks that run are stopped with their job."""
+        record = held.record
+        state = record.job if isinstance(record, SessionRecord) else None
+        for one in state.running if state is not None else ():
+            with suppress(NotFound):  # forgotten meanwhile
+                await self.govern(principal, CancelTask(one.task_id, reason=command.reason))
 
     async def _check_above(self, held: Held) -> None:
         """Raises UnsupportedOperation where a task above the job is to stop (GR-11)."""

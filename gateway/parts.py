@@ -188,7 +188,9 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     messages = _make_messages(
         services, telling.push_configs, working, answers, tools, router, turn_queues
     )
-    schedules = make_schedules(services, messages, working.cancelling, tasks.reads)
+    schedules = make_schedules(
+        services, messages, working.cancelling, tasks.reads, working.governing
+    )
     handlers = Handlers()
     subagents = make_subagents(services, messages, tasks, working.governing, handlers)
     for group in (tasks, permissions, links, schedules, subagents):

@@ -38,9 +38,10 @@ if TYPE_CHECKING:
     from passerelle.control.handlers import Handlers
     from passerelle.control.messages import Messages
     from passerelle.control.task_reads import TaskReads
-    from passerelle.core.commands import SubmitTurn, TurnAccepted
+    from passerelle.core.commands import CancelTask, SubmitTurn, TurnAccepted
     from passerelle.core.principal import Principal
     from passerelle.gateway.dependencies import CoreServices
+    from passerelle.permission_bridge.governing.command_gate import Governing
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,11 @@ class ScheduleHandlers:
 
 
 def make_schedules(
-    services: CoreServices, messages: Messages, cancelling: Cancelling, reads: TaskReads
+    services: CoreServices,
+    messages: Messages,
+    cancelling: Cancelling,
+    reads: TaskReads,
+    governing: Governing,
 ) -> ScheduleHandlers:
     """A run of a schedule, and an item of a job, is a turn like any other, by whoever owns it."""
     deps, store, writes = services.deps, services.store, services.writes
@@ -81,10 +86,22 @@ def make_schedules(
     def submit(principal: Principal, command: SubmitTurn, idem: str) -> Future[TurnAccepted]:
         return services.dispatch.commands.open_run(messages.submit(principal, command, idem))
 
+    async def cancel(principal: Principal, command: CancelTask) -> object:
+        await governing.govern(principal, command)
+        return await cancelling.cancel(principal, command)
+
     return ScheduleHandlers(
         Schedules(writes, store.log, store.projections, calendar, deps.find_peer),
-        ScheduleRunner(writes, store.log, calendar, deps.find_principal, submit, cancelling.cancel),
-        Jobs(writes, store.projections, store.blobs, deps.find_peer, reads.ownership, job_reads),
+        ScheduleRunner(writes, store.log, calendar, deps.find_principal, submit, cancel),
+        Jobs(
+            writes,
+            store.projections,
+            store.blobs,
+            deps.find_peer,
+            reads.ownership,
+            job_reads,
+            governing.govern,
+        ),
         JobRunner(
             writes,
             store.blobs,

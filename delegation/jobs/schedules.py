@@ -194,8 +194,6 @@ class ScheduleRunner:
             return ErrorDetail(
                 "owner_gone", ErrorCategory.CALLER, "the owner of the schedule may not come in"
             )
-        if machine.may_replace(state, run):
-            await self._replace(principal, state)
         command = SubmitTurn(
             agent=terms.agent,
             message={**terms.message, "messageId": key},
@@ -204,6 +202,8 @@ class ScheduleRunner:
             session_id=session,
         )
         try:
+            if machine.may_replace(state, run):
+                await self._replace(principal, state)
             return (await self.submit(principal, command, key)).task_id
         except _TRANSIENT:
             raise

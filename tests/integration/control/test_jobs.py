@@ -12,7 +12,7 @@ import pytest
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.batch import EntityKind, EntityRef, Loaded
 from passerelle.core.commands import SubmitTurn, TurnAccepted
-from passerelle.core.errors import InvalidInput, NotFound, UnsupportedOperation
+from passerelle.core.errors import Forbidden, InvalidInput, NotFound, UnsupportedOperation
 from passerelle.core.events import decode_event
 from passerelle.core.ids import shard_of
 from passerelle.core.ports.due import DueRow
@@ -20,6 +20,7 @@ from passerelle.core.principal import Principal
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import Json
 from passerelle.delegation.verification.walk import verify_store
+from passerelle.permission_bridge.rules import DEFAULT_POLICY, Rule, make_policy
 from tests.integration.control.job_bench import Bench, keep
 from tests.support.desk import Desk
 from tests.support.faults import FaultyLog
@@ -285,6 +286,21 @@ async def test_process_that_dies_between_items_sends_none_twice(bench: Bench, di
     tasks = {row["taskId"] for row in await bench.table(job)}
     listed: Any = await bench.desk.do("list_tasks", agent="echo", pageSize=50)
     assert {one["taskId"] for one in listed["tasks"]} == tasks
+
+
+@pytest.mark.requirement("EXT-1")
+async def test_rule_about_cancels_is_one_about_the_job_that_they_are_tasks_of(bench: Bench) -> None:
+    bench.house.peer.hold()
+    job = await bench.make(["ask one", "two"], concurrency=2)
+    await bench.visit(job)
+    bench.house.rules = make_policy((Rule("no-stop", "deny", about=frozenset({"commands"})),))
+    with pytest.raises(Forbidden, match="policy forbids it"):
+        await bench.desk.do("cancel_job", jobId=job)
+    assert (await bench.show(job))["status"] == "running"
+    bench.house.rules = DEFAULT_POLICY
+    await bench.desk.do("cancel_job", jobId=job)
+    bench.house.peer.release_all()
+    assert (await bench.finish(job))["status"] == "cancelled"
 
 
 async def test_row_of_a_cancelled_job_goes_whose_owner_may_not_cancel_at_the_agent_any_more(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 import pytest
 
+from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.commands import SubmitTurn, TurnAccepted
 from passerelle.core.errors import (
     IdempotencyConflict,
@@ -27,10 +28,11 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.times import parse_ms
 from passerelle.delegation.verification.walk import verify_store
+from passerelle.permission_bridge.rules import Rule, make_policy
 from passerelle.store.connection import pack
 from tests.integration.control.test_lag import carry
 from tests.support.desk import Desk
-from tests.support.house import BOB, House
+from tests.support.house import ADA, BOB, House
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -208,6 +210,33 @@ async def test_run_takes_the_place_of_the_one_before(wall: Wall) -> None:
     await wall.pass_tick(schedule)
     await wall.desk.until(first["taskId"], Status.CANCELLED)
     assert await wall.count_tasks(schedule) == 2
+
+
+@pytest.mark.requirement("EXT-1")
+@pytest.mark.parametrize(("by", "code"), [("rule", "policy"), ("grant", "forbidden")])
+async def test_run_fails_that_may_not_take_the_place_of_another_and_later_ones_are_not_held_up(
+    wall: Wall, by: str, code: str
+) -> None:
+    schedule = await wall.make("ask which one", overlap="replace")
+    await wall.pass_tick(schedule)
+    first = (await wall.show(schedule))["recent"][0]["taskId"]
+    await wall.desk.until(first, Status.WAITING_INPUT)
+    if by == "rule":
+        wall.house.rules = make_policy((Rule("no-stop", "deny", about=frozenset({"commands"})),))
+    else:
+        sends = replace(ADA, operations={"echo": frozenset({Method.SEND_MESSAGE})})
+        runner = wall.house.parts.schedules.runner
+
+        def find(_name: str, _tenant: str) -> Principal:
+            return sends
+
+        object.__setattr__(runner, "find_principal", find)
+    for _ in range(2):
+        await wall.pass_tick(schedule)
+    shown = await wall.show(schedule)
+    assert [one.get("error", {}).get("code") for one in shown["recent"]] == [code, code, None]
+    assert (await wall.desk.record(first)).status is Status.WAITING_INPUT
+    assert await wall.count_tasks(schedule) == 1
 
 
 # ---------------------------------------------------------------- whoever has it fire dies
