@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.cli.exit_status import ExitStatus
 from passerelle.cli.verbs.short_ids import expand_id
@@ -26,6 +27,8 @@ calls: Final = typer.Typer()
 
 _BAD: Final = frozenset({"failed", "rejected", "canceled"})
 _ASKS: Final = frozenset({"input required", "auth required"})
+_TYPED: Final = frozenset({"permission", "confirmation"})
+"""Kinds of approvals that words do not decide."""
 
 
 @add_verb(calls, 'call echo "say hello"', "call", changes=True)
@@ -107,10 +110,21 @@ def _finish(agent: str, task: JsonObject) -> None:
     sys.stdout.flush()
     print(f"{escape_line(task_id)}  {escape_line(word)}", file=sys.stderr)
     if word in _ASKS:
-        words = shlex.join(["passerelle", "call", agent, "--task", task_id])
-        print(f"passerelle: hint: answer it with {words} TEXT", file=sys.stderr)
+        print(f"passerelle: hint: {advise(agent, task)}", file=sys.stderr)
     if word in _BAD:
         raise typer.Exit(ExitStatus.REMOTE)
+
+
+def advise(agent: str, task: JsonObject) -> str:
+    """How a task goes on that waits: an approval wants a decision, and no words make one."""
+    parts = objects_at(object_at(object_at(task, "status"), "message"), "parts")
+    forms = [object_at(object_at(part, "data"), PERMISSION) for part in parts]
+    typed = [one for one in forms if text_at(one, "kind") in _TYPED]
+    if typed:
+        words = shlex.join(["passerelle", "approvals", "show", text_at(typed[0], "action_id")])
+        return f"{words} shows what is asked; approvals allow or deny decides it"
+    words = shlex.join(["passerelle", "call", agent, "--task", text_at(task, "id")])
+    return f"answer it with {words} TEXT"
 
 
 def _name_state(task: JsonObject) -> str:

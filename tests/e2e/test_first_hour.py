@@ -88,15 +88,31 @@ async def test_root_lists_what_there_is_for_programs_and_for_people(tmp_path: Pa
             assert elsewhere.json()["detail"].endswith("GET / lists what there is")
 
 
-async def test_agent_that_asks_is_shown_with_the_command_that_answers_it(tmp_path: Path) -> None:
+async def test_agent_that_asks_is_shown_with_the_command_that_decides_it(tmp_path: Path) -> None:
     async with serve(tmp_path, "--demo-agents") as (child, gateway):
         await child.read_line("try: ")
         asked = await run_command(gateway, "call", "payments", "pay 5")
         assert asked.status == 0
         assert "May I pay this?" in asked.out
         assert "input required" in asked.err
-        task = asked.err.split()[0]
-        assert f"passerelle call payments --task {task} TEXT" in asked.err
+        task, *_ = asked.err.split()
+        hint = asked.err.splitlines()[-1]
+        assert "allow or deny decides it" in hint
+        # Words decide nothing, and what is said then says so again.
+        again = await run_command(gateway, "call", "payments", "--task", task, "yes")
+        assert again.err.splitlines()[-1] == hint
+        _, _, shown = hint.partition("passerelle approvals show ")
+        action = shown.split()[0]
+        told = await run_command(gateway, "approvals", "show", action)
+        digest = next(line.split()[1] for line in told.out.splitlines() if "digest" in line)
+        decided = await run_command(gateway, "approvals", "allow", action, "--digest", digest)
+        assert decided.status == 0
+
+        async def is_paid() -> bool:
+            listed = await run_command(gateway, "tasks", "show", task)
+            return "completed" in listed.out
+
+        await wait_until(is_paid, 20, "the bill is paid")
 
 
 async def test_what_is_not_there_has_a_status_of_its_own(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from passerelle.cli.verbs.calls import describe_answer
+from passerelle.cli.verbs.calls import advise, describe_answer
 from passerelle.core.wire.json import Json, JsonObject
 
 
@@ -45,3 +45,21 @@ def test_data_of_a_question_is_for_programs() -> None:
     parts = cast("list[Json]", cast("JsonObject", status["message"])["parts"])
     parts.append({"data": {"options": ["yes", "no"]}})
     assert list(describe_answer(answer)) == ["may I?"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "hint"),
+    [
+        ("permission", "passerelle approvals show act_1 shows what is asked"),
+        ("confirmation", "passerelle approvals show act_1 shows what is asked"),
+        ("input", "answer it with passerelle call echo --task task_1 TEXT"),
+        ("auth", "answer it with passerelle call echo --task task_1 TEXT"),
+        ("", "answer it with passerelle call echo --task task_1 TEXT"),
+    ],
+)
+def test_who_is_asked_learns_whether_words_are_an_answer(kind: str, hint: str) -> None:
+    form: JsonObject = {"action_id": "act_1", "kind": kind}
+    part: JsonObject = {"data": {"urn:passerelle:ext:permission:1": form}}
+    parts: list[Json] = [{"text": "Which one?"}, *([part] if kind else [])]
+    task: JsonObject = {"id": "task_1", "status": {"message": {"parts": parts}}}
+    assert advise("echo", task).startswith(hint)
