@@ -25,13 +25,14 @@ ReasonOption = Annotated[
 _PATH: Final = "/v1/agents"
 
 
+@add_verb(agents, "agents list --skill summarize", "list")
 @add_verb(agents, "agents --skill summarize --data-dir ./state", is_default=True)
 def list_all(
     link: GatewayLink,
     skill: Annotated[str | None, typer.Option(help="Only agents with this skill.")] = None,
     tag: Annotated[str | None, typer.Option(help="Only agents with this tag.")] = None,
 ) -> None:
-    """List the agents that one may use; show, pause, drain or resume one.
+    """List the agents that one may use; list, show, pause, drain or resume.
 
     With their skills, as a running gateway knows them.
     """

@@ -134,19 +134,34 @@ def _describe_rollback(answer: JsonObject) -> Iterator[str]:
 @add_verb(sessions, "sessions history th_2f… --json > history.jsonl")
 def history(
     link: GatewayLink,
-    thread: Annotated[str, typer.Argument(metavar="THREAD", help="Id of the thread.")],
+    thread: Annotated[
+        str,
+        typer.Argument(metavar="THREAD", help="Id of the thread, or of a session that has one."),
+    ],
 ) -> None:
     """Show a conversation: what was said, answered and asked, and notices.
 
     With --json each message is a line with an id of its own: a file to keep, and to add to.
     """
     link.refuse_forms()
+    if thread.startswith("se_"):
+        thread = _find_thread(link, thread)
     for message in link.read_lines(name_path("/v1/streams", f"messages:{thread}", "events")):
         if link.as_json:
             print(json.dumps(message))
             continue
         said = (text_at(message, "createdAt"), text_at(message, "role"))
         link.tell(message, ["  ".join([*said, flatten(text_at(message, "text"), 400)])])
+
+
+def _find_thread(link: GatewayLink, session: str) -> str:
+    """The one thread of a session. Raises BadParameter: it has several, or none."""
+    answer = link.read(name_path("/v1/sessions", session))
+    threads = [text_at(one, "threadId") for one in objects_at(answer, "threads")]
+    if len(threads) == 1:
+        return threads[0]
+    why = f"name one of its threads: {', '.join(threads)}" if threads else "it has no thread yet"
+    raise typer.BadParameter(why, param_hint=session)
 
 
 @add_verb(sessions, "sessions compact th_2f… --to turn_2f… 'Two boats'", changes=True)

@@ -40,6 +40,7 @@ async def test_paused_agent_and_what_waits_for_it_survive_kills_in_order(tmp_pat
             await gateway.start()
             assert find_engine_pid(gateway) != engine
             listed = (await run_command(gateway, "agents")).lines
+            assert (await run_command(gateway, "agents", "list")).lines == listed
             assert listed[0].startswith(f"{AGENT}  ready  paused  ")
             (shown,) = [
                 one

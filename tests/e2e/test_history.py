@@ -33,6 +33,12 @@ async def test_a_conversation_is_shown_and_written_as_lines(
     lines = [json.loads(line) for line in told.out.splitlines()]
     assert [each["role"] for each in lines] == ["user", "assistant"]
     assert all("\x1b[31m boats\nin red" in each["text"] for each in lines)
+    session = str(task.answer["sessionId"])
+    assert (await run_command(gateway, "sessions", "history", session)).lines == shown.lines
+    opened = await run_command(gateway, "sessions", "open", "Two boats", "--json")
+    empty = str(opened.answer["session"]["sessionId"])
+    nothing = await run_command(gateway, "sessions", "history", empty)
+    assert (nothing.status, "it has no thread yet" in nothing.err) == (ExitStatus.CALLER, True)
     absent = await run_command(gateway, "sessions", "history", "th_nothing")
     assert absent.status == ExitStatus.NOT_FOUND
     assert "th_nothing" in absent.err
