@@ -36,7 +36,7 @@ from passerelle.delegation.runs.agent_errors import (
 )
 from passerelle.delegation.runs.draft import find_action
 from passerelle.delegation.runs.liveness import note_break
-from passerelle.delegation.runs.peer_calls import cancel_task
+from passerelle.delegation.runs.peer_calls import ask_again, cancel_task
 from passerelle.delegation.runs.results import apply_results
 from passerelle.permission_bridge.answers.action_rows import LOOK_AGAIN_MS
 from passerelle.permission_bridge.return_machine import (
@@ -74,6 +74,8 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.withheld import Withheld
 
 _TASK_NOT_FOUND: Final = -32001
+_MESSAGE: Final = "message"
+"""What stands for the state in a bare Message, which has none."""
 _SHOWN_HISTORY: Final = 10
 """Messages that are asked for; agents of LangGraph refuse to show more."""
 
@@ -286,6 +288,8 @@ class PauseAnswers:
             case Returned(native_status=native):
                 if self.actions:
                     await self._tell(FinishReturn(native))
+                if native == _MESSAGE:
+                    await ask_again(self.active, remote)
             case TurnedDown(outcome=outcome):
                 await refuse_answer(self.active, self.action_ids, remote, outcome)
             case LookAgain(at_ms=at_ms, untaken=untaken):
@@ -511,4 +515,4 @@ def _native_status(outcome: PeerOutcome) -> str | None:
         state = text_at(object_at(object_at(outcome.result, name), "status"), "state")
         if state:
             return state
-    return "message" if "message" in outcome.result else "TASK_STATE_WORKING"
+    return _MESSAGE if "message" in outcome.result else "TASK_STATE_WORKING"
