@@ -66,17 +66,21 @@ async def poll_task(active: ActiveRun, remote: str) -> bool:
 
 
 async def ask_again(active: ActiveRun, remote: str) -> None:
-    """Looks at a task whose peer has answered an answer with a bare Message: where it waits as before, it asks again.
+    """Looks at a task whose peer is done with an answer that it was sent: where it waits as before, it asks again.
 
-    Whoever was sent the answer has had it, so the question that the task shows is no old sight of it.
+    It has had the answer, so the question that the task shows is no old sight of it: its turn has ended with a bare
+    Message, with the same words, or without any.
     """
+    record = active.run.record
+    if record.status is not Status.RUNNING or record.open_actions:
+        return
     seen = await active.peer.get(remote)
     task = seen.result if isinstance(seen, Answered) else {}
     if text_at(object_at(task, "status"), "state") not in INTERRUPTED_STATES:
         return
 
     def note(draft: DecisionDraft) -> None:
-        draft.answered_in_words = draft.record.status is Status.RUNNING
+        draft.is_done_with_answer = draft.record.status is Status.RUNNING
 
     await apply_results(active, [{"task": task}], note)
 

@@ -129,6 +129,8 @@ class PauseAnswers:
     action_ids: tuple[str, ...]
     _turns: dict[str, TurnInput] = field(default_factory=dict[str, "TurnInput"])
     """Turns that were read: what they say never changes."""
+    _is_over: bool = False
+    """Whether the agent is done with the message that was sent last."""
 
     @property
     def actions(self) -> list[ActionRecord]:
@@ -288,7 +290,7 @@ class PauseAnswers:
             case Returned(native_status=native):
                 if self.actions:
                     await self._tell(FinishReturn(native))
-                if native == _MESSAGE:
+                if self._is_over:
                     await ask_again(self.active, remote)
             case TurnedDown(outcome=outcome):
                 await refuse_answer(self.active, self.action_ids, remote, outcome)
@@ -383,6 +385,7 @@ class PauseAnswers:
                 # What it says to the answer and that it has it are one append.
                 await apply_results(self.active, [outcome.result], after=self._finish(state))
                 self.active.was_answered = True
+                self._is_over = state == _MESSAGE or state in INTERRUPTED_STATES
             return outcome, state
         return await self._follow(params)
 
@@ -413,6 +416,7 @@ class PauseAnswers:
                 del said  # a stream that waits would keep it
                 if self.active.run.has_ended() or self.active.run.is_parked():
                     break
+        self._is_over = first is not None and isinstance(last, Closed)
         if first is not None and isinstance(last, RefusedByPeer):
             if finds_fault(last):
                 return last, None

@@ -11,7 +11,7 @@ import pytest
 from passerelle.core.wire.json import JsonObject
 from tests.integration.a2a.rig import Rig
 from tests.support.scripted_peer import HttpAnswer
-from tests.support.scripted_tasks import Turn
+from tests.support.scripted_tasks import Script, Turn
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -160,6 +160,47 @@ async def test_an_agent_that_waits_on_asks_the_same_again_after_its_words(
     done = (await answer_unary(rig, asked))["result"]["task"]
     assert done["status"]["state"] == "TASK_STATE_COMPLETED"
     assert rig.peer.texts == ["ask which colour?", "which are there?", "blue"]
+
+
+async def show_the_same(turn: Turn) -> None:
+    """The task as it is: the agent has had the message, and waits for another one."""
+    assert turn.task is not None
+    turn.task.show()
+
+
+async def work_and_show_the_same(turn: Turn) -> None:
+    assert turn.task is not None
+    status = turn.task.record["status"]
+    await turn.status("WORKING", "I am thinking")
+    turn.task.record["status"] = status
+    turn.task.show()
+
+
+async def make_something(turn: Turn) -> None:
+    await turn.artifact("a first sketch")
+
+
+@pytest.mark.parametrize("script", [show_the_same, work_and_show_the_same, make_something])
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("caller", ["unary", "stream"])
+@pytest.mark.requirement("DLV-1", "LT-5")
+async def test_an_agent_that_is_done_with_an_answer_and_waits_as_before_asks_again(
+    rig: Rig, caller: str, script: Script, *, streams: bool
+) -> None:
+    if not streams:
+        stop_streaming(rig)
+    asked = await rig.send("ask which colour?")
+    rig.peer.next(script)
+    if caller == "unary":
+        status = (await answer_unary(rig, asked, "none"))["result"]["task"]["status"]
+    else:
+        last = (await answer_stream(rig, asked, "none"))[-1]["result"]
+        status = last["statusUpdate"]["status"]
+    assert status == asked["status"]
+    assert (await show(rig, asked))["status"] == asked["status"]
+    done = (await answer_unary(rig, asked))["result"]["task"]
+    assert done["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert rig.peer.texts == ["ask which colour?", "none", "blue"]
 
 
 @pytest.mark.requirement("LT-9")
