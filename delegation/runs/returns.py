@@ -284,7 +284,8 @@ class PauseAnswers:
         attempts = _find_last(actions).return_attempts + 1
         with wishing(wishes.extensions):
             options = withheld.options if withheld else wishes.options
-            sent, state = await self._exchange({**options, "message": message}, streams=streams)
+            params: JsonObject = {**options, "message": message}
+            sent, state = await self._exchange(params, remote, streams=streams)
         judged = judge_sending(sent, state, attempts, self.active.deps.clock.now_ms())
         match judged:
             case Returned(native_status=native):
@@ -375,7 +376,7 @@ class PauseAnswers:
         return encode(replies, remote, context or "") if replies else None
 
     async def _exchange(
-        self, params: JsonObject, *, streams: bool
+        self, params: JsonObject, remote: str, *, streams: bool
     ) -> tuple[PeerOutcome, str | None]:
         """Sends, and takes what comes; the outcome with the state in it."""
         if not streams:
@@ -387,7 +388,7 @@ class PauseAnswers:
                 self.active.was_answered = True
                 self._is_over = state == _MESSAGE or state in INTERRUPTED_STATES
             return outcome, state
-        return await self._follow(params)
+        return await self._follow(params, remote)
 
     def _finish(self, state: str | None) -> Callable[[DecisionDraft], None]:
         """Notes behind what the peer has said that the answers are there; nothing is owed for them any more."""
@@ -398,7 +399,7 @@ class PauseAnswers:
 
         return finish
 
-    async def _follow(self, params: JsonObject) -> tuple[PeerOutcome, str | None]:
+    async def _follow(self, params: JsonObject, remote: str) -> tuple[PeerOutcome, str | None]:
         """The same as a stream: the first answer proves the delivery, the rest belongs to the run.
 
         Of an answer the outcome has nothing, and its state stands beside it.
@@ -425,9 +426,15 @@ class PauseAnswers:
             await note_break(self.active)
         if first is not None:
             return first
-        if isinstance(last, Closed):
-            last = Unknown("the stream ended before a frame came")
-        return last, None
+        return await self._judge_silence(remote) if isinstance(last, Closed) else (last, None)
+
+    async def _judge_silence(self, remote: str) -> tuple[PeerOutcome, str | None]:
+        """What a stream without a frame came to: an agent that has the message and waits as before is done with it."""
+        sight = await self._look(self.actions, remote)
+        if isinstance(sight, StillWaiting) and sight.has_message:
+            self._is_over = True
+            return Answered({}), sight.native_status
+        return Unknown("the stream ended before a frame came"), None
 
     async def _tell(self, command: ActionCommand) -> None:
         await self.active.run.append(lambda draft: self._add(draft, command), self._settle)

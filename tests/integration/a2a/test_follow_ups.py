@@ -176,6 +176,10 @@ async def work_and_show_the_same(turn: Turn) -> None:
     turn.task.show()
 
 
+async def say_nothing(turn: Turn) -> None:
+    """Nothing follows from the message."""
+
+
 async def make_something(turn: Turn) -> None:
     await turn.artifact("a first sketch")
 
@@ -198,6 +202,27 @@ async def test_an_agent_that_is_done_with_an_answer_and_waits_as_before_asks_aga
         status = last["statusUpdate"]["status"]
     assert status == asked["status"]
     assert (await show(rig, asked))["status"] == asked["status"]
+    done = (await answer_unary(rig, asked))["result"]["task"]
+    assert done["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert rig.peer.texts == ["ask which colour?", "none", "blue"]
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("caller", ["unary", "stream"])
+@pytest.mark.requirement("DLV-1", "LT-5")
+async def test_an_agent_that_says_nothing_to_an_answer_and_waits_as_before_asks_again(
+    rig: Rig, caller: str, *, streams: bool
+) -> None:
+    """Its stream ends without an event, and its task has the message."""
+    if not streams:
+        stop_streaming(rig)
+    asked = await rig.send("ask which colour?")
+    rig.peer.next(say_nothing)
+    if caller == "unary":
+        status = (await answer_unary(rig, asked, "none"))["result"]["task"]["status"]
+    else:
+        status = (await answer_stream(rig, asked, "none"))[-1]["result"]["statusUpdate"]["status"]
+    assert status == asked["status"]
     done = (await answer_unary(rig, asked))["result"]["task"]
     assert done["status"]["state"] == "TASK_STATE_COMPLETED"
     assert rig.peer.texts == ["ask which colour?", "none", "blue"]
