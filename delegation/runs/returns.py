@@ -429,9 +429,12 @@ class PauseAnswers:
         return await self._judge_silence(remote) if isinstance(last, Closed) else (last, None)
 
     async def _judge_silence(self, remote: str) -> tuple[PeerOutcome, str | None]:
-        """What a stream without a frame came to: an agent that has the message and waits as before is done with it."""
+        """What a stream without a frame came to: it has ended in good order, so an agent that waits is done with it.
+
+        Agents of the a2a-sdk do not always keep a message of which nothing follows.
+        """
         sight = await self._look(self.actions, remote)
-        if isinstance(sight, StillWaiting) and sight.has_message:
+        if isinstance(sight, StillWaiting):
             self._is_over = True
             return Answered({}), sight.native_status
         return Unknown("the stream ended before a frame came"), None

@@ -208,12 +208,14 @@ async def test_an_agent_that_is_done_with_an_answer_and_waits_as_before_asks_aga
 
 
 @pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("keeps_history", [True, False])
 @pytest.mark.parametrize("caller", ["unary", "stream"])
 @pytest.mark.requirement("DLV-1", "LT-5")
 async def test_an_agent_that_says_nothing_to_an_answer_and_waits_as_before_asks_again(
-    rig: Rig, caller: str, *, streams: bool
+    rig: Rig, caller: str, *, keeps_history: bool, streams: bool
 ) -> None:
-    """Its stream ends without an event, and its task has the message."""
+    """Its stream ends without an event; whether its task has the message or not."""
+    rig.peer.keeps_history = keeps_history
     if not streams:
         stop_streaming(rig)
     asked = await rig.send("ask which colour?")
