@@ -172,6 +172,8 @@ class DecisionDraft:
     shown_bytes: int = 0
     turned_down: bool = False
     """Whether the peer did not take what it was sent: that has ended the exchange already."""
+    is_done_with_answer: bool = False
+    """Whether the peer has had an answer, and has no more to say to it: the question that it shows is asked again."""
     names_foreign: bool = False
     """Whether this step says that the peer names another task in its updates."""
     chunks: list[Chunk] = field(default_factory=list["Chunk"])

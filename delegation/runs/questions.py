@@ -175,11 +175,13 @@ def _waited_for(status: Status) -> Literal["permission", "resource", "input"]:
 def _is_repeated(draft: DecisionDraft, prompt: PeerPrompt, native: JsonObject) -> bool:
     """Whether a question that has our answer is asked again.
 
-    It is, where the peer did not take the answer of somebody; and where nothing of it, no id and no time, says which
-    one it is.
+    It is, where the peer did not take the answer of somebody, or is done with it and waits as before; and where nothing
+    of it, no id and no time, says which one it is.
     """
     action = draft.decision.state(find_action(draft.record.occurrences[prompt.occurrence]))
-    if isinstance(action, ActionRecord) and (action.return_error or "").startswith(REFUSED):
+    if isinstance(action, ActionRecord) and (
+        draft.is_done_with_answer or (action.return_error or "").startswith(REFUSED)
+    ):
         return action.decision is not None and action.decision.source == "answer"
     said_when = text_at(object_at(native, "status"), "timestamp")
     if prompt.native_id is not None or prompt.message_id is not None or said_when:

@@ -36,7 +36,7 @@ from passerelle.delegation.runs.agent_errors import (
 )
 from passerelle.delegation.runs.draft import find_action
 from passerelle.delegation.runs.liveness import note_break
-from passerelle.delegation.runs.peer_calls import cancel_task
+from passerelle.delegation.runs.peer_calls import ask_again, cancel_task
 from passerelle.delegation.runs.results import apply_results
 from passerelle.permission_bridge.answers.action_rows import LOOK_AGAIN_MS
 from passerelle.permission_bridge.return_machine import (
@@ -74,6 +74,8 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.withheld import Withheld
 
 _TASK_NOT_FOUND: Final = -32001
+_MESSAGE: Final = "message"
+"""What stands for the state in a bare Message, which has none."""
 _SHOWN_HISTORY: Final = 10
 """Messages that are asked for; agents of LangGraph refuse to show more."""
 
@@ -127,6 +129,8 @@ class PauseAnswers:
     action_ids: tuple[str, ...]
     _turns: dict[str, TurnInput] = field(default_factory=dict[str, "TurnInput"])
     """Turns that were read: what they say never changes."""
+    _is_over: bool = False
+    """Whether the agent is done with the message that was sent last."""
 
     @property
     def actions(self) -> list[ActionRecord]:
@@ -280,12 +284,15 @@ class PauseAnswers:
         attempts = _find_last(actions).return_attempts + 1
         with wishing(wishes.extensions):
             options = withheld.options if withheld else wishes.options
-            sent, state = await self._exchange({**options, "message": message}, streams=streams)
+            params: JsonObject = {**options, "message": message}
+            sent, state = await self._exchange(params, remote, streams=streams)
         judged = judge_sending(sent, state, attempts, self.active.deps.clock.now_ms())
         match judged:
             case Returned(native_status=native):
                 if self.actions:
                     await self._tell(FinishReturn(native))
+                if self._is_over:
+                    await ask_again(self.active, remote)
             case TurnedDown(outcome=outcome):
                 await refuse_answer(self.active, self.action_ids, remote, outcome)
             case LookAgain(at_ms=at_ms, untaken=untaken):
@@ -369,7 +376,7 @@ class PauseAnswers:
         return encode(replies, remote, context or "") if replies else None
 
     async def _exchange(
-        self, params: JsonObject, *, streams: bool
+        self, params: JsonObject, remote: str, *, streams: bool
     ) -> tuple[PeerOutcome, str | None]:
         """Sends, and takes what comes; the outcome with the state in it."""
         if not streams:
@@ -379,8 +386,9 @@ class PauseAnswers:
                 # What it says to the answer and that it has it are one append.
                 await apply_results(self.active, [outcome.result], after=self._finish(state))
                 self.active.was_answered = True
+                self._is_over = state == _MESSAGE or state in INTERRUPTED_STATES
             return outcome, state
-        return await self._follow(params)
+        return await self._follow(params, remote)
 
     def _finish(self, state: str | None) -> Callable[[DecisionDraft], None]:
         """Notes behind what the peer has said that the answers are there; nothing is owed for them any more."""
@@ -391,7 +399,7 @@ class PauseAnswers:
 
         return finish
 
-    async def _follow(self, params: JsonObject) -> tuple[PeerOutcome, str | None]:
+    async def _follow(self, params: JsonObject, remote: str) -> tuple[PeerOutcome, str | None]:
         """The same as a stream: the first answer proves the delivery, the rest belongs to the run.
 
         Of an answer the outcome has nothing, and its state stands beside it.
@@ -409,6 +417,7 @@ class PauseAnswers:
                 del said  # a stream that waits would keep it
                 if self.active.run.has_ended() or self.active.run.is_parked():
                     break
+        self._is_over = first is not None and isinstance(last, Closed)
         if first is not None and isinstance(last, RefusedByPeer):
             if finds_fault(last):
                 return last, None
@@ -417,9 +426,18 @@ class PauseAnswers:
             await note_break(self.active)
         if first is not None:
             return first
-        if isinstance(last, Closed):
-            last = Unknown("the stream ended before a frame came")
-        return last, None
+        return await self._judge_silence(remote) if isinstance(last, Closed) else (last, None)
+
+    async def _judge_silence(self, remote: str) -> tuple[PeerOutcome, str | None]:
+        """What a stream without a frame came to: it has ended in good order, so an agent that waits is done with it.
+
+        Agents of the a2a-sdk do not always keep a message of which nothing follows.
+        """
+        sight = await self._look(self.actions, remote)
+        if isinstance(sight, StillWaiting):
+            self._is_over = True
+            return Answered({}), sight.native_status
+        return Unknown("the stream ended before a frame came"), None
 
     async def _tell(self, command: ActionCommand) -> None:
         await self.active.run.append(lambda draft: self._add(draft, command), self._settle)
@@ -511,4 +529,4 @@ def _native_status(outcome: PeerOutcome) -> str | None:
         state = text_at(object_at(object_at(outcome.result, name), "status"), "state")
         if state:
             return state
-    return "message" if "message" in outcome.result else "TASK_STATE_WORKING"
+    return _MESSAGE if "message" in outcome.result else "TASK_STATE_WORKING"

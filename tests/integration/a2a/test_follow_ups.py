@@ -11,7 +11,7 @@ import pytest
 from passerelle.core.wire.json import JsonObject
 from tests.integration.a2a.rig import Rig
 from tests.support.scripted_peer import HttpAnswer
-from tests.support.scripted_tasks import Turn
+from tests.support.scripted_tasks import Script, Turn
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -122,6 +122,144 @@ async def test_a_unary_answer_that_leaves_the_task_at_work_is_followed(rig: Rig)
     task.status("COMPLETED")
     done = (await answering)["result"]["task"]
     assert done["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+async def say_words(turn: Turn) -> None:
+    await turn.answer("there is blue and red")
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("caller", ["unary", "stream"])
+@pytest.mark.requirement("DLV-1", "LT-9")
+async def test_an_agent_that_waits_on_asks_the_same_again_after_its_words(
+    rig: Rig, caller: str, *, streams: bool
+) -> None:
+    """Its answer is a bare Message, and its task waits as before: so does ours, and the next answer reaches it."""
+    if not streams:
+        stop_streaming(rig)
+    asked = await rig.send("ask which colour?")
+    rig.peer.next(say_words)
+    if caller == "unary":
+        again = (await answer_unary(rig, asked, "which are there?"))["result"]["task"]
+    else:
+        events = [one["result"] for one in await answer_stream(rig, asked, "which are there?")]
+        told = [one["statusUpdate"] for one in events if "statusUpdate" in one]
+        words = [one["status"]["message"]["parts"] for one in told if "message" in one["status"]]
+        assert words == [[{"text": "there is blue and red"}], [{"text": "which colour?"}]]
+        again = told[-1]
+    assert again["status"] == asked["status"]
+    task = await show(rig, asked)
+    assert task["status"] == asked["status"]
+    said = [message["parts"][0]["text"] for message in task["history"]]
+    assert said == [
+        "ask which colour?",
+        "which colour?",
+        "which are there?",
+        "there is blue and red",
+    ]
+    done = (await answer_unary(rig, asked))["result"]["task"]
+    assert done["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert rig.peer.texts == ["ask which colour?", "which are there?", "blue"]
+
+
+async def show_the_same(turn: Turn) -> None:
+    """The task as it is: the agent has had the message, and waits for another one."""
+    assert turn.task is not None
+    turn.task.show()
+
+
+async def work_and_show_the_same(turn: Turn) -> None:
+    assert turn.task is not None
+    status = turn.task.record["status"]
+    await turn.status("WORKING", "I am thinking")
+    turn.task.record["status"] = status
+    turn.task.show()
+
+
+async def say_nothing(turn: Turn) -> None:
+    """Nothing follows from the message."""
+
+
+async def make_something(turn: Turn) -> None:
+    await turn.artifact("a first sketch")
+
+
+@pytest.mark.parametrize("script", [show_the_same, work_and_show_the_same, make_something])
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("caller", ["unary", "stream"])
+@pytest.mark.requirement("DLV-1", "LT-5")
+async def test_an_agent_that_is_done_with_an_answer_and_waits_as_before_asks_again(
+    rig: Rig, caller: str, script: Script, *, streams: bool
+) -> None:
+    if not streams:
+        stop_streaming(rig)
+    asked = await rig.send("ask which colour?")
+    rig.peer.next(script)
+    if caller == "unary":
+        status = (await answer_unary(rig, asked, "none"))["result"]["task"]["status"]
+    else:
+        last = (await answer_stream(rig, asked, "none"))[-1]["result"]
+        status = last["statusUpdate"]["status"]
+    assert status == asked["status"]
+    assert (await show(rig, asked))["status"] == asked["status"]
+    done = (await answer_unary(rig, asked))["result"]["task"]
+    assert done["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert rig.peer.texts == ["ask which colour?", "none", "blue"]
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("keeps_history", [True, False])
+@pytest.mark.parametrize("caller", ["unary", "stream"])
+@pytest.mark.requirement("DLV-1", "LT-5")
+async def test_an_agent_that_says_nothing_to_an_answer_and_waits_as_before_asks_again(
+    rig: Rig, caller: str, *, keeps_history: bool, streams: bool
+) -> None:
+    """Its stream ends without an event; whether its task has the message or not."""
+    rig.peer.keeps_history = keeps_history
+    if not streams:
+        stop_streaming(rig)
+    asked = await rig.send("ask which colour?")
+    rig.peer.next(say_nothing)
+    if caller == "unary":
+        status = (await answer_unary(rig, asked, "none"))["result"]["task"]["status"]
+    else:
+        status = (await answer_stream(rig, asked, "none"))[-1]["result"]["statusUpdate"]["status"]
+    assert status == asked["status"]
+    done = (await answer_unary(rig, asked))["result"]["task"]
+    assert done["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert rig.peer.texts == ["ask which colour?", "none", "blue"]
+
+
+@pytest.mark.requirement("LT-9")
+async def test_an_agent_that_wants_a_credential_still_asks_for_it_again_after_its_words(
+    rig: Rig,
+) -> None:
+    asked = await rig.send("auth sign in")
+    assert asked["status"]["state"] == "TASK_STATE_AUTH_REQUIRED"
+    rig.peer.next(say_words)
+    again = (await answer_unary(rig, asked, "token-1"))["result"]["task"]
+    assert again["status"] == asked["status"]
+    assert "there is blue and red" in str(again["history"])
+    done = (await answer_unary(rig, asked, "token-2"))["result"]["task"]
+    assert done["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert rig.peer.texts == ["auth sign in", "token-1", "token-2"]
+
+
+@pytest.mark.requirement("LT-9")
+async def test_words_of_an_agent_that_goes_on_are_a_remark(rig: Rig) -> None:
+    asked = await rig.send("ask which colour?")
+
+    async def say_and_go_on(turn: Turn) -> None:
+        await turn.answer("blue it is")
+        await turn.status("WORKING")
+        await turn.status("COMPLETED")
+
+    rig.peer.next(say_and_go_on)
+    events = [one["result"] for one in await answer_stream(rig, asked)]
+    told = [one["statusUpdate"]["status"] for one in events if "statusUpdate" in one]
+    assert [one["state"] for one in told][-1] == "TASK_STATE_COMPLETED"
+    assert "TASK_STATE_INPUT_REQUIRED" not in {one["state"] for one in told}
+    assert "blue it is" in str(told)
 
 
 # ---------------------------------------------------------------- what is refused
