@@ -94,11 +94,16 @@ def texts_at(holder: JsonObject, name: str) -> list[str]:
 
 
 def whole_at(holder: JsonObject, name: str) -> int | None:
-    """The whole number of a member, or None; a protobuf peer writes 2 as 2.0."""
+    """The whole number of a member, or None; a protobuf peer writes 2 as 2.0.
+
+    One that no other side could read again, being longer than 64 bits, is none.
+    """
     value = holder.get(name)
     if isinstance(value, float):
-        return int(value) if value.is_integer() else None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+        value = int(value) if value.is_integer() else None
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= _BEYOND:
+        return None
+    return value
 
 
 def as_list(items: list[JsonObject]) -> list[Json]:
@@ -107,6 +112,7 @@ def as_list(items: list[JsonObject]) -> list[Json]:
 
 
 INT32_MAX: Final = 2**31 - 1
+_BEYOND: Final = 2**63
 _TEXT_LIMIT: Final = 1024
 _WHOLE: Final = re.compile(r"-?[0-9]{1,11}", re.ASCII)
 

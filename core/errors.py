@@ -296,7 +296,9 @@ class NotFound(CallerError):
 
     def __init__(self, kind: str, name: str) -> None:
         said = _SHOWN_KINDS.get(kind, kind)
-        super().__init__(f"there is no {said} {name[:120]!r}", kind=kind, name=name[:120])
+        # What has no name here is a secret that was tried.
+        which = f"{said} {name[:120]!r}" if name else f"such {said}"
+        super().__init__(f"there is no {which}", kind=kind, name=name[:120])
         self.kind = kind
 
 

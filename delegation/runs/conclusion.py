@@ -75,13 +75,18 @@ def complete_terms(
     )
 
 
+def is_waited_for(record: TaskRecord) -> bool:
+    """Whether a task has ended for which others wait."""
+    return record.status in ENDED and any(edge.is_waited_for for edge in record.relationships)
+
+
 def _list_ends(draft: DecisionDraft, before: TaskRecord) -> tuple[DueChange, ...]:
     """The due rows that an end drops, and those that it sets for hooks and waiting tasks."""
     task_id, now_ms = draft.context.task.id, draft.decision.now_ms
     due = [DueChange(f"cancel:{task_id}", None)]
     if draft.context.find_rules().hooks_at("on_stop"):
         due.append(DueChange(f"stop:{task_id}", now_ms))
-    if any(edge.is_waited_for for edge in draft.record.relationships):
+    if is_waited_for(draft.record):
         due.append(DueChange(f"unblock:{task_id}", now_ms))
     if before.run is None:
         due.append(DueChange(name_row(task_id), None))

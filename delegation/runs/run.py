@@ -26,7 +26,7 @@ from passerelle.core.errors import StoreUnavailable, WriteConflict
 from passerelle.core.index_changes import make_row
 from passerelle.core.task.record import KEPT_ARTIFACTS, TaskRecord
 from passerelle.core.task.status import HELD, UNDRIVEN, WAITING, Status
-from passerelle.delegation.runs.conclusion import complete_terms, keep_content
+from passerelle.delegation.runs.conclusion import complete_terms, is_waited_for, keep_content
 from passerelle.delegation.runs.draft import DecisionDraft, OpenedQuestions, RunContext, find_action
 from passerelle.delegation.runs.lost_tail import lacks, may_go_on
 from passerelle.runtime.common.concurrency import FairLock
@@ -362,7 +362,7 @@ class Run:
         if written.chain:
             self.last = (written.last, written.chain)
         self.content, self.answer = self.context.content, self.context.answer
-        if self.record.status is Status.RETRYING:
+        if self.record.status is Status.RETRYING or is_waited_for(self.record):
             self.writes.news(self.shard)
         self.tell_changed()
 

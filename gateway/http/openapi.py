@@ -182,6 +182,10 @@ _PROBLEM: Final[JsonObject] = {
         "detail": {"type": "string"},
         "field": {"type": "string", "description": "The member that is wrong, by its path."},
         "reason": {"type": "string", "description": "What is wrong with the member."},
+        "state": {
+            "type": "string",
+            "description": "The status of what does not allow it; on channels, `d.status`.",
+        },
         "winner": {"type": "object", "description": "Who closed the approval, and how."},
     },
 }

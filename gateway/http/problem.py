@@ -85,6 +85,9 @@ def find_status(error: errors.PasserelleError) -> int:
 def describe(error: errors.PasserelleError) -> JsonObject:
     """The members of the problem beside ``type``, ``title`` and ``status``."""
     members: JsonObject = {**error.details}
+    if "status" in members:
+        # `status` of a problem is that of HTTP; what a task or a schedule is in has another name here.
+        members["state"] = members.pop("status")
     if isinstance(error, errors.ActionClosed):
         members["winner"] = error.winner
     return members

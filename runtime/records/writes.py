@@ -156,7 +156,7 @@ class Writes:
     tally: Callable[[str, float, str], None] = field(default=lambda _result, _seconds, _why: None)
     news: Callable[[Shard], None] = field(default=lambda _shard: None)
     """Told of the shard of each stored batch of which somebody waits for what follows from it: a question that has to
-    reach its inbox, a webhook. Everything else is found at the next regular visit."""
+    reach its inbox, a webhook, a row that is due at once. Everything else is found at the next regular visit."""
     whereabouts: ActionIndex = field(default_factory=ActionIndex)
     on_feed_snapshot: Callable[[FeedSnapshot], None] = field(default=lambda _seen: None)
     """Told of each stored batch that a projection has to look at, and of what the feed held behind it."""
@@ -362,6 +362,8 @@ class Writes:
                     return Written(held, 0, 0, decision.now_ms, unchanged=True)
                 outcome = await self.commit(decision, held, terms)
             if not isinstance(outcome, Outdated):
+                if any(row.at_ms is not None and row.at_ms <= decision.now_ms for row in terms.due):
+                    self.news(shard_of(session))  # what is owed at once waits for no regular visit
                 return outcome
             await self.make_way(held)
             await self.step_back(tries)

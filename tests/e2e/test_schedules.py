@@ -77,3 +77,46 @@ async def test_gateway_that_is_killed_at_each_tick_has_one_run_for_each(tmp_path
     assert set(sent.values()) == {1}, "no run has two turns"
     assert len(sent) == shown["runs"] == len(ticks)
     assert {str(message["messageId"]) for message in peer.messages} == set(sent)
+
+
+async def test_lone_gateway_is_on_time_at_ticks_runs_and_tasks_that_waited(tmp_path: Path) -> None:
+    """It looks at all shards every five seconds; what it stores itself must not wait for that look."""
+    async with (
+        ScriptedPeer(AGENT) as peer,
+        run_gateway(tmp_path, {AGENT: peer.url}) as gateway,
+        httpx.AsyncClient(headers=gateway.authorization, base_url=gateway.url) as http,
+    ):
+        body = {"title": "t", "agent": AGENT, "text": "echo done", "everyS": 1, "overlap": "allow"}
+        made = await http.post("/v1/schedules", json={**body, "missed": "all"})
+        path = f"/v1/schedules/{made.json()['schedule']['scheduleId']}"
+
+        async def ran() -> Any:  # noqa: ANN401  JSON
+            shown = await read(gateway, path)
+            return shown if shown["runs"] >= 5 else None
+
+        shown = await wait_until(ran, 20, "five runs")
+        assert {run["cause"] for run in shown["recent"]} == {"due"}, "none came late"
+        assert (await http.post(f"{path}/pause", json={})).status_code == 200
+        for _ in range(2):
+            before = (await read(gateway, path))["runs"]
+            assert (await http.post(f"{path}/run", json={})).status_code == 202
+
+            async def begun(runs: int = before) -> bool:
+                shown = await read(gateway, path)
+                return shown["runs"] > runs and not shown["waiting"]
+
+            await wait_until(begun, 1.5, "the run has begun")
+        for _ in range(2):
+            first = await http.post("/v1/tasks", json={"agent": AGENT, "objective": "echo one"})
+            task = first.json()["task"]
+            turn = {"agent": AGENT, "text": "echo two", "after": [task["taskId"]]}
+            context = task["scope"]["contextId"]
+            second = await http.post("/v1/turns", json={**turn, "contextId": context})
+            assert second.status_code == 202, second.text
+            await http.post(f"/v1/tasks/{task['taskId']}/start", json={})
+            later = f"/v1/tasks/{second.json()['taskId']}"
+
+            async def ended(path: str = later) -> bool:
+                return bool((await read(gateway, path))["status"] == "completed")
+
+            await wait_until(ended, 1.5, "what waited has gone on")

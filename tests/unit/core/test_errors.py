@@ -15,6 +15,7 @@ from passerelle.core.errors import (
     ClosedState,
     InvalidInput,
     Limited,
+    NotFound,
     PasserelleError,
     PeerRefused,
     RemoteError,
@@ -156,3 +157,8 @@ def test_caller_reads_that_the_store_is_away_and_not_where_it_is() -> None:
     error = StoreUnavailable("connection failed: 10.0.0.5:6379", "no")
     assert "10.0.0.5" in str(error)
     assert "10.0.0.5" not in f"{error.message} {error.details}"
+
+
+def test_what_is_not_there_is_named_unless_its_name_is_a_secret() -> None:
+    assert str(NotFound("task", "task_1")) == "there is no task 'task_1'"
+    assert str(NotFound("code", "")) == "there is no such code"

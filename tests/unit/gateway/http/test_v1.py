@@ -14,7 +14,12 @@ from passerelle.core.commands import (
     RespondAction,
     SubmitTurn,
 )
-from passerelle.core.errors import ActionClosed, NotFound, StoreUnavailable
+from passerelle.core.errors import (
+    ActionClosed,
+    NotFound,
+    StoreUnavailable,
+    UnsupportedOperation,
+)
 from passerelle.gateway.http.bodies import BODY_LIMIT_BYTES
 from passerelle.gateway.http.site import make_site
 from passerelle.gateway.http.v1 import OPERATIONS, RouteOperation, make_v1_routes
@@ -125,6 +130,17 @@ async def test_loser_learns_the_winner(http: AsyncClient, service: ScriptedServi
     response = await http.post(DECIDE, json=ANSWER, headers=headers)
     assert code(response) == (409, "already_resolved")
     assert response.json()["winner"] == {"decidedBy": "ada", "optionId": "reject_once"}
+
+
+@pytest.mark.anyio
+async def test_problem_says_the_status_of_what_refuses_beside_that_of_http(
+    http: AsyncClient, service: ScriptedService
+) -> None:
+    """Channels say it as ``d.status``; here the status of the answer stood in its place."""
+    service.error = UnsupportedOperation("a task that is completed cannot be paused", status="done")
+    response = await http.post("/v1/tasks/task_1/pause", headers=OWNER)
+    assert code(response) == (409, "unsupported_operation")
+    assert (response.json()["status"], response.json()["state"]) == (409, "done")
 
 
 @pytest.mark.anyio
