@@ -179,14 +179,17 @@ def _is_repeated(draft: DecisionDraft, prompt: PeerPrompt, native: JsonObject) -
     of it, no id and no time, says which one it is.
     """
     action = draft.decision.state(find_action(draft.record.occurrences[prompt.occurrence]))
-    if isinstance(action, ActionRecord) and (
-        draft.is_done_with_answer or (action.return_error or "").startswith(REFUSED)
-    ):
-        return action.decision is not None and action.decision.source == "answer"
+    if not isinstance(action, ActionRecord):
+        return False
+    is_of_somebody = action.decision is not None and action.decision.source == "answer"
+    if (action.return_error or "").startswith(REFUSED):
+        return is_of_somebody
+    if draft.is_done_with_answer and is_of_somebody:
+        return True
     said_when = text_at(object_at(native, "status"), "timestamp")
     if prompt.native_id is not None or prompt.message_id is not None or said_when:
         return False
-    return isinstance(action, ActionRecord) and action.return_state == "returned"
+    return action.return_state == "returned"
 
 
 def _answer_is_under_way(draft: DecisionDraft, prompts: list[PeerPrompt]) -> bool:
