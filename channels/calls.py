@@ -37,9 +37,11 @@ def refuse_call(call: str, error: PasserelleError) -> Failure:
     return Failure(call, error.stable_code, error.message, _read_retry(error), data or None)
 
 
-def refuse_subscription(stream: str, error: PasserelleError) -> Refusal:
-    """The ``error`` frame of a stream that cannot be followed."""
-    return Refusal(error.stable_code, error.message, "sub", stream, retry_s=_read_retry(error))
+def refuse_subscription(stream: str, error: PasserelleError, ask: str | None = None) -> Refusal:
+    """The ``error`` frame of a stream that cannot be followed; ``ask`` is the id of the frame that wanted it."""
+    return Refusal(
+        error.stable_code, error.message, "sub", stream, retry_s=_read_retry(error), id=ask
+    )
 
 
 def end_connection(

@@ -5,6 +5,7 @@ The connection owns the socket and gives this its frames; who may serve what is 
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 from passerelle.core.errors import PasserelleError
@@ -75,6 +76,8 @@ class AgentSide:
         self._refuse = refuse
         self._spawn = spawn
         self._served: set[str] = set()
+        self._turn = asyncio.Lock()
+        """Registrations and their ends are carried out in the order in which they came."""
 
     def take(self, frame: ServingFrame) -> None:
         """One frame of the agent."""
@@ -105,22 +108,27 @@ class AgentSide:
             await self._host.unregister(self._link, agent)
 
     async def _register(self, frame: Register) -> None:
-        # Before it is known: a socket that ends meanwhile takes the name back.
-        self._served.add(frame.agent)
-        try:
-            registered = await self._host.register(
-                self._find_principal(), self._link, frame, self._leave
-            )
-        except PasserelleError as error:
-            self._served.discard(frame.agent)
-            self._refuse(Refusal(error.stable_code, error.message, of="reg"))
-        else:
-            self._link.send(registered)
+        async with self._turn:
+            was_served = frame.agent in self._served
+            # Before it is known: a socket that ends meanwhile takes the name back.
+            self._served.add(frame.agent)
+            try:
+                registered = await self._host.register(
+                    self._find_principal(), self._link, frame, self._leave
+                )
+            except PasserelleError as error:
+                if not was_served:  # else it is served as it was before
+                    self._served.discard(frame.agent)
+                self._refuse(Refusal(error.stable_code, error.message, of="reg"))
+            else:
+                self._served.add(frame.agent)
+                self._link.send(registered)
 
     async def _unregister(self, agent: str, code: UnregisterCode) -> None:
-        if agent in self._served:
-            self._leave(agent, code)
-            await self._host.unregister(self._link, agent)
+        async with self._turn:
+            if agent in self._served:
+                self._leave(agent, code)
+                await self._host.unregister(self._link, agent)
 
     def _leave(self, agent: str, code: UnregisterCode) -> None:
         self._served.discard(agent)

@@ -208,9 +208,9 @@ def _serve(  # noqa: C901 - one arm per frame of the closed union
             return _subscribe(state, frame)
         case Unsubscribe(stream):
             return _unsubscribe(state, stream)
-        case AskSnapshot(stream):
+        case AskSnapshot(stream, ask):
             if stream not in state.told:
-                return refuse(state, not_subscribed("snap", stream))
+                return refuse(state, not_subscribed("snap", stream, ask))
             return state, (TakeSnapshot(frame),)
         case Call():
             return execute(state, frame)
@@ -236,7 +236,8 @@ def _subscribe(state: ConnectionState, frame: Subscribe) -> ConnectionStep:
     full = len(state.told) >= state.limits.subscriptions
     if full and frame.stream not in state.told:
         return refuse(
-            state, Refusal("limit", "too many subscriptions", of="sub", stream=frame.stream)
+            state,
+            Refusal("limit", "too many subscriptions", of="sub", stream=frame.stream, id=frame.id),
         )
     return change(state, told={**state.told, frame.stream: None}), (Open(frame),)
 

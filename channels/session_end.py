@@ -31,9 +31,9 @@ def limit_rate(state: ConnectionState) -> ConnectionStep:
     return close(state, CloseCode.RATE_LIMIT, notice.message, notice)
 
 
-def not_subscribed(of: str, stream: str) -> Refusal:
-    """A frame is about a stream that is not followed here."""
-    return Refusal("not_subscribed", ACK_FAULTS["not_subscribed"], of=of, stream=stream)
+def not_subscribed(of: str, stream: str, ask: str | None = None) -> Refusal:
+    """A frame is about a stream that is not followed here; ``ask`` is its id, if it has one."""
+    return Refusal("not_subscribed", ACK_FAULTS["not_subscribed"], of=of, stream=stream, id=ask)
 
 
 def refuse(state: ConnectionState, answer: Refusal | Failure) -> ConnectionStep:

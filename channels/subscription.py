@@ -135,7 +135,7 @@ class Subscription:
         except Limited as error:
             self._link.feed(EndRequested(*end_connection(error, "sub")))
         except CallerError as error:
-            self._link.feed(NoticeDue(refuse_subscription(self.ask.stream, error)))
+            self._link.feed(NoticeDue(refuse_subscription(self.ask.stream, error, self.ask.id)))
         except PasserelleError as error:
             self._link.feed(EndRequested(*end_connection(error, "sub")))
 
@@ -364,10 +364,11 @@ class Subscription:
                 NoticeDue(refuse_call(ask.id, error) if ask.id else replace(refusal, of="snap"))
             )
             return
-        if state is None:
-            link.feed(NoticeDue(Refusal("not_found", "no snapshot is left", "snap", ask.stream)))
-        elif not self._fits(state):
-            link.feed(NoticeDue(Refusal("too_large", "fetch it over HTTP", "snap", ask.stream)))
+        if state is None or not self._fits(state):
+            code, said = "not_found", "no snapshot is left"
+            if state is not None:
+                code, said = "too_large", "fetch it over HTTP"
+            link.feed(NoticeDue(Refusal(code, said, "snap", ask.stream, id=ask.id)))
         else:
             link.feed(NoticeDue(replace(self._show(state), id=ask.id)))
 

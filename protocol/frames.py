@@ -370,6 +370,7 @@ class Refusal(Frame):
     stream: Annotated[str | None, Wire("s", Text(NAME), "stream that it was about")] = None
     fatal: Annotated[bool, Wire("fatal", Flag(), "whether a close follows")] = False
     retry_s: _Retry = None
+    id: Annotated[str | None, Wire("id", Text(), "that of a `sub` or `snap` with one")] = None
 
 
 @dataclass(frozen=True, slots=True)

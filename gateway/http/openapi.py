@@ -27,6 +27,7 @@ from passerelle.gateway.http.openapi_errors import (
     render_error_responses,
 )
 from passerelle.gateway.http.openapi_examples import EXAMPLES
+from passerelle.gateway.http.openapi_words import speak_wire
 from passerelle.gateway.http.problem import MEDIA_TYPE
 from passerelle.gateway.http.streams import LINES, LONGEST_WAIT_S
 from passerelle.gateway.http.tickets import PATH as TICKETS
@@ -212,7 +213,7 @@ def render_openapi() -> JsonObject:
         described = _describe(operation, schemas)
         paths.setdefault(operation.path, {})[operation.method.lower()] = described
     paths |= describe_stream_paths()
-    return {
+    document: JsonObject = {
         "openapi": "3.1.0",
         "info": {"title": "Passerelle control plane", "version": VERSION},
         # Relative to the address that the document was read from.
@@ -225,6 +226,8 @@ def render_openapi() -> JsonObject:
         },
         "security": [{"bearer": []}],
     }
+    speak_wire(document)
+    return document
 
 
 def _describe(operation: RouteOperation, schemas: JsonObject) -> JsonObject:

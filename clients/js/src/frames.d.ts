@@ -369,6 +369,8 @@ export interface Refusal {
   fatal?: boolean;
   /** seconds after which a retry can help */
   retry?: number;
+  /** that of a `sub` or `snap` with one */
+  id?: string;
 }
 
 /** The credential ends soon: send `auth` with a new one. Sent again, with its time, when it is taken. */

@@ -743,6 +743,25 @@ async def test_replay_over_the_limit_is_answered_by_sub_before_its_gap(rig: Rig,
             assert last.get("code") == (None if snap == "gap" else "limit")
 
 
+async def test_refused_wish_for_a_stream_is_answered_with_its_id(store: Store) -> None:
+    """A client that waits for the answer to its frame would wait for ever."""
+    async with serve(store, ChannelLimits(subscriptions=1)) as rig, raw(rig) as socket:
+        await tell(socket, HELLO)
+        await tell(socket, {"t": "sub", "s": "session:se_nothing", "id": "1"})
+        refused = await hear(socket, "error")
+        assert (refused["code"], refused["id"]) == ("not_found", "1")
+        await tell(socket, {"t": "snap", "s": "inbox", "id": "2"})
+        refused = await hear(socket, "error")
+        assert (refused["code"], refused["id"]) == ("not_subscribed", "2")
+        await tell(socket, {"t": "sub", "s": "inbox", "id": "3"})
+        assert (await hear(socket, "sub"))["id"] == "3"
+        await tell(socket, {"t": "sub", "s": f"session:{rig.make_session()}", "id": "4"})
+        refused = await hear(socket, "error")
+        assert (refused["code"], refused["id"]) == ("limit", "4")
+        await tell(socket, {"t": "sub", "s": "session:se_nothing"})
+        assert "id" not in await hear(socket, "error")
+
+
 @OVER_BOTH
 async def test_more_frames_in_a_message_than_allowed_are_refused(rig: Rig) -> None:
     async with raw(rig) as socket:

@@ -166,6 +166,35 @@ async def test_a_registration_that_cannot_be_is_refused(rig: Rig, frame: Frame, 
     assert find_served(instance) == []
 
 
+async def test_refused_change_of_a_card_leaves_the_name_with_its_link_until_that_ends(
+    rig: Rig,
+) -> None:
+    """Its link forgot the name and the gateway did not, which served it over a socket that was gone."""
+    instance = await rig.start()
+    async with open_raw(instance, device="older") as raw:
+        await raw.tell(register())
+        await raw.hear("reg")
+        await raw.tell(register(card={"description": "no name"}))
+        assert (await raw.hear("error"))["code"] == "invalid_agent_response"
+        sending = asyncio.create_task(Caller(instance).send("hello"))
+        call = await raw.hear("rpc")
+        await raw.tell(complete(call, "done"))
+        assert read_texts(await sending) == ["done"]
+        # As often as it likes; a further one that is right counts.
+        await raw.tell(register(card={"description": "no name"}), register(max=3))
+        assert (await raw.hear("reg"))["agent"] == NAME
+    await await_links(instance, 0)
+    async with open_raw(instance, device="newer") as raw:
+        await raw.tell(register())
+        assert (await raw.hear("reg"))["agent"] == NAME
+        await raw.tell(register(card={"description": "no name"}), {"t": "unreg", "agent": NAME})
+        assert (await raw.hear("unreg"))["code"] == "asked"
+        await await_links(instance, 0)
+        await raw.tell(register(), {"t": "unreg", "agent": NAME})
+        assert [(await raw.hear_any())["t"], (await raw.hear_any())["t"]] == ["reg", "unreg"]
+        await await_links(instance, 0)
+
+
 async def test_frames_of_agents_are_refused_from_everybody_else(rig: Rig) -> None:
     instance = await rig.start()
     async with open_raw(instance, role="ui") as raw:

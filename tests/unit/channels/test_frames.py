@@ -123,6 +123,7 @@ SERVER_FRAMES: list[ServerFrame] = [
     Answer("5", {"turnId": "tu_4"}),
     Failure("6", "store_unavailable", "gone", 3, {"reason": "x"}),
     Refusal("ack_ahead", "beyond", "ack", "inbox", fatal=True, retry_s=2),
+    Refusal("not_found", "there is no stream 'x'", "sub", "x", id="8"),
     Expiry(60),
     Drain(2_000, 5_000),
     Registered("builder", "/agents/builder", 3),

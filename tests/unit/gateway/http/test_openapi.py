@@ -1,5 +1,7 @@
 """The OpenAPI document and the routes are one table."""
 
+import json
+import re
 from typing import Any, cast
 
 import pytest
@@ -186,3 +188,14 @@ async def test_document_is_served_to_everybody() -> None:
         response = await http.get("/v1/openapi.json")
     assert response.json() == DOCUMENT
     assert response.json()["info"]["version"] == VERSION
+
+
+def test_descriptions_name_members_as_they_are_sent_and_no_row_of_the_ledger() -> None:
+    text = json.dumps(DOCUMENT)
+    assert "``" not in text
+    assert not re.search(r"\((?:CMD|EVC|CHN|EXT|TR|ATT|GR|PO|TEV|A2A)-\d", text)
+    made = DOCUMENT["paths"]["/v1/schedules"]["post"]["requestBody"]["content"]
+    said = made["application/json"]["schema"]["description"]
+    assert "exactly one of `cron` and `everyS`" in said
+    answered = DOCUMENT["components"]["schemas"]["DecisionAnswer"]["description"]
+    assert "`vote_recorded`" in answered, "a value is no member"
