@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast, get_args
 
 from passerelle.a2a_mapping.cards import list_further
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from passerelle.peers.origin import host_of, origin_of
+from passerelle.peers.origin import host_of, move, origin_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +38,9 @@ _WRITTEN: Final[dict[tuple[str, str], tuple[Binding, Version]]] = {
     ("HTTP+JSON", "0.3"): ("HTTP+JSON", "0.3"),
     ("GRPC", "0.3"): ("GRPC", "0.3"),
 }
+_EVERY: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  named by cards, bound to by nobody here
+_LOCAL: Final = _EVERY | {"localhost", "127.0.0.1", "::1"}
+"""Names of the machine that whoever says them runs on."""
 _LISTED: Final = "1.0"
 """The version of an entry of ``supportedInterfaces`` that names none: 0.3 had no such list."""
 _ADDRESSED: Final = "0.3"
@@ -96,7 +99,8 @@ def read_offer(card: JsonObject, reach: Reach) -> CardInterfaces:
     extensions = read_extensions(card)
     usable: list[Interface] = []
     foreign: list[Interface] = []
-    for interface in _list_all(card, reach):
+    for listed in _list_all(card, reach):
+        interface = _find_home(listed, reach)
         if interface.origin not in reach.origins and not _is_dialled(interface, reach):
             foreign.append(interface)
         else:
@@ -133,6 +137,23 @@ def order(
 def is_unsaid(interface: Interface) -> bool:
     """Whether the address leaves open whether it is TLS."""
     return interface.binding == "GRPC" and "://" not in interface.url
+
+
+def _find_home(interface: Interface, reach: Reach) -> Interface:
+    """The interface under the name of this machine that calls may go to, where its card says another one of it.
+
+    A program that listens on every address says that it is at 0.0.0.0, and samples say localhost. That is the card's
+    host then, at the same port.
+    """
+    host = host_of(interface.origin)
+    if interface.origin in reach.origins or is_unsaid(interface) or host not in _LOCAL:
+        return interface
+    for origin in sorted(reach.origins):
+        known = host_of(origin)
+        is_here = known in _LOCAL or (host in _EVERY and known == reach.host)
+        if is_here and move(interface.origin, origin) == origin:
+            return replace(interface, url=move(interface.url, origin), origin=origin)
+    return interface
 
 
 def _is_dialled(interface: Interface, reach: Reach) -> bool:

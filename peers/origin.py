@@ -20,6 +20,12 @@ def origin_of(url: str) -> str | None:
         return None
 
 
+def move(url: str, origin: str) -> str:
+    """The same URL at the host of another origin, whose scheme and port it has."""
+    host = URL(origin).host
+    return url if host is None else str(URL(url, encoded=True).with_host(host))
+
+
 def host_of(url: str) -> str:
     """The host of an http or https URL; empty for what is none."""
     origin = origin_of(url)

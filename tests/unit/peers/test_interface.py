@@ -15,6 +15,7 @@ from passerelle.peers.interface import (
     order,
     read_offer,
 )
+from passerelle.peers.origin import host_of
 
 HERE = Reach(frozenset({"https://here.example", "http://dial.example:9001"}), "here.example")
 
@@ -150,3 +151,41 @@ def test_nonsense_in_a_card_is_read_over() -> None:
         "additionalInterfaces": "none",
     }
     assert kinds(card) == ["JSONRPC/1.0"]
+
+
+@pytest.mark.parametrize(
+    ("configured", "said", "called"),
+    [
+        ("http://127.0.0.1:9001", "http://localhost:9001/a2a?x=1", "http://127.0.0.1:9001/a2a?x=1"),
+        ("http://localhost:9001", "http://127.0.0.1:9001", "http://localhost:9001"),
+        ("http://localhost:9001", "http://[::1]:9001/", "http://localhost:9001/"),
+        ("http://[::1]:9001", "http://localhost:9001/", "http://[::1]:9001/"),
+        ("http://127.0.0.1:9001", "http://0.0.0.0:9001/", "http://127.0.0.1:9001/"),
+        ("http://agent:9001", "http://0.0.0.0:9001/%2Fa/", "http://agent:9001/%2Fa/"),
+        ("http://agent:9001", "http://[::]:9001/", "http://agent:9001/"),
+        # Another machine, port or scheme is somebody else.
+        ("http://agent:9001", "http://localhost:9001/", None),
+        ("http://127.0.0.1:9001", "http://localhost:9002/", None),
+        ("http://127.0.0.1:9001", "https://localhost:9001/", None),
+        ("https://agent", "http://0.0.0.0/", None),
+        ("http://127.0.0.1:9001", "http://127.0.0.2:9001/", None),
+        ("http://127.0.0.1:9001", "http://localhost.example:9001/", None),
+    ],
+)
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
+def test_card_may_call_its_own_machine_by_another_name(
+    configured: str, said: str, called: str | None, binding: str
+) -> None:
+    reach = Reach(frozenset({configured}), host_of(configured))
+    found = read_offer({"supportedInterfaces": [offer(binding, url=said)]}, reach)
+    assert [one.url for one in found.usable] == ([called] if called else [])
+    assert [one.origin for one in found.usable] == ([configured] if called else [])
+    assert [one.url for one in found.foreign] == ([] if called else [said])
+
+
+def test_machine_of_an_allowed_origin_is_no_machine_of_the_card() -> None:
+    reach = Reach(frozenset({"http://agent:9001", "http://other:9002"}), "agent")
+    found = read_offer(
+        {"supportedInterfaces": [offer("JSONRPC", url="http://0.0.0.0:9002/")]}, reach
+    )
+    assert found.usable == ()
