@@ -16,6 +16,7 @@ import orjson
 from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.control.job_reads import render
 from passerelle.control.parents import find_parent
+from passerelle.core.agent_name import ROUTER
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
 from passerelle.core.commands import CancelTask
 from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, WriteConflict
@@ -139,7 +140,8 @@ class Jobs:
         for agent in dict.fromkeys(command.agents):
             if not principal.may_call(agent):
                 raise NotFound("agent", agent)
-            self.find_peer(agent)
+            if agent != ROUTER:
+                self.find_peer(agent)
         if len(command.agents) > 1 and len(command.inputs) > 1:
             raise InvalidInput("inputs", "takes one input for several agents")
         if len(command.titles) not in {0, len(command.inputs)}:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from passerelle.core.agent_name import ROUTER
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
 from passerelle.core.errors import (
     InvalidInput,
@@ -89,7 +90,8 @@ class Schedules:
         """
         if not principal.may_call(command.agent):
             raise NotFound("agent", command.agent)
-        self.find_peer(command.agent)
+        if command.agent != ROUTER:
+            self.find_peer(command.agent)
         _check(command)
         writes, once = self.writes, make_once(principal, command, idem)
         shard = choose_shard(principal, writes.ids, idem)

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from passerelle.a2a_mapping.rpc import Method
+from passerelle.core.agent_name import ROUTER
 from passerelle.core.batch import EntityKind, EntityRef, Loaded
 from passerelle.core.commands import SubmitTurn, TurnAccepted
 from passerelle.core.errors import Forbidden, InvalidInput, NotFound, UnsupportedOperation
@@ -286,6 +287,18 @@ async def test_process_that_dies_between_items_sends_none_twice(bench: Bench, di
     tasks = {row["taskId"] for row in await bench.table(job)}
     listed: Any = await bench.desk.do("list_tasks", agent="echo", pageSize=50)
     assert {one["taskId"] for one in listed["tasks"]} == tasks
+
+
+@pytest.mark.requirement("EXT-5", "EXT-9")
+async def test_each_item_of_a_job_may_be_given_to_the_agent_that_the_gateway_chooses(
+    bench: Bench,
+) -> None:
+    job = await bench.make(["one", "two", "fail"], agents=["passerelle"], attempts=2)
+    assert (await bench.finish(job))["status"] == "failed"
+    items = await bench.table(job)
+    assert [one["state"] for one in items] == ["completed", "completed", "failed"]
+    records = [await bench.desk.record(one["taskId"]) for one in items]
+    assert {(one.kind, one.peer) for one in records} <= {(ROUTER, "echo"), (ROUTER, "other")}
 
 
 @pytest.mark.requirement("EXT-1")

@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 import pytest
 
 from passerelle.a2a_mapping.rpc import Method
+from passerelle.core.agent_name import ROUTER
 from passerelle.core.commands import SubmitTurn, TurnAccepted
 from passerelle.core.errors import (
     IdempotencyConflict,
@@ -210,6 +211,16 @@ async def test_run_takes_the_place_of_the_one_before(wall: Wall) -> None:
     await wall.pass_tick(schedule)
     await wall.desk.until(first["taskId"], Status.CANCELLED)
     assert await wall.count_tasks(schedule) == 2
+
+
+@pytest.mark.requirement("EXT-5", "OBJ-8")
+async def test_run_may_be_given_to_the_agent_that_the_gateway_chooses(wall: Wall) -> None:
+    schedule = await wall.make(agent="passerelle")
+    await wall.pass_tick(schedule)
+    await wall.ended(schedule, 1)
+    [run] = (await wall.show(schedule))["recent"]
+    record = await wall.desk.record(run["taskId"])
+    assert (record.kind, record.peer in {"echo", "other"}) == (ROUTER, True)
 
 
 @pytest.mark.requirement("EXT-1")
