@@ -48,8 +48,8 @@ class WordsPolicy:
         """Has the words judged, and stores what was said to them.
 
         Raises:
-            Forbidden: somebody speaks against them, wants them asked about, or would change them: what was decided is
-                what is sent.
+            Forbidden: somebody speaks against them, a hook wants them asked about, or would change them: what was
+                decided is what is sent.
         """
         request, shard = question.request, shard_of(question.scope.session_id)
         peer = request.origin.peer or ""
@@ -72,7 +72,9 @@ class WordsPolicy:
         )
         if judged.strictest.decision != "allow" or judged.heard.notes:
             await note_judgement(self.writes, self.blobs, question.scope, judged)
-        check_judgement(judged)
+        # Who decides is who would be asked. A hook that asks, or that has failed, has seen what these did not weigh.
+        if judged.strictest.decision != "ask" or judged.strictest.source == "hook":
+            check_judgement(judged)
         if judged.heard.message is not None:
             raise Forbidden(
                 "the answer is not sent: a hook would change its words; send them as a message to the task",

@@ -137,3 +137,22 @@ async def test_an_answer_that_does_not_count_asks_no_hook(house: House) -> None:
     await house.until(accepted, Status.COMPLETED)
     await say(house, accepted, view, "device", "blue")
     assert len(ASKED) == 1
+
+
+@pytest.mark.requirement("PRS-3")
+async def test_a_rule_that_asks_is_content_with_a_person_who_decides(house: House) -> None:
+    accepted, view = await ask(house, "device")
+    house.rules = make_policy((Rule("ask-first", "ask", about=frozenset({"delegations"})),))
+    with pytest.raises(Forbidden, match="allowed first"):
+        await say(house, accepted, view, "message", "blue")
+    await say(house, accepted, view, "device", "blue")
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts[1:] == ["blue"]
+
+
+async def test_a_hook_that_fails_closed_is_not_content_with_a_person(house: House) -> None:
+    accepted, view = await ask(house, "device")
+    house.rules = make_hook("nowhere")
+    with pytest.raises(Forbidden, match="allowed first"):
+        await say(house, accepted, view, "device", "blue")
+    assert len(house.peer.messages) == 1
