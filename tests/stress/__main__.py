@@ -190,6 +190,10 @@ async def trim(stage: Stage) -> None:
 async def take_over(stage: Stage) -> None:
     """Second connections of some devices."""
     chosen = stage.dice.sample(stage.readers, max(1, len(stage.readers) // 8))
+    # Right behind a fault that has cut them there is nobody whose place is taken.
+    await wait_until(
+        lambda: all(reader.is_linked for reader in chosen), _BEGINS_S, "those are linked"
+    )
     await asyncio.gather(*(reader.take_over() for reader in chosen))
 
 

@@ -14,7 +14,16 @@ from typing import Final
 
 from passerelle.client.channel import ChannelClient, ChannelStopped, StreamClosed
 from passerelle.client.cursor_stores import MemoryCursors
-from passerelle.client.items import Event, Gap, GapChoice, Item, LinkStatus, Offline, Snapshot
+from passerelle.client.items import (
+    Connected,
+    Event,
+    Gap,
+    GapChoice,
+    Item,
+    LinkStatus,
+    Offline,
+    Snapshot,
+)
 from passerelle.protocol.closing import CloseCode
 from tests.support.waiting import wait_until
 
@@ -41,6 +50,7 @@ class Reader:
     faults: list[str] = field(default_factory=list[str])
     stalls: float = 0.0
     superseded: int = 0
+    is_linked: bool = False
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def live(self) -> None:
@@ -95,7 +105,7 @@ class Reader:
             device=self.device,
             cursors=self.cursors,
             on_gap=self._take_gap,
-            on_status=self._note_status,
+            on_status=self._note_own_status,
             jitter=lambda: self.dice.random() / 20,
         ) as client:
             async for item in client.stream(self.stream):
@@ -140,6 +150,10 @@ class Reader:
                 self.known = set(self.events)
             case _:
                 return
+
+    def _note_own_status(self, status: LinkStatus) -> None:
+        self.is_linked = isinstance(status, Connected)
+        self._note_status(status)
 
     def _note_status(self, status: LinkStatus) -> None:
         if isinstance(status, Offline) and status.code is not None:
