@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.permission_bridge.hooks.consultation import PolicyConsultation
+    from passerelle.permission_bridge.send_judgement import JudgedSend
     from passerelle.runtime.records.writes import Writes
 
 
@@ -72,14 +73,26 @@ class WordsPolicy:
         )
         if judged.strictest.decision != "allow" or judged.heard.notes:
             await note_judgement(self.writes, self.blobs, question.scope, judged)
-        # Who decides is who would be asked. A hook that asks, or that has failed, has seen what these did not weigh.
-        if judged.strictest.decision != "ask" or judged.strictest.source == "hook":
+        if not self._is_content(judged, answer):
             check_judgement(judged)
         if judged.heard.message is not None:
             raise Forbidden(
                 "the answer is not sent: a hook would change its words; send them as a message to the task",
                 why="policy",
             )
+
+    def _is_content(self, judged: JudgedSend, answer: AnswerAction) -> bool:
+        """Whether what asks has what it wants: a person has looked, and it names nobody else who has to.
+
+        A hook that asks, or that has failed, has not: it has seen what nobody weighed.
+        """
+        found = judged.strictest
+        is_person = answer.who.kind == "person" and not answer.is_host
+        named = {one.ref for one in self.consulting.find_rules().rules if one.tier is not None}
+        is_asked = any(one.verdict == "ask" for one in judged.heard.said)
+        return (
+            found.decision == "ask" and is_person and not is_asked and named.isdisjoint(found.rules)
+        )
 
 
 def _list_parts(answer: AnswerAction) -> list[Json]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
 from passerelle.core.errors import Forbidden, UnknownOption
-from passerelle.core.payloads.approval import PermissionEvaluated
+from passerelle.core.payloads.approval import AudienceStep, PermissionEvaluated, Quorum
 from passerelle.core.task.status import Status
 from passerelle.delegation.verification.walk import verify_store
+from passerelle.permission_bridge.approvers import Tier
 from passerelle.permission_bridge.hook_terms import HookTerms
 from passerelle.permission_bridge.rules import Rule, make_policy
 from tests.integration.delegation.test_policy import asks
+from tests.support.house import ADA
 
 if TYPE_CHECKING:
     from passerelle.core.commands import TurnAccepted
@@ -150,9 +153,30 @@ async def test_a_rule_that_asks_is_content_with_a_person_who_decides(house: Hous
     assert house.peer.texts[1:] == ["blue"]
 
 
-async def test_a_hook_that_fails_closed_is_not_content_with_a_person(house: House) -> None:
+@pytest.mark.parametrize("also_a_rule", [True, False])
+async def test_a_hook_that_fails_closed_is_not_content_with_a_person(
+    house: House, *, also_a_rule: bool
+) -> None:
     accepted, view = await ask(house, "device")
-    house.rules = make_hook("nowhere")
+    rule = Rule("ask-first", "ask", about=frozenset({"delegations"}))
+    hooks = make_hook("nowhere").hooks
+    house.rules = make_policy((rule,) if also_a_rule else (), hooks=hooks)
     with pytest.raises(Forbidden, match="allowed first"):
         await say(house, accepted, view, "device", "blue")
+    assert len(house.peer.messages) == 1
+
+
+@pytest.mark.requirement("PRS-3")
+@pytest.mark.parametrize("why", ["tier", "service"])
+async def test_a_rule_that_names_who_decides_is_content_with_nobody_else(
+    house: House, why: str
+) -> None:
+    _, view = await ask(house, "device")
+    tier = Tier("low", Quorum(), (AudienceStep(("boss",)),)) if why == "tier" else None
+    house.rules = make_policy(
+        (Rule("ask-first", "ask", about=frozenset({"delegations"}), tier=tier),)
+    )
+    who = ADA if why == "tier" else replace(ADA, kind="service")
+    with pytest.raises(Forbidden, match="allowed first"):
+        await house.respond(view, who=who, option_id="reply", content={"text": "blue"})
     assert len(house.peer.messages) == 1
