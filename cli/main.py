@@ -47,7 +47,8 @@ def main() -> NoReturn:
     write_any_text()
     try:
         status = int(app(standalone_mode=False) or ExitStatus.DONE)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as it is where the shell has closed it
+            sys.stdout.flush()
     except PasserelleError as error:
         _complain(str(error), *find_hints(error), *_name_winner(error))
         status = find_exit_status(error)

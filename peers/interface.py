@@ -40,7 +40,7 @@ _WRITTEN: Final[dict[tuple[str, str], tuple[Binding, Version]]] = {
 }
 _EVERY: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  named by cards, bound to by nobody here
 _LOCAL: Final = _EVERY | {"localhost", "127.0.0.1", "::1"}
-"""Names of the machine that whoever says them runs on."""
+"""Names by which a program means the machine that it runs on."""
 _LISTED: Final = "1.0"
 """The version of an entry of ``supportedInterfaces`` that names none: 0.3 had no such list."""
 _ADDRESSED: Final = "0.3"

@@ -376,6 +376,19 @@ def test_output_that_nobody_reads_any_more_is_no_fault(tmp_path: Path, unbuffere
     assert (done.returncode, done.stderr) == (1, "")
 
 
+def test_output_that_the_shell_has_closed_is_no_fault(tmp_path: Path) -> None:
+    words = (sys.executable, "-m", "passerelle", "version")
+    done = subprocess.run(
+        ("/bin/sh", "-c", '"$@" >&-', "sh", *words),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def print_to(file: IO[bytes], folder: Path, unbuffered: str) -> subprocess.CompletedProcess[str]:
     """``passerelle version`` with what it prints in a file; without ``unbuffered`` it is written at the end."""
     return subprocess.run(
