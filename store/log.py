@@ -26,6 +26,7 @@ from passerelle.core.packed_events import MOST_EVENTS
 from passerelle.core.ports.log import Head, StreamKind, StreamRef
 from passerelle.core.ports.projections import FeedRow, FeedTail, IndexRow
 from passerelle.core.session.archived import ArchiveRef
+from passerelle.core.wire.record import change
 from passerelle.store import keys
 from passerelle.store.acknowledged import Acknowledged, find_unproven
 from passerelle.store.append import (
@@ -63,8 +64,8 @@ if TYPE_CHECKING:
 _MOST_ACKNOWLEDGED: Final = 512
 _SEARCH_PAGES: Final = 8
 _SEARCH_PAGE: Final = 256
-_TAIL: Final = 32
-"""Feed rows that are looked at behind an append: those of about a second."""
+_TAIL: Final = 8
+"""Feed rows that come back with an append: those behind the relay's mark in a calm second."""
 _OWN_FIELDS: Final = frozenset({"v", "s", "op"})
 _HEAD_FIELDS: Final = ("epoch", "seq", "chain", "first")
 _BUMP_EPOCH: Final = Script("bump_epoch", as_int)
@@ -449,8 +450,8 @@ def _index_row(line: str) -> IndexRow:
 
 
 def _look_behind(stored: Appended, feed: RespValue) -> Appended:
-    rows = tuple(reversed(read_feed_rows(feed)))
-    return replace(stored, tail=FeedTail(rows, is_whole=len(rows) < _TAIL))
+    is_whole = len(cast("list[RespValue]", feed)) < _TAIL
+    return change(stored, tail=FeedTail(lambda: read_feed_rows(feed)[::-1], is_whole))
 
 
 def _ask_tail(shard: Shard) -> bytes:

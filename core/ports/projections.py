@@ -11,7 +11,7 @@ from passerelle.core.ids import Shard
 from passerelle.core.wire.record import value
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from passerelle.core.events import EncodedEvent
     from passerelle.core.payloads.approval import ClosingState
@@ -35,9 +35,9 @@ class FeedRow:
 
 @dataclass(frozen=True, slots=True)
 class FeedTail:
-    """The last rows of a feed in their order; ``is_whole``: it had no more."""
+    """The last rows of a feed in their order, read when they are asked for; ``is_whole``: it had no more."""
 
-    rows: tuple[FeedRow, ...]
+    read: Callable[[], Sequence[FeedRow]]
     is_whole: bool
 
 

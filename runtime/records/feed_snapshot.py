@@ -54,10 +54,12 @@ def name_row(row: FeedRow) -> tuple[str, int, int]:
 def find_after(snapshots: Sequence[FeedSnapshot], feed_id: str | None) -> list[FeedRow]:
     """The rows of a feed behind one id, or all of them; none where it is not known that these are all."""
     for snapshot in reversed(snapshots):
-        rows = snapshot.tail.rows
-        if feed_id is None and snapshot.tail.is_whole:
+        if feed_id is None and not snapshot.tail.is_whole:
+            continue
+        rows = snapshot.tail.read()
+        if feed_id is None:
             return list(rows)
-        if feed_id is not None and (snapshot.tail.is_whole or _order(rows[0]) <= read_id(feed_id)):
+        if snapshot.tail.is_whole or _order(rows[0]) <= read_id(feed_id):
             return [row for row in rows if _order(row) > read_id(feed_id)]
     return []
 

@@ -13,7 +13,7 @@ from passerelle.runtime.records.feed_snapshot import FeedSnapshot, find_after
 def see(*ids: str, is_whole: bool, event: EncodedEvent | None = None) -> FeedSnapshot:
     rows = tuple(FeedRow(one, "se_one", 1, 1, 0) for one in ids)
     events = (event,) if event else ()
-    return FeedSnapshot(Shard(0), "se_one", 7, 7, events, {}, FeedTail(rows, is_whole))
+    return FeedSnapshot(Shard(0), "se_one", 7, 7, events, {}, FeedTail(lambda: rows, is_whole))
 
 
 @pytest.mark.parametrize(
