@@ -1,6 +1,8 @@
 """A task that waits and does not say for what: some agents show a question once, and afterwards only that they wait.
 
-Such a sight is no new question. It stands for those that were seen before, unless the agent has begun to wait since.
+Such a status is no new question. It repeats those that were seen before, unless the agent has begun to wait since.
+Agents of LangGraph leave the question out of every later answer. The Python SDKs move it from the status into the
+history with the next message that they are sent.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from passerelle.a2a_mapping.dialects import langgraph
+from passerelle.a2a_mapping.dialects import langgraph, plain_text
 from passerelle.a2a_mapping.dialects.pause import read_pause
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.frames import ROLE_AGENT
@@ -31,7 +33,7 @@ def recall(task: JsonObject, asked: Iterable[RemotePause]) -> frozenset[str]:
     return frozenset(
         one.occurrence
         for one in asked
-        if one.dialect in _SHOW_ONCE
+        if (one.dialect in _SHOW_ONCE or _has_moved(task, one))
         and one.native_status == pause.native_status
         and not _is_later(pause.at, one.said_at)
     )
@@ -60,6 +62,19 @@ def restate(
         "message": said,
     }
     return {**task, "status": status}
+
+
+def _has_moved(task: JsonObject, asked: RemotePause) -> bool:
+    """Whether a typed request is the last message of the agent in the history.
+
+    Words are no such request: what the agent waits for without words is answered by words as well.
+    """
+    said = [one for one in objects_at(task, "history") if text_at(one, "role") == ROLE_AGENT]
+    return (
+        asked.dialect != plain_text.NAME
+        and bool(said)
+        and text_at(said[-1], "messageId") == asked.message_id
+    )
 
 
 def _find(task: JsonObject, message_id: str) -> JsonObject | None:

@@ -17,9 +17,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.dialects.presentation import read_decision
-from passerelle.a2a_mapping.dialects.recall import restate
 from passerelle.a2a_mapping.errors import ErrorKind, classify_native
-from passerelle.a2a_mapping.identity import make_relabel
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.a2a_mapping.states import INTERRUPTED_STATES, TERMINAL_STATES
 from passerelle.core.approval import machine as approval
@@ -31,7 +29,8 @@ from passerelle.core.payloads.run import RunStatus
 from passerelle.core.peer import Answered, RefusedByPeer
 from passerelle.core.task.status import ENDED, WAITING, Status
 from passerelle.delegation.runs.draft import find_action
-from passerelle.delegation.runs.failure import RunEnd, end_run, explain, list_ids
+from passerelle.delegation.runs.failure import RunEnd, end_run, explain
+from passerelle.delegation.runs.repeated_questions import read_state, restate_task
 from passerelle.delegation.runs.results import apply_results, refuse_message
 from passerelle.permission_bridge.answers.native_answers import find_turn
 from passerelle.permission_bridge.return_machine import REFUSED
@@ -106,8 +105,12 @@ async def refuse_answer(
     if isinstance(outcome, RefusedByPeer) and has_raised(outcome, seen):
         await fail_raised(active, outcome, tell)
     elif isinstance(seen, Answered):
-        waits = read_state(seen) in INTERRUPTED_STATES
-        asked = None if waits or not finds_fault(outcome) else _restate(active, action_ids, seen)
+        waits = read_state(seen.result) in INTERRUPTED_STATES
+        is_at_rest = read_state(seen.result) in _AT_REST
+        asked = None
+        if finds_fault(outcome) and not is_at_rest:
+            # It is said to work since, and has refused what it was sent as the answer.
+            asked = restate_task(active, action_ids, seen.result)
         if asked is None:
             await apply_results(active, [{"task": seen.result}], tell)
         else:
@@ -120,23 +123,12 @@ async def refuse_answer(
         await active.append(tell)
 
 
-def _restate(active: ActiveRun, action_ids: Sequence[str], seen: Answered) -> JsonObject | None:
-    """The task as it asked, where the agent is said to work since and has refused what it was sent as the answer."""
-    run = active.run
-    held = [run.held[ref].record for ref in map(find_action, action_ids) if ref in run.held]
-    asked = next((one.request.remote for one in held if isinstance(one, ActionRecord)), None)
-    if asked is None or read_state(seen) in TERMINAL_STATES:
-        return None
-    ids = make_relabel(
-        run.record.task_id, run.context.context_id, list_ids(run.context, run.record)
-    )
-    return restate(seen.result, asked, run.context.content or {}, ids.scrub(asked.message_id or ""))
-
-
 def _wait_on(draft: DecisionDraft, seen: Answered) -> None:
     """What the agent says of its task is no news from here on, while it waits."""
     message = object_at(object_at(seen.result, "status"), "message")
-    said = RunStatus(waits_on=read_state(seen), message_id=text_at(message, "messageId") or None)
+    said = RunStatus(
+        waits_on=read_state(seen.result), message_id=text_at(message, "messageId") or None
+    )
     if draft.record.status in WAITING:
         draft.note(said)
 
@@ -170,17 +162,12 @@ def has_raised(outcome: RefusedByPeer | Malformed, seen: PeerOutcome) -> bool:
         return False
     is_internal = classify_native(outcome.code) is ErrorKind.INTERNAL
     is_its_own = not outcome.is_bare or outcome.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR
-    return is_internal and is_its_own and read_state(seen) not in _AT_REST
+    return is_internal and is_its_own and read_state(seen.result) not in _AT_REST
 
 
 def finds_fault(outcome: RefusedByPeer | Malformed) -> bool:
     """Whether an agent says that what it was sent is wrong: it waits for something else then."""
     return isinstance(outcome, RefusedByPeer) and classify_native(outcome.code) in _FAULTS
-
-
-def read_state(seen: Answered) -> str:
-    """The state of the task that GetTask has shown."""
-    return text_at(object_at(seen.result, "status"), "state")
 
 
 async def end_raised(active: ActiveRun, outcome: RefusedByPeer) -> None:
@@ -189,7 +176,7 @@ async def end_raised(active: ActiveRun, outcome: RefusedByPeer) -> None:
     if remote is None or outcome.http_status in _BUSY or active.run.record.status in ENDED:
         return
     seen = await active.peer.get(remote)
-    if isinstance(seen, Answered) and read_state(seen) in _AT_REST:
+    if isinstance(seen, Answered) and read_state(seen.result) in _AT_REST:
         await apply_results(active, [{"task": seen.result}])
         return
     await fail_raised(active, outcome)

@@ -7,9 +7,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, assert_never
 
-from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.a2a_mapping.outbound import RemoteAddress, address_send
-from passerelle.a2a_mapping.states import INTERRUPTED_STATES
 from passerelle.core.errors import TooLarge
 from passerelle.core.peer import Answered, Malformed, RefusedByPeer, Unknown, Unreached
 from passerelle.core.task.status import Status
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from passerelle.core.peer import PeerOutcome
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
-    from passerelle.delegation.runs.draft import DecisionDraft
 
 _TASK_NOT_FOUND: Final = -32001
 _NEVER_TOLD: Final = frozenset({_TASK_NOT_FOUND, -32601, -32004})
@@ -63,26 +60,6 @@ async def poll_task(active: ActiveRun, remote: str) -> bool:
         case _:
             assert_never(outcome)
     return isinstance(outcome, Answered | RefusedByPeer)
-
-
-async def ask_again(active: ActiveRun, remote: str) -> None:
-    """Looks at a task whose peer is done with an answer that it was sent: where it waits as before, it asks again.
-
-    It has had the answer, so the question that the task shows is no old sight of it: its turn has ended with a bare
-    Message, with the same words, or without any.
-    """
-    record = active.run.record
-    if record.status is not Status.RUNNING or record.open_actions:
-        return
-    seen = await active.peer.get(remote)
-    task = seen.result if isinstance(seen, Answered) else {}
-    if text_at(object_at(task, "status"), "state") not in INTERRUPTED_STATES:
-        return
-
-    def note(draft: DecisionDraft) -> None:
-        draft.is_done_with_answer = draft.record.status is Status.RUNNING
-
-    await apply_results(active, [{"task": task}], note)
 
 
 def _cannot_tell(outcome: RefusedByPeer) -> bool:

@@ -36,7 +36,8 @@ from passerelle.delegation.runs.agent_errors import (
 )
 from passerelle.delegation.runs.draft import find_action
 from passerelle.delegation.runs.liveness import note_break
-from passerelle.delegation.runs.peer_calls import ask_again, cancel_task
+from passerelle.delegation.runs.peer_calls import cancel_task
+from passerelle.delegation.runs.repeated_questions import ask_again
 from passerelle.delegation.runs.results import apply_results
 from passerelle.permission_bridge.answers.action_rows import LOOK_AGAIN_MS
 from passerelle.permission_bridge.return_machine import (
@@ -292,7 +293,7 @@ class PauseAnswers:
                 if self.actions:
                     await self._tell(FinishReturn(native))
                 if self._is_over:
-                    await ask_again(self.active, remote)
+                    await ask_again(self.active, self.action_ids, remote)
             case TurnedDown(outcome=outcome):
                 await refuse_answer(self.active, self.action_ids, remote, outcome)
             case LookAgain(at_ms=at_ms, untaken=untaken):

@@ -28,7 +28,7 @@ AXES: Final[dict[str, tuple[str, ...]]] = {
     "caller": ("unary", "stream", "immediately", "subscribe"),
     "binding": ("JSONRPC", "HTTP+JSON", "GRPC"),
     "version": ("1.0", "0.3"),
-    "event": ("first", "second", "refused", "raises", "restart"),
+    "event": ("first", "second", "silent", "refused", "raises", "restart"),
     "stance": ("stays", "leaves", "cancels", "twice"),
 }
 

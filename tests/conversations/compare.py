@@ -78,7 +78,7 @@ def _compare_outcomes(case: Case, direct: Record, through: Record) -> Iterator[D
                 continue
             yield Difference(a.act, a.said, b.said, allowed)
         elif a.words != b.words:
-            yield Difference(f"words of {a.act}", a.words, b.words, _allow_words(a, b) or row)
+            yield Difference(f"words of {a.act}", a.words, b.words, _allow_words(case, a, b) or row)
         slower = case.event != "restart" and a.is_timed and b.took_s > a.took_s + SLOWER_S
         if slower and _TIMED_OUT not in b.said:
             yield Difference(f"time of {a.act}", f"{a.took_s:.2f} s", f"{b.took_s:.2f} s")
@@ -101,12 +101,19 @@ def _is_told(outcome: Outcome) -> bool:
     return not outcome.said.startswith(("no answer", "broke off"))
 
 
-def _allow_words(direct: Outcome, through: Outcome) -> str:
+def _allow_words(case: Case, direct: Outcome, through: Outcome) -> str:
     if isinstance(direct.words, str) and isinstance(through.words, str):
         return "sentence" if direct.words in through.words else ""
     if isinstance(direct.words, str) or isinstance(through.words, str):
         return ""
-    return _allow_beside(direct.words, through.words)
+    return _allow_shown(case, direct.words, through.words)
+
+
+def _allow_shown(case: Case, direct: list[Json], through: list[Json]) -> str:
+    """What a task shows for which its agent waits; one that did nothing with an answer may not show it any more."""
+    if case.event == "silent" and not direct and FORM in str(through):
+        return "kept"
+    return _allow_beside(direct, through)
 
 
 def _allow_beside(direct: list[Json], through: list[Json]) -> str:
@@ -121,7 +128,7 @@ def _compare_ends(case: Case, direct: Record, through: Record) -> Iterator[Diffe
     for name in ("state", "words", "artifacts"):
         a, b = end.get(name), through.end.get(name)
         if a != b:
-            row = _allow_beside(a or [], b or []) if name == "words" else ""
+            row = _allow_shown(case, a or [], b or []) if name == "words" else ""
             if case.stance == "twice" and name == "artifacts" and len(a or []) == len(b or []):
                 row = "twice"  # the artifact repeats the answer that came first
             yield Difference(f"end: {name}", a, b, row)

@@ -139,6 +139,8 @@ class PlainAgent:
         message["contextId"] = work.task["contextId"]
         work.task["history"].append(message)
         frames = [{"task": _copy(work.task)}] if work.order["resends"] else []
+        if step == "pass":
+            return frames
         frames.append(_move(work.task, "WORKING", None))
         if step == "ask":
             return [*frames, *self._ask(work, [{"text": SECOND}])]

@@ -134,9 +134,9 @@ class Player:
                 await self._answer_broken(answer)
                 if self.case.event == "second":
                     await self._do("second answer", self._send([{"text": "large"}], "second"))
-            case _, "second" | "refused":
+            case _, "second" | "silent" | "refused":
                 await self._do("answer", self._send(answer, "answer"))
-                second = answer if self.case.event == "refused" else [{"text": "large"}]
+                second = [{"text": "large"}] if self.case.event == "second" else answer
                 if not await self._is_over():
                     await self._do("second answer", self._send(second, "second"))
             case _:
@@ -237,7 +237,7 @@ class Player:
             self.ids = {"id": value["id"], "contextId": value.get("contextId", "")}
 
     async def _read_stream(self, items: AsyncGenerator[Json]) -> Json:
-        """To the end of the stream; the last item that says a state, or the Task where the stream breaks off."""
+        """To the end of the stream; the last item that says a state, or the Task where it breaks off or is empty."""
         last: Json = {}
         try:
             async for item in items:
@@ -249,6 +249,8 @@ class Player:
                 raise
             self.record.breaks += 1
             return await self._poll()
+        if not last and "id" in self.ids:
+            return {"task": await self.caller.call("GetTask", {"id": self.ids["id"]})}
         if not last:
             raise Refused("NOTHING", "the stream ended with nothing in it")
         return last
@@ -268,7 +270,9 @@ class Player:
                 if self._is_news(unwrap(item)[1]):
                     return item
                 stays_s = _STAYS_S if read_state(unwrap(item)[1]) in WAITING else None
-        except (Refused, StopAsyncIteration, TimeoutError):
+        except TimeoutError:
+            return {"task": await self.caller.call("GetTask", {"id": self.ids["id"]})}
+        except (Refused, StopAsyncIteration):
             pass
         except _BROKEN:
             self.record.breaks += 1

@@ -60,6 +60,7 @@ def write_order(case: Case) -> str:
     """The words of the first message."""
     then = {
         "second": ["ask", "complete"],
+        "silent": ["pass", "complete"],
         "refused": ["refuse", "complete"],
         "raises": ["raise"],
     }.get(case.event, ["complete"])

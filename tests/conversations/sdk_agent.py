@@ -77,6 +77,9 @@ class Talker(AgentExecutor):
             return
         order, turn = self.orders[task_id], self.turns[task_id]
         self.turns[task_id] += 1
+        step = order["then"][min(turn, len(order["then"]) - 1)]
+        if step == "pass":
+            return
         if order["resends"]:
             again = Task()
             again.CopyFrom(context.current_task)
@@ -84,7 +87,7 @@ class Talker(AgentExecutor):
                 again.history.append(again.status.message)
             again.status.CopyFrom(TaskStatus(state=TaskState.TASK_STATE_WORKING))
             await event_queue.enqueue_event(again)
-        match order["then"][min(turn, len(order["then"]) - 1)]:
+        match step:
             case "refuse":
                 raise InvalidParamsError(message=REFUSAL)
             case "raise":

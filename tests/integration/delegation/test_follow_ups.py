@@ -10,19 +10,20 @@ import orjson
 import pytest
 
 from passerelle.a2a_mapping.extensions import PERMISSION
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.cli.verbs.task_text import describe_reasons
 from passerelle.core.commands import GetAction, TurnAccepted, WaitMode
 from passerelle.core.errors import PeerRefused
 from passerelle.core.read_models.explanation import Explanation, explain_task
 from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import to_wire
-from passerelle.core.wire.json import JsonObject
+from passerelle.core.wire.json import Json, JsonObject
 from passerelle.peers.config import PeerConfig
 from tests.integration.delegation.test_native_answers import ask, call, confirm
 from tests.support.asking import ask_leave
 from tests.support.house import ADA, QUICK, House
 from tests.support.scripted_peer import HttpAnswer
-from tests.support.scripted_tasks import Turn
+from tests.support.scripted_tasks import Script, Turn
 from tests.support.sdk_agent import run_sdk_agent
 from tests.support.waiting import wait_until
 
@@ -336,3 +337,54 @@ async def test_a_message_that_an_approval_holds_back_says_so_to_its_sender_and_i
     (reason,) = (await explain(house, accepted)).messages
     assert (reason.code, reason.text, reason.fact.type) == ("kept", sentence, "turn.submitted")
     assert len(house.peer.messages) == sent
+
+
+def stand_still(*, keeps: bool) -> Script:
+    """Nothing follows from the message; ``keeps``: the task still shows the request in its status.
+
+    The Python SDK of 0.3 moves it into the history with any message, and shows none until there is a new one.
+    """
+
+    async def script(turn: Turn) -> None:
+        assert turn.task is not None
+        record = turn.task.record
+        if not keeps:
+            asked = cast("JsonObject", record["status"]).pop("message")
+            cast("list[Json]", record.setdefault("history", [])).append(asked)
+
+    return script
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.requirement("DIA-3", "DIA-4", "LT-5")
+async def test_request_is_open_again_where_the_agent_did_nothing_with_the_answer(
+    house: House, *, streams: bool, keeps: bool
+) -> None:
+    if not streams:
+        stop_streaming(house)
+    house.peer.next(ask(call("adk-1")))
+    accepted, _ = await house.talk("go")
+    house.peer.next(stand_still(keeps=keeps))
+    task = await _confirm(house, accepted)
+    assert _read_state(task) == "TASK_STATE_INPUT_REQUIRED"
+    message = object_at(object_at(task, "status"), "message")
+    assert call("adk-1") in objects_at(message, "parts")
+    task = await _confirm(house, accepted)
+    assert _read_state(task) == "TASK_STATE_COMPLETED"
+    assert [sent["parts"] for sent in house.peer.messages[1:]] == [[confirm("adk-1")]] * 2
+
+
+async def _confirm(house: House, accepted: TurnAccepted) -> JsonObject:
+    """Allows it in the form of the agent; the Task that comes of it."""
+    message: JsonObject = {
+        **house.message(""),
+        "parts": [confirm("adk-1")],
+        "taskId": accepted.facade,
+    }
+    sent = await house.send("", message=message, task=accepted.facade)
+    return object_at(await house.hear(sent), "task")
+
+
+def _read_state(task: JsonObject) -> str:
+    return text_at(object_at(task, "status"), "state")

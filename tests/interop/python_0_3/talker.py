@@ -63,13 +63,15 @@ class Executor(AgentExecutor):
             return
         order, turn = self.orders[context.task_id], self.turns[context.task_id]
         self.turns[context.task_id] += 1
+        step = order["then"][min(turn, len(order["then"]) - 1)]
+        if step == "pass":
+            return
         if order["resends"]:
             again = context.current_task.model_copy(deep=True)
             if again.status.message:
                 again.history = [*(again.history or []), again.status.message]
             again.status = TaskStatus(state=TaskState.working)
             await event_queue.enqueue_event(again)
-        step = order["then"][min(turn, len(order["then"]) - 1)]
         if step == "refuse":
             raise ServerError(error=InvalidParamsError(message=REFUSAL))
         if step == "raise":

@@ -85,3 +85,48 @@ def test_updates_without_their_member_are_read_by_their_kind() -> None:
     replies = [read_reply(one.result) for one in read if isinstance(one, Answered)]
     kinds = [type(reply) for reply in replies]
     assert kinds == [TaskReply, StatusReply, ArtifactReply, StatusReply]
+
+
+CALL: Final[JsonObject] = {
+    "data": {
+        "id": "adk-1",
+        "name": "adk_request_confirmation",
+        "args": {"originalFunctionCall": {"id": "c", "name": "pay", "args": {}}},
+    },
+    "metadata": {"adk_type": "function_call", "adk_is_long_running": True},
+}
+
+
+def make_task(asked: JsonObject, *behind: JsonObject) -> tuple[JsonObject, JsonObject]:
+    """A task as it asks, and as the Python SDK has it after a message that nothing follows from."""
+    said: JsonObject = {"messageId": "q", "role": "ROLE_AGENT", "parts": [asked]}
+    status: JsonObject = {"state": "TASK_STATE_INPUT_REQUIRED", "message": said}
+    answer: JsonObject = {"messageId": "a", "role": "ROLE_USER", "parts": [{"text": "yes"}]}
+    return {"id": "t", "status": status}, {
+        "id": "t",
+        "status": {"state": "TASK_STATE_INPUT_REQUIRED"},
+        "history": [said, answer, *behind],
+    }
+
+
+def recall_later(asked: JsonObject, *behind: JsonObject) -> bool:
+    before, after = make_task(asked, *behind)
+    found = detect("sdk", before)
+    pauses = [
+        RemotePause(one.dialect, one.native_id, one.occurrence, one.native_status, one.message_id)
+        for one in found
+    ]
+    return recall(after, pauses) == frozenset(one.occurrence for one in found)
+
+
+def test_typed_request_that_has_moved_into_the_history_is_still_what_the_task_waits_for() -> None:
+    assert recall_later(CALL)
+
+
+def test_request_behind_which_the_agent_has_spoken_is_not() -> None:
+    later: JsonObject = {"messageId": "n", "role": "ROLE_AGENT", "parts": [{"text": "Well."}]}
+    assert not recall_later(CALL, later)
+
+
+def test_question_in_words_that_has_moved_into_the_history_is_not() -> None:
+    assert not recall_later({"text": "Which colour?"})
