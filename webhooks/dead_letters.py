@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
     from passerelle.store.targets import RedisTargets, StuckTarget
-    from passerelle.webhooks.kinds import Described, TargetKind
+    from passerelle.webhooks.kinds import TargetDescription, TargetKind
 
 _MOST_LOOKED_AT: Final = 5_000
 _TIME_DIGITS: Final = 15
@@ -74,11 +74,11 @@ class DeadLetters:
             case _:
                 raise NotFound("delivery", command.delivery)
 
-    async def _describe(self, name: str) -> Described | None:
+    async def _describe(self, name: str) -> TargetDescription | None:
         kind = self.kinds.get(name.partition(":")[0])
         return await kind.describe(name) if kind else None
 
-    async def _show(self, stuck: StuckTarget, described: Described) -> JsonObject | None:
+    async def _show(self, stuck: StuckTarget, described: TargetDescription) -> JsonObject | None:
         target = await self.targets.find(stuck.stream, stuck.name)
         if target is None:
             return None
@@ -104,5 +104,5 @@ def _read_token(token: str | None) -> tuple[int, str] | None:
     return int(since), name
 
 
-def _sees(principal: Principal, described: Described) -> bool:
+def _sees(principal: Principal, described: TargetDescription) -> bool:
     return AccessScope.OPERATE in principal.scopes or described.owner == principal.key

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import InvalidInput, PasserelleError
 from passerelle.store.targets import Target
-from passerelle.webhooks.job import HOLD_MS, Job, JobOrigin
+from passerelle.webhooks.job import HOLD_MS, DeliveryJob, JobOrigin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,7 @@ _NOTHING: Final = Target("done", "*", "00000000.0.00000000")
 class Deliveries:
     """Delivers for every kind of target in ``kinds``. ``on_due`` is the handler of their rows."""
 
-    means: DeliveryDeps
+    deps: DeliveryDeps
     kinds: Mapping[str, TargetKind]
     _rows: dict[tuple[Shard, str], DueRow] = field(
         default_factory=dict["tuple[Shard, str]", "DueRow"]
@@ -61,10 +61,10 @@ class Deliveries:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.means.sender.close()
+        await self.deps.sender.close()
 
     async def _work(self, shard: Shard, member: str) -> None:
-        logger = self.means.logger
+        logger = self.deps.logger
         try:
             await self._deliver(shard, member)
         except PasserelleError as error:
@@ -79,19 +79,19 @@ class Deliveries:
         kind = self.kinds.get(name.partition(":")[0])
         if kind is None:
             # Another version may know it: the row stays for whoever does.
-            self.means.logger.error("delivery.unknown", row=member)
+            self.deps.logger.error("delivery.unknown", row=member)
             return
         opened = await kind.open(name)
         if opened is None:
-            await self.means.drop(shard, self._rows[shard, member])
+            await self.deps.drop(shard, self._rows[shard, member])
             return
         address, origin = self._find_origin(opened.feed)
         async with origin.places:
-            claim = await self.means.due.extend_claim(shard, self._rows[shard, member], HOLD_MS)
-            target = await self.means.targets.find(opened.stream, name)
+            claim = await self.deps.due.extend_claim(shard, self._rows[shard, member], HOLD_MS)
+            target = await self.deps.targets.find(opened.stream, name)
             if claim.row is None:
                 return
-            job = Job(self.means, shard, opened.stream, name, claim.row.token, origin)
+            job = DeliveryJob(self.deps, shard, opened.stream, name, claim.row.token, origin)
             if target is None or opened.feed is None:
                 await job.close(target or _NOTHING, "done")
             elif target.state == "dead":

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class DeliveryRequest:
     """One request to a receiver. ``headers`` may hold secrets."""
 
     body: bytes
@@ -28,10 +28,10 @@ class Parcel:
 
 
 @dataclass(frozen=True, slots=True)
-class WholeState:
+class StateSnapshot:
     """The state in place of events: None where there is nothing to be told, and the cursor behind all that it holds."""
 
-    parcel: Parcel | None
+    request: DeliveryRequest | None
     cursor: Cursor
     ends: bool
 
@@ -79,7 +79,7 @@ class Feed(Protocol):
 
     async def compose(
         self, together: tuple[LinkedEntry, ...], since: Cursor, cursor: Cursor
-    ) -> Parcel:
+    ) -> DeliveryRequest:
         """The request for entries after ``since``; ``cursor`` is the position behind the last of them."""
         ...
 
@@ -89,7 +89,7 @@ class Feed(Protocol):
         """How far a receiver has come that has answered well; None where it has nothing of it."""
         ...
 
-    async def compose_whole(self, why: str, since: Cursor) -> WholeState:
+    async def compose_snapshot(self, why: str, since: Cursor) -> StateSnapshot:
         """The request for the state as it stands, for a receiver that cannot get every event after ``since``."""
         ...
 
@@ -107,7 +107,7 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class TargetDescription:
     """A target in a list; ``owner`` is the key of a principal."""
 
     owner: str
@@ -122,6 +122,6 @@ class TargetKind(Protocol):
         """What a target gets; None when nothing of it is left, and its row can go."""
         ...
 
-    async def describe(self, name: str) -> Described | None:
+    async def describe(self, name: str) -> TargetDescription | None:
         """What can be told of a target to its owner and to operators, without secrets."""
         ...

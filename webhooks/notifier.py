@@ -25,7 +25,13 @@ from passerelle.core.ports.log import StreamKind as Kind
 from passerelle.core.ports.log import StreamRef
 from passerelle.core.wire.times import format_ms
 from passerelle.webhooks.addresses import Address
-from passerelle.webhooks.kinds import Described, Opened, Parcel, ReplayLimits, WholeState
+from passerelle.webhooks.kinds import (
+    DeliveryRequest,
+    Opened,
+    ReplayLimits,
+    StateSnapshot,
+    TargetDescription,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +48,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.places import Home
 
 
-def sign_parcel(secret: bytes | None, body: bytes, delivery: str, sent_s: int) -> Parcel:
+def sign_request(secret: bytes | None, body: bytes, delivery: str, sent_s: int) -> DeliveryRequest:
     """A request with its headers; without a secret it is not signed."""
     headers = {
         "Content-Type": "application/json",
@@ -53,7 +59,7 @@ def sign_parcel(secret: bytes | None, body: bytes, delivery: str, sent_s: int) -
         signed = b".".join((delivery.encode(), str(sent_s).encode(), body))
         made = base64.b64encode(hmac.new(secret, signed, hashlib.sha256).digest()).decode()
         headers["webhook-signature"] = f"v1,{made}"
-    return Parcel(body, delivery, headers)
+    return DeliveryRequest(body, delivery, headers)
 
 
 KIND: Final = "notify"
@@ -72,7 +78,7 @@ class Notifier:
     people: frozenset[str] = frozenset()
     secret: bytes | None = None
 
-    def rings_for(self, principal: Principal) -> bool:
+    def covers(self, principal: Principal) -> bool:
         """Whether it gets the questions of a principal."""
         return not self.people or principal.id in self.people
 
@@ -100,7 +106,7 @@ class NotifierKind:
         feed = NotifierFeed(self, notifier, owner) if notifier else None
         return Opened(StreamRef(Kind.INBOX, owner), feed)
 
-    async def describe(self, name: str) -> Described | None:
+    async def describe(self, name: str) -> TargetDescription | None:
         """What operators may read: everything but the secret."""
         _, owner, called = name.split(":", 2)
         notifier = self.notifiers.get(called)
@@ -111,7 +117,7 @@ class NotifierKind:
             "notifier": called,
             "url": str(notifier.url.with_query(None)),
         }
-        return Described(owner, StreamRef(Kind.INBOX, owner), members)
+        return TargetDescription(owner, StreamRef(Kind.INBOX, owner), members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +158,7 @@ class NotifierFeed:
 
     async def compose(
         self, together: tuple[LinkedEntry, ...], since: Cursor, cursor: Cursor
-    ) -> Parcel:
+    ) -> DeliveryRequest:
         """What has become of one question."""
         del since, cursor
         (linked,) = together
@@ -167,13 +173,13 @@ class NotifierFeed:
         del answer, together
         return cursor
 
-    async def compose_whole(self, why: str, since: Cursor) -> WholeState:
+    async def compose_snapshot(self, why: str, since: Cursor) -> StateSnapshot:
         """The open questions as they stand; none are no reason to ring."""
         del why
         inbox = StreamRef(Kind.INBOX, self.owner)
         head = await self.kind.log.read_head(inbox)
         if head is None:
-            return WholeState(None, since, ends=False)
+            return StateSnapshot(None, since, ends=False)
         open_: list[Json] = [
             _summarize(orjson.loads(view))
             for _, view in await self.kind.projections.read_inbox(self.owner)
@@ -181,9 +187,9 @@ class NotifierFeed:
         ]
         cursor = end_of(head)
         if not open_:
-            return WholeState(None, cursor, ends=False)
-        parcel = self._pack({"kind": "open", "questions": open_}, f"open.{cursor}")
-        return WholeState(parcel, cursor, ends=False)
+            return StateSnapshot(None, cursor, ends=False)
+        request = self._pack({"kind": "open", "questions": open_}, f"open.{cursor}")
+        return StateSnapshot(request, cursor, ends=False)
 
     async def warn(self, reason: str, since_ms: int) -> None:
         """The operator learns of it; the inbox is not the place to say that the inbox is not told."""
@@ -192,10 +198,10 @@ class NotifierFeed:
         key = f"{self.notifier.name} {self.owner} {since_ms}"
         await self.kind.home.record(self.kind.operator, warning, key=key)
 
-    def _pack(self, body: JsonObject, delivery: str) -> Parcel:
+    def _pack(self, body: JsonObject, delivery: str) -> DeliveryRequest:
         sent_s = self.kind.clock.now_ms() // 1000
         content = orjson.dumps({**body, "inbox": self.owner})
-        return sign_parcel(self.notifier.secret, content, delivery, sent_s)
+        return sign_request(self.notifier.secret, content, delivery, sent_s)
 
 
 def _describe(envelope: JsonObject) -> JsonObject:

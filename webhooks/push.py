@@ -32,9 +32,15 @@ from passerelle.core.task import machine as tasks
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED
 from passerelle.core.wire.codec import from_bytes
-from passerelle.runtime.records.exposures import look_back
+from passerelle.runtime.records.exposures import view_exposure
 from passerelle.runtime.records.writes import AppendOptions
-from passerelle.webhooks.kinds import Described, Opened, Parcel, ReplayLimits, WholeState
+from passerelle.webhooks.kinds import (
+    DeliveryRequest,
+    Opened,
+    ReplayLimits,
+    StateSnapshot,
+    TargetDescription,
+)
 from passerelle.webhooks.push_configs import StoredPush, read_push_name
 
 if TYPE_CHECKING:
@@ -135,7 +141,7 @@ class PushKind:
         feed = PushFeed(self, push, stored, held, record) if stored else None
         return Opened(StreamRef(StreamKind.SESSION, record.session_id), feed)
 
-    async def describe(self, name: str) -> Described | None:
+    async def describe(self, name: str) -> TargetDescription | None:
         """What its owner may read: everything but secrets, and but what may be one in the URL."""
         found = await self._find(name)
         if found is None:
@@ -148,7 +154,9 @@ class PushKind:
             "configId": push.config_id,
             "url": stored.url.partition("?")[0] if stored else "",
         }
-        return Described(record.owner, StreamRef(StreamKind.SESSION, record.session_id), members)
+        return TargetDescription(
+            record.owner, StreamRef(StreamKind.SESSION, record.session_id), members
+        )
 
     @property
     def writes(self) -> Writes:
@@ -160,13 +168,13 @@ class PushKind:
         if push is None:
             return None
         held = (await self.writes.load([push.task]))[push.task]
-        return _look_back(push, held)
+        return _view_exposure(push, held)
 
 
-def _look_back(push: PushName, held: Held) -> tuple[PushName, Held, TaskRecord] | None:
+def _view_exposure(push: PushName, held: Held) -> tuple[PushName, Held, TaskRecord] | None:
     """The task as it is seen under the id that the config is for."""
     parsed = parse_facade(push.facade)
-    then = look_back(held, parsed[1]) if parsed else None
+    then = view_exposure(held, parsed[1]) if parsed else None
     if then is None or not isinstance(then.record, TaskRecord):
         return None
     return push, then, then.record
@@ -224,7 +232,7 @@ class PushFeed:
 
     async def compose(
         self, together: tuple[LinkedEntry, ...], since: Cursor, cursor: Cursor
-    ) -> Parcel:
+    ) -> DeliveryRequest:
         """The frame of an entry as it is stored; a 0.3 receiver gets the Task as it stands."""
         del since
         entry = together[0].entry
@@ -235,17 +243,17 @@ class PushFeed:
             return self._pack(entry.data[offset : offset + length], entry.event_id, cursor)
         return self._pack(orjson.dumps(await self._read_frame(entry)), entry.event_id, cursor)
 
-    async def compose_whole(self, why: str, since: Cursor) -> WholeState:
+    async def compose_snapshot(self, why: str, since: Cursor) -> StateSnapshot:
         """The Task as it stands, and the cursor behind its last event; both come from one reading of its record."""
         del why, since
         await self._reload()
         cursor = await self.kind.following.locate(self.record)
         if not self.record.shown:
-            return WholeState(None, cursor, ends=self._has_ended())
+            return StateSnapshot(None, cursor, ends=self._has_ended())
         task = await self._read_task()
         old = self.stored.dialect == "0.3"
         body = _render_old(task) if old else orjson.dumps(task_frame(task))
-        return WholeState(
+        return StateSnapshot(
             self._pack(body, f"whole.{cursor.sequence}", cursor), cursor, ends=self._has_ended()
         )
 
@@ -269,7 +277,7 @@ class PushFeed:
 
     async def _reload(self) -> None:
         task = self.name.task
-        found = _look_back(self.name, (await self.kind.writes.load([task]))[task])
+        found = _view_exposure(self.name, (await self.kind.writes.load([task]))[task])
         if found is not None:
             _, self.held, self.record = found
 
@@ -290,12 +298,12 @@ class PushFeed:
             raise NotFound("task", self.name.facade)
         return task
 
-    def _pack(self, body: bytes, event_id: str, cursor: Cursor) -> Parcel:
+    def _pack(self, body: bytes, event_id: str, cursor: Cursor) -> DeliveryRequest:
         config = self.kind.configs.open(self.name, self.stored)
         delivery = f"{quote(self.name.config_id, safe='')}/{event_id}"
         authority = self.kind.authority
         headers = compose_headers(config, self.address, body, delivery, str(cursor), authority)
-        return Parcel(body, event_id, headers)
+        return DeliveryRequest(body, event_id, headers)
 
 
 def _render_old(task: JsonObject) -> bytes:

@@ -65,17 +65,17 @@ class ReceiverUnreached:
 
 
 @dataclass(frozen=True, slots=True)
-class Barred:
+class AddressBlocked:
     """The address may not be connected to."""
 
     reason: str = "address"
 
 
-Outcome: TypeAlias = ReceiverAnswered | ReceiverUnreached | Barred
+Outcome: TypeAlias = ReceiverAnswered | ReceiverUnreached | AddressBlocked
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class FailureStreak:
     """What went wrong since the last success; all zero while nothing has."""
 
     tries: int = 0
@@ -90,10 +90,10 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class Postponed:
     """To be tried again in ``delay_ms``."""
 
-    trouble: Trouble
+    streak: FailureStreak
     delay_ms: int
 
 
@@ -101,10 +101,10 @@ class Later:
 class GivenUp:
     """Not tried again by itself."""
 
-    trouble: Trouble
+    streak: FailureStreak
 
 
-DeliveryVerdict: TypeAlias = Delivered | Later | GivenUp
+DeliveryVerdict: TypeAlias = Delivered | Postponed | GivenUp
 
 
 def read_reaction(outcome: Outcome) -> Reaction:
@@ -112,7 +112,7 @@ def read_reaction(outcome: Outcome) -> Reaction:
     match outcome:
         case ReceiverAnswered(status=status):
             return _BY_STATUS.get(status) or _BY_CLASS.get(status // 100, Reaction.BUSY)
-        case Barred():
+        case AddressBlocked():
             return Reaction.REFUSED
         case ReceiverUnreached():
             return Reaction.BUSY
@@ -120,33 +120,33 @@ def read_reaction(outcome: Outcome) -> Reaction:
             assert_never(outcome)
 
 
-def judge(trouble: Trouble, outcome: Outcome, now_ms: int, chance: float) -> DeliveryVerdict:
+def judge(streak: FailureStreak, outcome: Outcome, now_ms: int, chance: float) -> DeliveryVerdict:
     """What follows from an outcome; ``chance`` in 0..1 spreads the next tries."""
     reaction = read_reaction(outcome)
     if reaction is Reaction.TAKEN:
         return Delivered()
-    after = Trouble(
-        tries=trouble.tries + 1,
-        since_ms=trouble.since_ms or now_ms,
-        refusals=trouble.refusals + 1 if reaction is Reaction.REFUSED else 0,
+    after = FailureStreak(
+        tries=streak.tries + 1,
+        since_ms=streak.since_ms or now_ms,
+        refusals=streak.refusals + 1 if reaction is Reaction.REFUSED else 0,
         reason=_name(outcome),
     )
     if reaction is Reaction.GONE or after.refusals >= MOST_REFUSALS or is_over(after, now_ms):
         return GivenUp(after)
     wanted_ms = outcome.retry_after_ms if isinstance(outcome, ReceiverAnswered) else 0
     left_ms = after.since_ms + LONGEST_MS - now_ms
-    return Later(after, min(max(pause_ms(after.tries, chance), wanted_ms), left_ms))
+    return Postponed(after, min(max(pause_ms(after.tries, chance), wanted_ms), left_ms))
 
 
-def put_off(trouble: Trouble, delay_ms: int, reason: str, now_ms: int) -> Later | GivenUp:
+def postpone(streak: FailureStreak, delay_ms: int, reason: str, now_ms: int) -> Postponed | GivenUp:
     """What follows where nothing was sent: the receiver's breaker is open, or a replica has not confirmed."""
-    after = replace(trouble, since_ms=trouble.since_ms or now_ms, reason=trouble.reason or reason)
-    return GivenUp(after) if is_over(after, now_ms) else Later(after, delay_ms)
+    after = replace(streak, since_ms=streak.since_ms or now_ms, reason=streak.reason or reason)
+    return GivenUp(after) if is_over(after, now_ms) else Postponed(after, delay_ms)
 
 
-def is_over(trouble: Trouble, now_ms: int) -> bool:
+def is_over(streak: FailureStreak, now_ms: int) -> bool:
     """Whether it has been tried for long enough."""
-    return trouble.since_ms > 0 and now_ms - trouble.since_ms >= LONGEST_MS
+    return streak.since_ms > 0 and now_ms - streak.since_ms >= LONGEST_MS
 
 
 def pause_ms(tries: int, chance: float) -> int:
@@ -159,7 +159,7 @@ def _name(outcome: Outcome) -> str:
     match outcome:
         case ReceiverAnswered(status=status):
             return f"http_{status}"
-        case ReceiverUnreached(reason=reason) | Barred(reason=reason):
+        case ReceiverUnreached(reason=reason) | AddressBlocked(reason=reason):
             return reason
         case _:
             assert_never(outcome)

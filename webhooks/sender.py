@@ -15,7 +15,7 @@ from aiohttp import ClientConnectorDNSError, ClientError, ClientSSLError, Client
 
 from passerelle.peers.sessions import PeerSessions
 from passerelle.runtime.common.address_screen import REFUSED_ERRNO, AddressScreen
-from passerelle.webhooks.retries import Barred, ReceiverAnswered, ReceiverUnreached
+from passerelle.webhooks.retries import AddressBlocked, ReceiverAnswered, ReceiverUnreached
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,7 +98,7 @@ async def _read_some(response: ClientResponse) -> bytes:
 
 def _explain(error: Exception) -> Outcome:
     if isinstance(error, OSError) and error.errno == REFUSED_ERRNO:
-        return Barred()
+        return AddressBlocked()
     if isinstance(error, ClientConnectorDNSError):
         return ReceiverUnreached("dns")
     return ReceiverUnreached("tls" if isinstance(error, ClientSSLError) else "connection")

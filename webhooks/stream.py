@@ -16,8 +16,14 @@ from passerelle.channels.cursor_check import end_of
 from passerelle.channels.views import PlainView, TaskView, UnpairedView, shows
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.protocol.cursor import Cursor
-from passerelle.webhooks.kinds import Described, Opened, Parcel, ReplayLimits, WholeState
-from passerelle.webhooks.notifier import sign_parcel
+from passerelle.webhooks.kinds import (
+    DeliveryRequest,
+    Opened,
+    ReplayLimits,
+    StateSnapshot,
+    TargetDescription,
+)
+from passerelle.webhooks.notifier import sign_request
 from passerelle.webhooks.stream_webhooks import read_webhook_name
 
 if TYPE_CHECKING:
@@ -53,7 +59,7 @@ class StreamWebhookKind:
         feed = StreamFeed(self, known, stored) if stored else None
         return Opened(known.stream, feed)
 
-    async def describe(self, name: str) -> Described | None:
+    async def describe(self, name: str) -> TargetDescription | None:
         """What its owner may read: everything but secrets, and but what may be one in the URL."""
         known = read_webhook_name(name)
         stored = (await self.webhooks.load(known)).get(known.field) if known else None
@@ -66,7 +72,7 @@ class StreamWebhookKind:
             "channelId": stored.channel_id,
             "url": stored.url.partition("?")[0],
         }
-        return Described(stored.owner.key, known.stream, members)
+        return TargetDescription(stored.owner.key, known.stream, members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +123,7 @@ class StreamFeed:
 
     async def compose(
         self, together: tuple[LinkedEntry, ...], since: Cursor, cursor: Cursor
-    ) -> Parcel:
+    ) -> DeliveryRequest:
         """The batch, its envelopes byte for byte as they are stored."""
         events = b",".join(linked.entry.data for linked in together)
         body = b'{"kind":"events","stream":%b,"from":"%b","cursor":"%b","events":[%b]}' % (
@@ -128,11 +134,11 @@ class StreamFeed:
         )
         return self._sign(body, f"{self.name.webhook_id}.{cursor}")
 
-    async def compose_whole(self, why: str, since: Cursor) -> WholeState:
+    async def compose_snapshot(self, why: str, since: Cursor) -> StateSnapshot:
         """A gap: the receiver fetches the state, and goes on behind the cursor."""
         head = await self.kind.log.read_head(self.name.stream)
         if head is None:
-            return WholeState(None, since, ends=True)
+            return StateSnapshot(None, since, ends=True)
         cursor = end_of(head)
         gap: JsonObject = {
             "kind": "gap",
@@ -142,8 +148,8 @@ class StreamFeed:
             "cursor": str(cursor),
             "snapshot": f"/v1/streams/{self.stored.stream}/snapshot",
         }
-        parcel = self._sign(orjson.dumps(gap), f"{self.name.webhook_id}.gap.{cursor}")
-        return WholeState(parcel, cursor, ends=False)
+        request = self._sign(orjson.dumps(gap), f"{self.name.webhook_id}.gap.{cursor}")
+        return StateSnapshot(request, cursor, ends=False)
 
     def find_acked(
         self, answer: bytes, together: tuple[LinkedEntry, ...], cursor: Cursor
@@ -171,10 +177,10 @@ class StreamFeed:
             return UnpairedView()
         return TaskView(self.stored.task) if self.stored.task else PlainView()
 
-    def _sign(self, body: bytes, delivery: str) -> Parcel:
+    def _sign(self, body: bytes, delivery: str) -> DeliveryRequest:
         sent_s = self.kind.clock.now_ms() // 1000
         secret = self.kind.webhooks.open_secret(self.name, self.stored)
-        return sign_parcel(secret, body, delivery, sent_s)
+        return sign_request(secret, body, delivery, sent_s)
 
 
 def _read_ack(answer: bytes) -> str | None:

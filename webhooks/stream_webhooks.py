@@ -234,7 +234,7 @@ class StreamWebhooks:
 
         await self.writes.decide(name.session, [name.ref], body)
         ended = ChannelDisconnected(stored.channel_id, 1, "refused" if gone else "left")
-        await self.tell(stored, ended)
+        await self.record_status(stored, ended)
 
     def end_all(
         self, decision: Decision, session: EntityRef, task: str
@@ -253,11 +253,13 @@ class StreamWebhooks:
             gone.append(stored)
         return tuple(ended), tuple(gone)
 
-    async def tell_left(self, stored: StoredWebhook) -> None:
+    async def record_left(self, stored: StoredWebhook) -> None:
         """Says to who set a webhook that it has ended."""
-        await self.tell(stored, ChannelDisconnected(stored.channel_id, 1, "left"))
+        await self.record_status(stored, ChannelDisconnected(stored.channel_id, 1, "left"))
 
-    async def tell(self, stored: StoredWebhook, fact: AnyPayload, key: str | None = None) -> None:
+    async def record_status(
+        self, stored: StoredWebhook, fact: AnyPayload, key: str | None = None
+    ) -> None:
         """Says what became of a webhook, to who set it."""
         await self.home.record(stored.owner, fact, key=key)
 
@@ -265,7 +267,7 @@ class StreamWebhooks:
         """Tells that deliveries were given up, once for each key; they can be tried again."""
         text = f"deliveries of {stored.stream} were given up: {reason}"
         given_up = ChannelMessage(stored.channel_id, "status", "out", "webhook_given_up", text)
-        await self.tell(stored, given_up, key)
+        await self.record_status(stored, given_up, key)
 
     async def _find(self, access: StreamAccess, principal: Principal, stream: str) -> StreamGrant:
         grant = await access.grant(principal, parse_stream_name(stream), full=False)
@@ -303,7 +305,7 @@ class StreamWebhooks:
             await self.start(name, stored)
             await self.targets.revive(name.stream, name.target)
         if known is None:
-            await self.tell(stored, self._describe(principal, stored))
+            await self.record_status(stored, self._describe(principal, stored))
         return StreamWebhookSet(
             command.webhook_id, stored.channel_id, stored.stream, stored.url, made
         )

@@ -29,25 +29,25 @@ AUTHORIZATION: Final[ContextVar[Secret | None]] = ContextVar("authorization", de
 """The caller's own ``Authorization`` header, for peers with ``forward_auth``."""
 
 
-def carry_on(extensions: frozenset[str], authorization: Secret | None) -> None:
+def set_call_context(extensions: frozenset[str], authorization: Secret | None) -> None:
     """Notes what the call that is served now asked for, and who made it."""
     EXTENSIONS.set(extensions)
     CONFIRMED.set(set() if extensions else None)
     AUTHORIZATION.set(authorization)
 
 
-def find_wanted(declared: frozenset[str]) -> frozenset[str]:
+def choose_extensions(declared: frozenset[str]) -> frozenset[str]:
     """The extensions that the caller asks for and those that are understood here, as far as a peer declares them."""
     return (EXTENSIONS.get() | UNDERSTOOD) & declared if declared else declared
 
 
-def keep_wishes(extensions: Iterable[str]) -> None:
+def restore_extensions(extensions: Iterable[str]) -> None:
     """Goes on with what the caller of a run asked for, as its record has it."""
     EXTENSIONS.set(frozenset(extensions))
 
 
 @contextmanager
-def wishing(extensions: Iterable[str]) -> Generator[None]:
+def adding_extensions(extensions: Iterable[str]) -> Generator[None]:
     """Calls made inside also ask for what the caller of a further message asked for."""
     token = EXTENSIONS.set(EXTENSIONS.get() | frozenset(extensions))
     try:

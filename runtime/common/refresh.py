@@ -18,7 +18,7 @@ ROUND_S: Final = 5.0
 _AGAIN_S: Final = 0.5
 
 
-class NewsFollowing:
+class HintFollower:
     """Calls ``read`` again and again. While the store is away, what was read before counts.
 
     ``name`` begins the names of its log events; ``listen`` returns once each further news is told, and None is told of
@@ -35,7 +35,7 @@ class NewsFollowing:
     ) -> None:
         self._name = name
         self._read = read
-        self._tell_me = listen
+        self._listen_source = listen
         self._log = log
         self._find_round_s = find_round_s
         self._news = asyncio.Event()
@@ -55,8 +55,8 @@ class NewsFollowing:
     async def repeat(self) -> AsyncGenerator[None]:
         """The same after a first round."""
         loops = [asyncio.create_task(self._run(), name=f"{self._name}.follow")]
-        if self._tell_me is not None:
-            listening = self._listen(self._tell_me)
+        if self._listen_source is not None:
+            listening = self._listen(self._listen_source)
             loops.append(asyncio.create_task(listening, name=f"{self._name}.listen"))
         try:
             yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.runtime.common.refresh import NewsFollowing
+from passerelle.runtime.common.refresh import HintFollower
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,17 +29,17 @@ class ReplicaWatch:
     log: FilteringBoundLogger
     after: Callable[[], None] = lambda: None
     """Called after each look."""
-    hurries: Callable[[], bool] = lambda: False
+    needs_fast_rounds: Callable[[], bool] = lambda: False
     """Whether what a look tells changes fast."""
     round_s: float = ROUND_S
     _told: tuple[str, ...] = ()
 
     def watch(self) -> AbstractAsyncContextManager[None]:
         """Looks until the end of the block."""
-        return NewsFollowing("replicas", self._look, None, self.log, self._find_round_s).repeat()
+        return HintFollower("replicas", self._look, None, self.log, self._find_round_s).repeat()
 
     def _find_round_s(self) -> float:
-        is_fast = self.replicas.are_missing or self.hurries()
+        is_fast = self.replicas.are_missing or self.needs_fast_rounds()
         return min(_FAST_ROUND_S, self.round_s) if is_fast else self.round_s
 
     async def _look(self) -> None:

@@ -65,7 +65,7 @@ class Price:
             case "per_token":
                 return self._count(*self.expected_tokens)
 
-    def say_estimate(self, peer: str) -> CostEstimated:
+    def make_estimate(self, peer: str) -> CostEstimated:
         """The estimate as a fact (EXT-7)."""
         return CostEstimated(peer, self.estimate(), self.currency, self.basis)
 
@@ -192,7 +192,7 @@ class Spending:
         if account is None:
             return True
         price = self._prices.get(agent)
-        asks = _list_asks(account, price.say_estimate(agent) if price else None)
+        asks = _list_asks(account, price.make_estimate(agent) if price else None)
         return account.may_cover(asks)
 
     async def charge(self, principal: Principal, agent: str, *, opens: bool) -> Charge:
@@ -216,8 +216,8 @@ class Spending:
         price = self._prices.get(agent) if opens else None
         account = self._find(principal.id, principal.key) if self._quotas else None
         if account is None:
-            return Charge((price.say_estimate(agent),)) if price else FREE
-        estimate = price.say_estimate(agent) if price else None
+            return Charge((price.make_estimate(agent),)) if price else FREE
+        estimate = price.make_estimate(agent) if price else None
         asks = tuple(_list_asks(account, estimate))
         blocked = await account.take(asks)
         if blocked is not None:

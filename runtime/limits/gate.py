@@ -66,7 +66,7 @@ class StreamSeats:
 _KEPT: Final = 10_000
 
 
-class Entered(Protocol):
+class AdmittedRequest(Protocol):
     """A request that was let in; whoever took a slot gives it back."""
 
     def leave(self) -> None:
@@ -103,7 +103,7 @@ class Gate:
         self._names: dict[str, str] = {}
         """Under which name the bounds of an open limit are known."""
 
-    async def enter(self, principal: Principal, *, slot: bool) -> Entered:
+    async def enter(self, principal: Principal, *, slot: bool) -> AdmittedRequest:
         """Lets a request in.
 
         Raises:
@@ -119,7 +119,7 @@ class Gate:
             raise explain(refused)
         return limit if slot else UNBOUND
 
-    def enter_now(self, principal: Principal) -> Entered | None:
+    def enter_now(self, principal: Principal) -> AdmittedRequest | None:
         """``enter`` with a slot, without waiting for anything; None does not say that waiting would be in vain."""
         self._on_seen(principal)
         limit = self._find(principal) if self._bounds else None

@@ -44,7 +44,7 @@ class Notices:
         self._told: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._writing: set[asyncio.Task[None]] = set()
 
-    def tell_refused(self, principal: Principal, refused: OverLimit) -> None:
+    def record_refused(self, principal: Principal, refused: OverLimit) -> None:
         """Notes that a caller met its rate or its concurrency."""
         self._count(refused.kind)
         fact = RateLimitHit(
@@ -55,7 +55,7 @@ class Notices:
         )
         self._tell(principal, refused.kind, fact)
 
-    def tell_blocked(self, principal: Principal, meter: str, fact: QuotaBlocked) -> None:
+    def record_blocked(self, principal: Principal, meter: str, fact: QuotaBlocked) -> None:
         """Notes that a caller has used up a quota or a budget; ``meter`` tells it from the others."""
         self._count(fact.kind)
         self._tell(principal, meter, fact)

@@ -12,7 +12,7 @@ from typing import Final
 SHARES: Final = 2
 
 
-class Lack(Enum):
+class MemoryShortage(Enum):
     """Why there is no room."""
 
     SHARE = "share"
@@ -40,19 +40,19 @@ class Budget:
         """What an amount counts."""
         return min(amount, self.share)
 
-    def take(self, holder: str, amount: int) -> Lack | None:
-        """Takes an amount; where there is a lack nothing was taken."""
-        lack = self.find_lack(holder, amount)
-        if lack is None:
+    def take(self, holder: str, amount: int) -> MemoryShortage | None:
+        """Takes an amount; where there is a shortage nothing was taken."""
+        shortage = self.find_shortage(holder, amount)
+        if shortage is None:
             self._held[holder] = self._held.get(holder, 0) + amount
             self.held += amount
-        return lack
+        return shortage
 
-    def find_lack(self, holder: str, amount: int) -> Lack | None:
+    def find_shortage(self, holder: str, amount: int) -> MemoryShortage | None:
         """Why an amount could not be taken now."""
         if self._held.get(holder, 0) + amount > self.share:
-            return Lack.SHARE
-        return Lack.TOTAL if self.held + amount > self.total else None
+            return MemoryShortage.SHARE
+        return MemoryShortage.TOTAL if self.held + amount > self.total else None
 
     def give_back(self, holder: str, amount: int) -> None:
         """What ``take`` took."""

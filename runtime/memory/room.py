@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.core.errors import InstanceFull, Limited
-from passerelle.runtime.memory.budget import Budget, Lack
+from passerelle.runtime.memory.budget import Budget, MemoryShortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ MemoryUse: TypeAlias = Literal["body", "answer", "response"]
 another form than the stored one."""
 
 RoomOutcome: TypeAlias = Literal["refused", "waited", "gave_way"]
-"""What came of a lack: who wanted the room was refused, or waits, or one who had it gave way."""
+"""What came of a shortage: who wanted the room was refused, or waits, or one who had it gave way."""
 
 DEFAULT_BYTES: Final = 268_435_456
 """Where nobody says anything else."""
@@ -135,16 +135,16 @@ class MemoryDraw:
 class MemoryRoom:
     """A budget with those who wait for it.
 
-    ``tell`` hears of a lack, once in a while for each holder: kind, holder, lack, and what came of it. ``later`` calls
-    after so many seconds; without it nobody gives way.
+    ``tell`` is called on a shortage (kind, holder, shortage, outcome), at most every ``_TOLD_AGAIN_S`` per holder.
+    ``later`` calls back after some seconds; without it no reservation is made to give way.
     """
 
     budget: Budget = field(default_factory=lambda: Budget(DEFAULT_BYTES))
-    tell: Callable[[MemoryUse, str, Lack, RoomOutcome], None] = (
+    tell: Callable[[MemoryUse, str, MemoryShortage, RoomOutcome], None] = (
         lambda _kind, _holder, _lack, _outcome: None
     )
     count: Callable[[MemoryUse, RoomOutcome], None] = lambda _kind, _outcome: None
-    """Hears of each lack: its kind, and what came of it."""
+    """Hears of each shortage: its kind, and what came of it."""
     later: Callable[[float, Callable[[], None]], object] | None = None
     held: Counter[MemoryUse] = field(default_factory=Counter["MemoryUse"])
     _waiting: OrderedDict[Reservation, None] = field(
@@ -166,12 +166,12 @@ class MemoryRoom:
 
     def take(self, kind: MemoryUse, holder: str, amount: int) -> None:
         """See ``Account.take``."""
-        lack = self.budget.take(holder, amount)
-        if lack is None:
+        shortage = self.budget.take(holder, amount)
+        if shortage is None:
             self.held[kind] += amount
             return
-        self._note(kind, holder, lack, "refused")
-        if lack is Lack.SHARE:
+        self._note(kind, holder, shortage, "refused")
+        if shortage is MemoryShortage.SHARE:
             said = "the caller has as much under way as one may have"
             raise Limited("concurrency", said, _RETRY_S)
         raise InstanceFull("large requests of others are being read", _RETRY_S)
@@ -195,10 +195,10 @@ class MemoryRoom:
         """See ``Account.reserve``."""
         counted, now_s = self.budget.bound(amount), time.monotonic()
         made = Reservation(self, kind, holder, counted, go_on, give_way, now_s)
-        lack = self._grant(made)
-        if lack is not None:
+        shortage = self._grant(made)
+        if shortage is not None:
             self._waiting[made] = None
-            self._note(kind, holder, lack, "waited")
+            self._note(kind, holder, shortage, "waited")
             self._look_later()
         return made
 
@@ -217,13 +217,13 @@ class MemoryRoom:
         if reservation.granted:
             self.give_back(reservation.kind, reservation.holder, reservation.amount)
 
-    def _grant(self, reservation: Reservation) -> Lack | None:
-        lack = self.budget.take(reservation.holder, reservation.amount)
-        if lack is None:
+    def _grant(self, reservation: Reservation) -> MemoryShortage | None:
+        shortage = self.budget.take(reservation.holder, reservation.amount)
+        if shortage is None:
             reservation.granted, reservation.since_s = True, time.monotonic()
             self._reading[reservation] = None
             self.held[reservation.kind] += reservation.amount
-        return lack
+        return shortage
 
     def _look_later(self) -> None:
         if self.later is not None and not self._looks:
@@ -244,15 +244,16 @@ class MemoryRoom:
 
     def _make_way(self, waiting: Reservation, long_ago_s: float) -> None:
         """Ends the largest reading that has taken long and is in the way of this one."""
-        lack = self.budget.find_lack(waiting.holder, waiting.amount)
+        shortage = self.budget.find_shortage(waiting.holder, waiting.amount)
         in_the_way = [
             one
             for one in self._reading
-            if one.since_s <= long_ago_s and (lack is Lack.TOTAL or one.holder == waiting.holder)
+            if one.since_s <= long_ago_s
+            and (shortage is MemoryShortage.TOTAL or one.holder == waiting.holder)
         ]
-        if lack is not None and in_the_way:
+        if shortage is not None and in_the_way:
             largest = max(in_the_way, key=lambda one: one.amount)
-            self._note(largest.kind, largest.holder, lack, "gave_way")
+            self._note(largest.kind, largest.holder, shortage, "gave_way")
             largest.give_way()
 
     def _let_in(self) -> None:
@@ -261,16 +262,18 @@ class MemoryRoom:
         for one in tuple(self._waiting):
             if one.holder in full or one.is_over:
                 continue
-            lack = self._grant(one)
-            if lack is None:
+            shortage = self._grant(one)
+            if shortage is None:
                 del self._waiting[one]
                 one.go_on()
-            elif lack is Lack.SHARE:
+            elif shortage is MemoryShortage.SHARE:
                 full.add(one.holder)
             else:
                 return
 
-    def _note(self, kind: MemoryUse, holder: str, lack: Lack, outcome: RoomOutcome) -> None:
+    def _note(
+        self, kind: MemoryUse, holder: str, shortage: MemoryShortage, outcome: RoomOutcome
+    ) -> None:
         self.count(kind, outcome)
         now_s = time.monotonic()
         if now_s < self._told.get(holder, 0.0):
@@ -279,4 +282,4 @@ class MemoryRoom:
         self._told.move_to_end(holder)
         if len(self._told) > _TOLD:
             self._told.popitem(last=False)
-        self.tell(kind, holder, lack, outcome)
+        self.tell(kind, holder, shortage, outcome)

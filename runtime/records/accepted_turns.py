@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from passerelle.core.errors import NotFound
 from passerelle.core.ids import parse_facade
 from passerelle.core.session.thread import ThreadRecord
-from passerelle.runtime.records.exposures import look_back
+from passerelle.runtime.records.exposures import view_exposure
 from passerelle.runtime.records.refusals import make_error
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def check_taken(thread: object, turn_id: str) -> None:
 def find_exposure(accepted: TurnAccepted, held: Held) -> Held:
     """The task under the id that the caller was given: it may have ended, and gone on under another one."""
     parsed = parse_facade(accepted.facade)
-    return (look_back(held, parsed[1]) if parsed else None) or held
+    return (view_exposure(held, parsed[1]) if parsed else None) or held
 
 
 def is_active(thread: object, turn_id: str) -> bool:

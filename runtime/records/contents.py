@@ -36,8 +36,8 @@ from passerelle.runtime.records.task_fields import (
     IN_ENTRY,
     IN_PIECES,
     Content,
+    SendOptions,
     TurnInput,
-    Wishes,
 )
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ class Contents:
             return cast("JsonObject", orjson.loads(await long.read_whole()))
         if kept.startswith(IN_BLOB):
             return cast(
-                "JsonObject", orjson.loads(await self._fetch(place_of(record), kept[5:].decode()))
+                "JsonObject",
+                orjson.loads(await self._fetch(shard_of_task(record), kept[5:].decode())),
             )
         return cast("JsonObject", orjson.loads(kept))
 
@@ -112,7 +113,7 @@ class Contents:
     def _find_long(self, record: TaskRecord, kept: bytes) -> LongContent:
         size, _, blob = kept.removeprefix(IN_PIECES).decode().partition(":")
         whole = Slice(blob, 0, int(size), blob)
-        return LongContent(self.blobs, place_of(record), LongJson((whole,)))
+        return LongContent(self.blobs, shard_of_task(record), LongJson((whole,)))
 
     async def read_turn(self, record: TaskRecord, turn_id: str) -> TurnInput | None:
         """The message of a turn of the task, as its caller wrote it, and what was asked for beside it."""
@@ -123,16 +124,18 @@ class Contents:
             event = decode_event(entry.data)
             fact, turn = event.fact, event.fact.payload
             if fact.scope.turn_id == turn_id and isinstance(turn, TurnSubmitted):
-                shard = place_of(record)
-                wishes = await self._read_wishes(fact, turn, shard)
-                return TurnInput(await self.read_message(event, shard), wishes)
+                shard = shard_of_task(record)
+                send_options = await self._read_send_options(fact, turn, shard)
+                return TurnInput(await self.read_message(event, shard), send_options)
         return None
 
-    async def _read_wishes(self, fact: Fact, turn: TurnSubmitted, shard: Shard) -> Wishes:
+    async def _read_send_options(
+        self, fact: Fact, turn: TurnSubmitted, shard: Shard
+    ) -> SendOptions:
         options, ref = turn.options, fact.refs.get("options")
         if ref is not None and ref.blob is not None:
             options = cast("JsonObject", orjson.loads(await self._fetch(shard, ref.blob)))
-        return Wishes(turn.streams is True, options or {}, turn.extensions or (), turn.sealed)
+        return SendOptions(turn.streams is True, options or {}, turn.extensions or (), turn.sealed)
 
     async def list_turns(self, record: TaskRecord) -> AsyncIterator[tuple[str, JsonObject]]:
         """The turns of the task and their messages, in order."""
@@ -140,7 +143,7 @@ class Contents:
             if entry.type == EventType.TURN_SUBMITTED:
                 event = decode_event(entry.data)
                 if event.fact.scope.task_id == record.task_id:
-                    message = await self.read_message(event, place_of(record))
+                    message = await self.read_message(event, shard_of_task(record))
                     yield event.fact.scope.turn_id or "", message
 
     async def read_answer(self, record: TaskRecord) -> JsonObject | None:
@@ -148,7 +151,7 @@ class Contents:
         facade = expose(TaskId(record.task_id), record.exposure)
         async for entry in self._walk(record):
             if entry.facade == facade:
-                frame = await self.read_frame(entry, place_of(record))
+                frame = await self.read_frame(entry, shard_of_task(record))
                 if frame is not None and "message" in frame:
                     return cast("JsonObject", frame["message"])
         return None
@@ -174,7 +177,7 @@ class Contents:
         task = (await self.fold_task(record, slim=True)).task
         if task is None or not is_slim(task):
             return task
-        return LongContent(self.blobs, place_of(record), write_slim_task(task))
+        return LongContent(self.blobs, shard_of_task(record), write_slim_task(task))
 
     async def fold_task(
         self, record: TaskRecord, missing: list[str] | None = None, *, slim: bool = False
@@ -200,10 +203,12 @@ class Contents:
                 event = decode_event(entry.data)
                 if event.fact.scope.task_id != record.task_id:
                     continue
-                accepted.append(await self._read_or_mark(event, place_of(record), missing))
+                accepted.append(await self._read_or_mark(event, shard_of_task(record), missing))
                 task = settle_status(task) if task is not None else None
             elif entry.facade == facade:
-                frame = await self._read_or_leave_out(entry, place_of(record), missing, slim=slim)
+                frame = await self._read_or_leave_out(
+                    entry, shard_of_task(record), missing, slim=slim
+                )
                 if frame is not None:
                     task = fold(task, frame)
                     frames += "message" not in frame
@@ -369,7 +374,7 @@ def _catalogue(known: dict[str, ArtifactRef], event: Event, record: TaskRecord) 
         known[changed.name_at_peer] = name_artifact(changed, event)
 
 
-def place_of(record: TaskRecord) -> Shard:
+def shard_of_task(record: TaskRecord) -> Shard:
     """The shard of a task."""
     return _stream(record).shard
 

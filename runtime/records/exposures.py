@@ -65,7 +65,7 @@ def freeze(state: TaskRecord, fields: Mapping[str, bytes]) -> bytes:
     )
 
 
-def look_back(held: Held, exposure: int) -> Held | None:
+def view_exposure(held: Held, exposure: int) -> Held | None:
     """A stored task as callers see it under one of its exposures; None where there is no such one."""
     state = held.record
     if not isinstance(state, TaskRecord) or exposure == state.exposure:

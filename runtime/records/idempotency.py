@@ -33,12 +33,12 @@ KEPT_MS: Final = 24 * 3600 * 1000
 
 
 @dataclass(slots=True)
-class KeyLook:
+class KeyLookup:
     """The key that a command looked for last and did not find, with where it looked."""
 
     missed: tuple[str, EventLog, Shard] | None = field(default=None)
 
-    async def has_come(self) -> bool:
+    async def is_stored(self) -> bool:
         """Whether it is stored by now: somebody has carried out a command under it meanwhile."""
         if self.missed is None:
             return False
@@ -46,13 +46,13 @@ class KeyLook:
         return await log.read_idempotency(shard, key) is not None
 
 
-_LOOK: Final = ContextVar[KeyLook | None]("key_look", default=None)
+_LOOK: Final = ContextVar[KeyLookup | None]("key_look", default=None)
 
 
 @contextmanager
-def watch_keys() -> Generator[KeyLook]:
+def watch_keys() -> Generator[KeyLookup]:
     """What the command inside looks for, that of tasks which it starts as well."""
-    look = KeyLook()
+    look = KeyLookup()
     token = _LOOK.set(look)
     try:
         yield look

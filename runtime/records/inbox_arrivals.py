@@ -40,10 +40,10 @@ _Mark: TypeAlias = tuple[str, str]
 
 @dataclass(slots=True)
 class InboxArrivals:
-    """Shards by owner in which a question may be that its inbox has not got yet. ``hurry`` wakes the relay of one."""
+    """Shards, by owner, with approvals that may be missing from the owner's inbox. ``wake_relay`` wakes a relay."""
 
     projections: Projections
-    hurry: Callable[[Shard], None]
+    wake_relay: Callable[[Shard], None]
     _shards: OrderedDict[str, dict[Shard, int]] = field(
         default_factory=OrderedDict["str", "dict[Shard, int]"]
     )
@@ -93,7 +93,7 @@ class InboxArrivals:
         last = await self._find_last(shard, known)
         if last is None:
             return
-        self.hurry(shard)
+        self.wake_relay(shard)
         pause_s, reached = _PAUSE_S, known
         while not _has_passed(reached, last, known):
             await asyncio.sleep(pause_s)

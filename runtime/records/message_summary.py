@@ -13,7 +13,7 @@ from passerelle.core.payloads.conversation import TurnSubmitted
 from passerelle.core.session.thread import SubmitMessage
 from passerelle.core.wire.record import value
 from passerelle.runtime.records.blob_overflow import BlobOverflow, hold
-from passerelle.runtime.records.task_fields import TurnInput, Wishes
+from passerelle.runtime.records.task_fields import SendOptions, TurnInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,7 +79,7 @@ def read_input(command: SubmitTurn, extensions: Iterable[str] = ()) -> TurnInput
     """A further message as it is read from its stored turn."""
     options, names = read_options(command) or {}, tuple(sorted(extensions))
     return TurnInput(
-        command.message, Wishes(command.wait == "stream", options, names, command.sealed)
+        command.message, SendOptions(command.wait == "stream", options, names, command.sealed)
     )
 
 

@@ -14,7 +14,7 @@ from passerelle.core.ids import parse_facade
 from passerelle.core.principal import AccessScope
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Visibility
-from passerelle.runtime.records.exposures import look_back
+from passerelle.runtime.records.exposures import view_exposure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -142,7 +142,7 @@ class Ownership:
             NotFound: unknown, or another's.
         """
         owned, parsed = await self._find(owner, facade, known), parse_facade(facade)
-        held = look_back(owned.held, parsed[1] if parsed else 1)
+        held = view_exposure(owned.held, parsed[1] if parsed else 1)
         if held is None or not isinstance(held.record, TaskRecord):
             raise NotFound("task", facade)
         return Owned(owned.ref, held, held.record)

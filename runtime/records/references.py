@@ -1,4 +1,4 @@
-"""Tasks that a message refers to, told in a way that its agent understands (LT-10).
+"""Tasks that a message refers to, in a form that its agent understands (LT-10).
 
 A task that ran at the same agent goes by the id that it has there. Of any other task the artifacts go along as parts:
 their content where it is small, their address where they stand behind one, and what they are like where they are too
@@ -54,7 +54,7 @@ _NAME_CHARS: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Referred:
+class ResolvedReferences:
     """What a message refers to: ids at its agent by facade id, parts that go along, and our ids of all the tasks.
 
     ``consumed`` are the artifacts that go along, as the tasks name them that produced them; ``runs`` are those
@@ -106,7 +106,7 @@ class Referred:
         return edges
 
     def resolve(self, peer: str) -> ContextResolved:
-        """The fact of what ``peer`` is told of it."""
+        """The fact that records what ``peer`` receives of them."""
         missing = (OmittedItem("task", name[:_NAME_CHARS], "missing") for name in self.unknown)
         omitted = (*missing, *self.omitted)
         selected = self.selected[:MAX_LISTED]
@@ -121,17 +121,17 @@ class Referred:
         facts: list[ContextResolved | WarningRaised] = [self.resolve(peer)]
         if count := len(self.unknown):
             which = "a task that is" if count == 1 else f"{count} tasks that are"
-            said = f"the message refers to {which} not known here; the agent is not told"
+            said = f"the message refers to {which} not known here; the agent is not context"
             facts.append(WarningRaised("reference_unknown", said))
         return facts
 
 
-NOTHING: Final = Referred()
+NOTHING: Final = ResolvedReferences()
 
 
 @dataclass(slots=True)
-class _Told:
-    """What an agent is told of tasks, as it grows. ``room``: bytes that are left for contents of artifacts."""
+class _ResolvedContext:
+    """Collects what an agent receives about referenced tasks. ``room``: bytes left for artifact contents."""
 
     room: int = QUOTED_BYTES
     ids: dict[str, str] = field(default_factory=dict[str, str])
@@ -183,7 +183,9 @@ class References:
     ownership: Ownership
     contents: Contents
 
-    async def find(self, principal: Principal, agent: str, message: JsonObject) -> Referred:
+    async def find(
+        self, principal: Principal, agent: str, message: JsonObject
+    ) -> ResolvedReferences:
         """What a message to ``agent`` refers to; one without references costs nothing.
 
         A task that is unknown, another's, or of an agent that the caller may not see is left out: all look the same
@@ -201,40 +203,44 @@ class References:
         for facade in named:
             with suppress(NotFound):
                 known[facade] = await self._find(principal, facade)
-        told = await self._tell(agent, [*known], [*known.values()]) if known else NOTHING
-        return replace(told, unknown=tuple(one for one in named if one not in known))
+        context = await self._resolve(agent, [*known], [*known.values()]) if known else NOTHING
+        return replace(context, unknown=tuple(one for one in named if one not in known))
 
-    async def recall(self, record: TaskRecord, agent: str, message: JsonObject) -> Referred:
-        """What an accepted message refers to, told to ``agent`` as well; what is gone by now is left out."""
+    async def recall(
+        self, record: TaskRecord, agent: str, message: JsonObject
+    ) -> ResolvedReferences:
+        """What an accepted message refers to, in the form for ``agent``; tasks that are gone are left out."""
         named: list[str] = []
         owned: list[Owned] = []
         for facade in dict.fromkeys(texts_at(message, MEMBER)):
             with suppress(NotFound):
                 owned.append(await self.ownership.find_for(record.owner, facade))
                 named.append(facade)
-        return await self._tell(agent, named, owned) if named else NOTHING
+        return await self._resolve(agent, named, owned) if named else NOTHING
 
-    async def _tell(self, agent: str, named: list[str], owned: list[Owned]) -> Referred:
-        told = _Told()
+    async def _resolve(
+        self, agent: str, named: list[str], owned: list[Owned]
+    ) -> ResolvedReferences:
+        context = _ResolvedContext()
         for place, (facade, one) in enumerate(zip(named, owned, strict=True)):
             remote = _find_remote(one.record, agent)
             if remote is not None:
-                told.name(one.record, facade, remote)
+                context.name(one.record, facade, remote)
             else:
                 record = await self.contents.name_artifacts(one.record)
-                told.quote(record, await self._read(one), place)
+                context.quote(record, await self._read(one), place)
         tasks = tuple(dict.fromkeys(one.record.task_id for one in owned))
         produced = (one for each in owned for one in each.record.artifacts)
         runs = dict.fromkeys(one.run_id for one in produced if one.direction == "produced")
-        return Referred(
-            told.ids,
-            tuple(told.parts),
+        return ResolvedReferences(
+            context.ids,
+            tuple(context.parts),
             tasks,
-            tuple(told.consumed[:MAX_CONSUMED]),
+            tuple(context.consumed[:MAX_CONSUMED]),
             tuple(runs)[:MAX_CONSUMED],
             standing=list_standing(one.record for one in owned),
-            selected=tuple(told.selected),
-            omitted=tuple(told.omitted),
+            selected=tuple(context.selected),
+            omitted=tuple(context.omitted),
         )
 
     async def _find(self, principal: Principal, facade: str) -> Owned:

@@ -45,7 +45,7 @@ class ContentReads(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class SendOptions:
     """What a request with a further message said beside it: how its caller reads, and what its agent is told."""
 
     streams: bool = False
@@ -60,7 +60,7 @@ class TurnInput:
     """A message to a task as its caller wrote it, and what was asked for beside it."""
 
     message: JsonObject
-    wishes: Wishes
+    send_options: SendOptions
 
 
 @dataclass(frozen=True, slots=True)

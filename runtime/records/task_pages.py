@@ -23,7 +23,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import LISTED, TERMINAL
 from passerelle.core.wire.times import parse_ms
 from passerelle.runtime.common.concurrency import join_all
-from passerelle.runtime.records.exposures import look_back
+from passerelle.runtime.records.exposures import view_exposure
 from passerelle.runtime.records.ownership import may_see
 from passerelle.runtime.records.places import list_places
 
@@ -184,7 +184,7 @@ class Listing:
             if _is_after(query, at_ms) and (task := parse_facade(facade)) is not None
         ]
         held = await self.writes.load([ref for _, ref, _ in parsed])
-        seen = ((row, look_back(held[ref], exposure)) for row, ref, exposure in parsed)
+        seen = ((row, view_exposure(held[ref], exposure)) for row, ref, exposure in parsed)
         return [
             (row, one)
             for row, one in seen

@@ -126,7 +126,7 @@ Outdated: TypeAlias = Conflict | StaleEpoch | Early
 Body: TypeAlias = "Callable[[Decision], AppendOptions]"
 
 
-class WriterLine(Protocol):
+class WriterLock(Protocol):
     """Held by one writer at a time, in the order in which they came."""
 
     async def acquire(self) -> None:
@@ -138,7 +138,7 @@ class WriterLine(Protocol):
         ...
 
 
-async def _make_no_way(_held: Mapping[EntityRef, Held]) -> None:
+async def _ask_nobody_to_yield(_held: Mapping[EntityRef, Held]) -> None:
     """Of who has no others."""
 
 
@@ -154,17 +154,19 @@ class Writes:
     ids: Ids
     runtime_id: str
     tally: Callable[[str, float, str], None] = field(default=lambda _result, _seconds, _why: None)
-    news: Callable[[Shard], None] = field(default=lambda _shard: None)
+    wake_duties: Callable[[Shard], None] = field(default=lambda _shard: None)
     """Told of the shard of each stored batch of which somebody waits for what follows from it: a question that has to
     reach its inbox, a webhook, a row that is due at once. Everything else is found at the next regular visit."""
-    whereabouts: ActionIndex = field(default_factory=ActionIndex)
+    action_index: ActionIndex = field(default_factory=ActionIndex)
     on_feed_snapshot: Callable[[FeedSnapshot], None] = field(default=lambda _seen: None)
     """Told of each stored batch that a projection has to look at, and of what the feed held behind it."""
     shard_ms: Callable[[Shard], int] | None = None
     """The clock of a shard's primary, in ms; None: ``clock`` is that of all."""
-    find_line: Callable[[EntityRef], WriterLine | None] = field(default=lambda _ref: None)
+    find_writer_lock: Callable[[EntityRef], WriterLock | None] = field(default=lambda _ref: None)
     """Where those stand who write an entity in this process without reading it before each append."""
-    make_way: Callable[[Mapping[EntityRef, Held]], Awaitable[None]] = field(default=_make_no_way)
+    ask_to_yield: Callable[[Mapping[EntityRef, Held]], Awaitable[None]] = field(
+        default=_ask_nobody_to_yield
+    )
     """Has those who do so in other instances give way, after an append to what was read so has lost."""
     arrivals: InboxArrivals | None = None
     """Told of questions that are opened here; None: nobody reads an inbox."""
@@ -180,7 +182,7 @@ class Writes:
     def _note_questions(self, held: Mapping[EntityRef, Held]) -> None:
         for ref, one in held.items():
             if ref.kind is EntityKind.ACTION and isinstance(one.record, ActionRecord):
-                self.whereabouts.note(one.record)
+                self.action_index.note(one.record)
 
     def begin(self, session: str, held: Mapping[EntityRef, Held]) -> Decision:
         """A decision over entities that are held."""
@@ -257,7 +259,7 @@ class Writes:
             if isinstance(result, Early):
                 self._note_reached(batch.session, result.at)
             if isinstance(result, Appended) and (feed or result.woken):
-                self.news(batch.shard)
+                self.wake_duties(batch.shard)
             return result
 
     def _note_reached(self, session: str, at: str) -> None:
@@ -265,7 +267,7 @@ class Writes:
             del self._reached[next(iter(self._reached))]
         self._reached[session] = at
 
-    async def insist(
+    async def commit_until_known(
         self,
         decision: Decision,
         held: Mapping[EntityRef, Held],
@@ -331,7 +333,7 @@ class Writes:
             case _:
                 assert_never(result)
 
-    async def step_back(self, tries: int) -> None:
+    async def pause_before_retry(self, tries: int) -> None:
         """Waits a random moment after a lost try, so that writers who met do not meet again and again."""
         limit_ms = min(2**tries, _PAUSE_MS)
         await asyncio.sleep(self.ids.draw(8) / 256 * limit_ms / 1000)
@@ -354,7 +356,7 @@ class Writes:
         """
         wanted = list(refs)
         for tries in range(MAX_TRIES):
-            async with self._stand_in_line(wanted) if tries else nullcontext():
+            async with self._hold_writer_locks(wanted) if tries else nullcontext():
                 held = dict(known) if known and not tries else await self.load(wanted)
                 decision = self.begin(session, held)
                 terms = body(decision)
@@ -363,23 +365,25 @@ class Writes:
                 outcome = await self.commit(decision, held, terms)
             if not isinstance(outcome, Outdated):
                 if any(row.at_ms is not None and row.at_ms <= decision.now_ms for row in terms.due):
-                    self.news(shard_of(session))  # what is owed at once waits for no regular visit
+                    self.wake_duties(
+                        shard_of(session)
+                    )  # what is owed at once waits for no regular visit
                 return outcome
-            await self.make_way(held)
-            await self.step_back(tries)
+            await self.ask_to_yield(held)
+            await self.pause_before_retry(tries)
         raise WriteConflict(
             "the record was changed by others again and again; try once more", session=session
         )
 
     @asynccontextmanager
-    async def _stand_in_line(self, refs: Iterable[EntityRef]) -> AsyncGenerator[None]:
+    async def _hold_writer_locks(self, refs: Iterable[EntityRef]) -> AsyncGenerator[None]:
         """Nobody in the lines of ``refs`` appends meanwhile, unless it has been at that for long: then both try."""
-        taken: list[WriterLine] = []
+        taken: list[WriterLock] = []
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LINE_S):
                     for ref in sorted(refs, key=lambda one: one.id):
-                        line = self.find_line(ref)
+                        line = self.find_writer_lock(ref)
                         if line is not None and line not in taken:
                             await line.acquire()
                             taken.append(line)
