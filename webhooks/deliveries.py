@@ -1,6 +1,6 @@
-"""Deliveries to webhooks: the handler of ``target`` rows, and who works on them beside the due loop.
+"""Webhook deliveries: the handler of ``target`` due rows, and the tasks that process them outside the due loop.
 
-A slow receiver holds back only itself: the due loop does not wait for it, and an origin has a few places of its own.
+A slow receiver delays only its own deliveries: the due loop does not wait for it, and each origin has its own slots.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NOTHING: Final = Target("done", "*", "00000000.0.00000000")
 
 @dataclass(slots=True)
 class Deliveries:
-    """Delivers for every kind of target in ``kinds``. ``on_due`` is the handler of their rows."""
+    """Delivers for every kind of target in ``kinds``. ``on_due`` is the handler of their due rows."""
 
     deps: DeliveryDeps
     kinds: Mapping[str, TargetKind]
@@ -43,10 +43,10 @@ class Deliveries:
     _origins: OrderedDict[str, JobOrigin] = field(default_factory=OrderedDict["str", "JobOrigin"])
 
     async def on_due(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
-        """Begins to work on a claimed row, and returns at once: a receiver may take longer than a row is hidden."""
+        """Starts work on a claimed row and returns at once: a receiver may take longer than the visibility time."""
         key = (shard, row.member)
         if key in self._rows:
-            # It waits for a place, and was claimed again meanwhile: the newer claim is the one that holds.
+            # It waits for a slot, and was claimed again in the meantime: only the newer claim is valid.
             self._rows[key] = row
         elif len(self._rows) < MOST_AT_ONCE:
             self._rows[key] = row
@@ -55,7 +55,7 @@ class Deliveries:
             task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        """Lets what is under way come to its end for a moment; the rows of the rest come due again, anywhere."""
+        """Waits briefly for running deliveries; the rows of the others come due again, at any instance."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_STOP_S)
         for task in self._tasks:
@@ -78,7 +78,7 @@ class Deliveries:
         name = member.partition(":")[2]
         kind = self.kinds.get(name.partition(":")[0])
         if kind is None:
-            # Another version may know it: the row stays for whoever does.
+            # Another version may know this kind: the row stays for an instance of that version.
             self.deps.logger.error("delivery.unknown", row=member)
             return
         opened = await kind.open(name)
@@ -100,7 +100,7 @@ class Deliveries:
                 await job.run(opened.feed, address, target, confirmed=claim.confirmed)
 
     def _find_origin(self, feed: Feed | None) -> tuple[Address | None, JobOrigin]:
-        """Where a feed goes. An address that may not be called any more has no origin to share places with."""
+        """Returns the address and origin of a feed. A blocked address gets an origin of its own."""
         if feed is None:
             return None, JobOrigin()
         try:

@@ -1,7 +1,7 @@
 """One run of deliveries to one target, under one claim: in order, one in flight, each settled before the next.
 
-The claim is held for longer than one request takes, and with it the replicas are asked, since a delivery cannot be
-undone. What became of it is settled under that claim: a crash in between repeats one delivery, with the same event id.
+A delivery cannot be undone. So the claim lasts longer than one request, and extending it waits for a replica. The
+outcome is settled under the same claim: a crash in between repeats one delivery, with the same event id.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ if TYPE_CHECKING:
     Compose: TypeAlias = Callable[[], Awaitable[DeliveryRequest]]
 
 HOLD_MS: Final = 15_000
-"""Longer than a request may take, so that nobody else sends the same meanwhile."""
+"""Longer than one request may take, so that no other instance sends the same delivery in the meantime."""
 PLACES: Final = 8
-"""Deliveries to one origin at a time."""
+"""Concurrent deliveries to one origin."""
 MOST_IN_A_ROW: Final = 64
 _UNCONFIRMED_MS: Final = 1_000
 
 
 @dataclass(slots=True)
 class JobOrigin:
-    """What is known of one origin, in this process."""
+    """The state of one origin in this process: its breaker and its delivery slots."""
 
     breaker: Breaker = HEALTHY
     places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PLACES))
@@ -67,10 +67,10 @@ class JobOrigin:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryDeps:
-    """What deliveries work with. ``chance()`` is in 0..1; ``drop(shard, row)`` settles a row that leads nowhere.
+    """Dependencies of deliveries. ``chance()`` is in 0..1; ``drop(shard, row)`` settles a row without a target.
 
-    ``wake(shard, within_s)`` brings the due loop back, ``may_send(shard)`` says whether enough of our lease is left;
-    ``count(kind, outcome)`` and ``time(kind, seconds)`` are for the metrics.
+    ``wake(shard, within_s)`` wakes the due loop, ``may_send(shard)`` returns whether enough of our lease is left;
+    ``count(kind, outcome)`` and ``time(kind, seconds)`` record metrics.
     """
 
     targets: RedisTargets
@@ -86,11 +86,11 @@ class DeliveryDeps:
     count: Callable[[str, str], None] = lambda _kind, _outcome: None
     time: Callable[[str, float], None] = lambda _kind, _seconds: None
     timer: Callable[[], float] = lambda: 0.0
-    """Seconds that never go back."""
+    """A monotonic clock, in seconds."""
 
 
 class StoppedError(Exception):
-    """The job is over for now: what is to be done next stands in the store."""
+    """The run is over for now: the next step is in the store."""
 
 
 @dataclass(slots=True)
@@ -112,10 +112,10 @@ class DeliveryJob:
     async def run(
         self, feed: Feed, address: Address | None, target: Target, *, confirmed: bool
     ) -> None:
-        """Delivers what is there, in order, until something is in the way or nothing is left.
+        """Delivers pending events in order, until a delivery fails or none is left.
 
         Raises:
-            StoreUnavailable: what was done last is done again when the row comes due.
+            StoreUnavailable: the last delivery is repeated when the row comes due.
         """
         self._feed, self._address, self._filter = feed, address, target.filter
         self._cursor = read_cursor(target.cursor)
@@ -128,21 +128,21 @@ class DeliveryJob:
                         await self._send_entries(found)
                     case ReceiverBehind(why=why):
                         await self._send_snapshot(why)
-            # Others wait for a place at this origin.
+            # Other targets wait for a slot at this origin.
             await self.settle(self._outcome("live"))
         except StoppedError:
             return
 
     async def close(self, target: Target, state: TargetState) -> None:
-        """Settles the row of a target that gets nothing any more."""
+        """Settles the row of a target that gets no more deliveries."""
         with contextlib.suppress(StoppedError):
             await self.settle(replace(target, state=state))
 
     async def settle(self, outcome: Target, *, delay_ms: int = 0, hold_ms: int = 0) -> bool:
-        """Stores an outcome; whether a replica has it. The claim goes on where there is more and ``hold_ms`` is given.
+        """Stores an outcome; returns whether a replica has it. ``hold_ms`` keeps the claim while events are pending.
 
         Raises:
-            StoppedError: the row is settled, or somebody else's.
+            StoppedError: the row is settled, or another instance has claimed it.
         """
         settled = await self.deps.targets.settle(
             self.stream, self.name, self.token, outcome, delay_ms=delay_ms, hold_ms=hold_ms
@@ -155,7 +155,7 @@ class DeliveryJob:
         return settled.confirmed
 
     async def _send_entries(self, found: ReaderRun) -> None:
-        """One part after the other; each is settled before the next is sent."""
+        """Sends one part after the other; each is settled before the next is sent."""
         feed = self._feed
         ends = feed.is_over(found.cursor)
         parts = feed.split(found.wanted)
@@ -169,7 +169,7 @@ class DeliveryJob:
                 await self._judge(refused)
             elif acked != position:
                 await self._move(acked, ends=False)
-                return  # what follows is read from there
+                return  # the next read continues from there
             elif place < len(parts):
                 await self._move(position, ends=False)
             else:
@@ -189,22 +189,22 @@ class DeliveryJob:
         await self._move(snapshot.cursor, ends=snapshot.ends)
 
     async def _move(self, cursor: Cursor, *, ends: bool) -> None:
-        """The receiver has everything up to a cursor."""
+        """Records that the receiver has everything up to a cursor."""
         self._cursor, self._streak = cursor, FailureStreak()
         confirmed = await self.settle(self._outcome("done" if ends else "live"), hold_ms=HOLD_MS)
         await self._require_confirmed(confirmed=confirmed)
 
     async def _require_confirmed(self, *, confirmed: bool) -> None:
-        """A delivery cannot be undone, so it waits for a replica that has what it tells of."""
+        """Postpones the delivery until a replica has the events in it: a delivery cannot be undone."""
         if not confirmed:
             now_ms = self.deps.clock.now_ms()
             await self._stop(postpone(self._streak, _UNCONFIRMED_MS, "unconfirmed", now_ms))
 
     async def _send(self, compose: Compose) -> bytes:
-        """Sends one request; returns when the receiver has it, with the beginning of what it said.
+        """Sends one request; returns the beginning of the response body once the receiver has confirmed it.
 
         Raises:
-            StoppedError: it has not, and when it is tried again is stored.
+            StoppedError: the receiver has not confirmed it; the time of the next try is stored.
         """
         clock, origin = self.deps.clock, self.origin
         wait_ms = origin.breaker.wait_ms(clock.now_ms())
@@ -223,7 +223,7 @@ class DeliveryJob:
         return outcome.body if isinstance(outcome, ReceiverAnswered) else b""
 
     async def _judge(self, outcome: Outcome) -> None:
-        """Goes on where the receiver has it. Raises StoppedError where it has not."""
+        """Returns if the receiver has confirmed the request. Raises StoppedError otherwise."""
         now_ms, chance = self.deps.clock.now_ms(), self.deps.chance()
         verdict = judge(self._streak, outcome, now_ms, chance)
         if not isinstance(verdict, Delivered):
@@ -242,7 +242,7 @@ class DeliveryJob:
         return outcome
 
     async def _stop(self, verdict: Postponed | GivenUp) -> NoReturn:
-        """Stores what is next.
+        """Stores the next step.
 
         Raises:
             StoppedError: always.
@@ -286,7 +286,7 @@ class DeliveryJob:
 
 
 def is_unreached(outcome: Outcome) -> bool:
-    """Whether nobody was there: what a breaker counts. A refusal is an answer."""
+    """Whether the receiver was not reached, which the breaker counts as a failure. A refusal is an answer."""
     if isinstance(outcome, ReceiverAnswered):
         return outcome.status >= HTTPStatus.INTERNAL_SERVER_ERROR
     return isinstance(outcome, ReceiverUnreached)

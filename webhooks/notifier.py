@@ -1,9 +1,9 @@
-"""Questions to a receiver of the operator's: ``notify:<owner>:<notifier>``, a target on the inbox of a person.
+"""Notifies a receiver of the operator about approvals: ``notify:<owner>:<notifier>``, a target on a person's inbox.
 
-What rings elsewhere (a pager, a chat) gets one small message for each question that comes and each that ends, in order,
-with the retries and dead letters of every webhook, signed as Standard Webhooks has it: HMAC-SHA256 over id, timestamp
-and body. It holds no word of an agent and nothing to decide by: whoever is rung opens the question. A receiver that is
-new, or too far behind, gets the list of open questions instead.
+The receiver (a pager, a chat) gets one small message for each approval that opens or closes, in order, with the
+retries and dead letters of every webhook, signed by Standard Webhooks: HMAC-SHA256 over id, timestamp and body. The
+message contains no text of an agent and nothing to decide with: the person opens the approval to decide it. A receiver
+that is new, or too far behind, gets the list of open approvals instead.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 def sign_request(secret: bytes | None, body: bytes, delivery: str, sent_s: int) -> DeliveryRequest:
-    """A request with its headers; without a secret it is not signed."""
+    """Returns a request with its headers; without a secret it is not signed."""
     headers = {
         "Content-Type": "application/json",
         "webhook-id": delivery,
@@ -64,14 +64,14 @@ def sign_request(secret: bytes | None, body: bytes, delivery: str, sent_s: int) 
 
 KIND: Final = "notify"
 NEW: Final = "00000000.0.00000000"
-"""The cursor of a receiver that has nothing: it never holds, so the whole comes first."""
+"""The cursor of a new receiver: it never verifies, so the state is sent first."""
 _BOUNDS: Final = ReplayLimits(wanted=100, events=1_000)
-_TOLD: Final = frozenset({EventType.ACTION_REQUIRED, EventType.ACTION_RESOLVED})
+_NOTIFIED: Final = frozenset({EventType.ACTION_REQUIRED, EventType.ACTION_RESOLVED})
 
 
 @dataclass(frozen=True, slots=True)
 class Notifier:
-    """One receiver of the configuration. ``people`` are those whose questions it gets; none: everybody's."""
+    """One configured receiver. ``people`` are those whose approvals it gets; empty: everyone's."""
 
     name: str
     url: URL
@@ -79,18 +79,18 @@ class Notifier:
     secret: bytes | None = None
 
     def covers(self, principal: Principal) -> bool:
-        """Whether it gets the questions of a principal."""
+        """Whether it gets the approvals of a principal."""
         return not self.people or principal.id in self.people
 
 
 def name_target(notifier: Notifier, owner: str) -> str:
-    """The target of a notifier on the inbox of an owner."""
+    """The target name of a notifier on the inbox of an owner."""
     return f"{KIND}:{owner}:{notifier.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class NotifierKind:
-    """Opens notifiers over what is stored. One that the configuration has no more is over."""
+    """Opens notifiers from configuration and store. A notifier that is no longer configured ends."""
 
     notifiers: Mapping[str, Notifier]
     log: EventLog
@@ -100,14 +100,14 @@ class NotifierKind:
     operator: Principal
 
     async def open(self, name: str) -> Opened | None:
-        """The notifier as it is configured now."""
+        """Opens the notifier as it is configured now."""
         _, owner, called = name.split(":", 2)
         notifier = self.notifiers.get(called)
         feed = NotifierFeed(self, notifier, owner) if notifier else None
         return Opened(StreamRef(Kind.INBOX, owner), feed)
 
     async def describe(self, name: str) -> TargetDescription | None:
-        """What operators may read: everything but the secret."""
+        """Describes it for operators: everything but the secret."""
         _, owner, called = name.split(":", 2)
         notifier = self.notifiers.get(called)
         if notifier is None:
@@ -130,17 +130,17 @@ class NotifierFeed:
 
     @property
     def address(self) -> Address:
-        """The URL; the operator has written it, and vouches for it."""
+        """The URL; trusted, because the operator configured it."""
         return Address(self.notifier.url, trusted=True)
 
     @property
     def bounds(self) -> ReplayLimits:
-        """Nobody wants to be rung a hundred times for what is over."""
+        """The limits beyond which one list of open approvals replaces many single messages."""
         return _BOUNDS
 
     def wants(self, entry: Entry) -> bool:
-        """Questions that come, and questions that end; nothing that is for paired devices alone."""
-        return entry.type in _TOLD and not is_for_paired(entry.data)
+        """Approvals that open or close, except those only paired devices may see."""
+        return entry.type in _NOTIFIED and not is_for_paired(entry.data)
 
     def ends_with(self, entry: Entry) -> bool:
         """Never: an inbox has no last event."""
@@ -148,18 +148,18 @@ class NotifierFeed:
         return False
 
     def is_over(self, cursor: Cursor) -> bool:
-        """Never, as above."""
+        """Never, for the same reason."""
         del cursor
         return False
 
     def split(self, wanted: tuple[LinkedEntry, ...]) -> list[tuple[LinkedEntry, ...]]:
-        """One message for each."""
+        """One message for each entry."""
         return [(linked,) for linked in wanted]
 
     async def compose(
         self, together: tuple[LinkedEntry, ...], since: Cursor, cursor: Cursor
     ) -> DeliveryRequest:
-        """What has become of one question."""
+        """The new state of one approval."""
         del since, cursor
         (linked,) = together
         envelope: JsonObject = orjson.loads(linked.entry.data)
@@ -169,12 +169,12 @@ class NotifierFeed:
     def find_acked(
         self, answer: bytes, together: tuple[LinkedEntry, ...], cursor: Cursor
     ) -> Cursor | None:
-        """A receiver that has answered well has it."""
+        """A 2xx answer confirms everything."""
         del answer, together
         return cursor
 
     async def compose_snapshot(self, why: str, since: Cursor) -> StateSnapshot:
-        """The open questions as they stand; none are no reason to ring."""
+        """The approvals open now; no request if there are none."""
         del why
         inbox = StreamRef(Kind.INBOX, self.owner)
         head = await self.kind.log.read_head(inbox)
@@ -192,7 +192,7 @@ class NotifierFeed:
         return StateSnapshot(request, cursor, ends=False)
 
     async def warn(self, reason: str, since_ms: int) -> None:
-        """The operator learns of it; the inbox is not the place to say that the inbox is not told."""
+        """Records the warning in the operator's home session: the inbox is not the place to report its own failure."""
         message = f"notifier {self.notifier.name}: deliveries were given up ({reason})"
         warning = WarningRaised("notifier_given_up", message)
         key = f"{self.notifier.name} {self.owner} {since_ms}"
@@ -207,13 +207,16 @@ class NotifierFeed:
 def _describe(envelope: JsonObject) -> JsonObject:
     said = object_at(envelope, "payload")
     decision, request = object_at(said, "decision"), object_at(said, "request")
-    told: JsonObject = {"actionId": text_at(envelope, "actionId")}
+    described: JsonObject = {"actionId": text_at(envelope, "actionId")}
     if decision:
-        told |= {"state": text_at(decision, "outcome"), "decidedBy": text_at(decision, "decidedBy")}
-        return told
+        described |= {
+            "state": text_at(decision, "outcome"),
+            "decidedBy": text_at(decision, "decidedBy"),
+        }
+        return described
     expires_ms = whole_at(request, "expiresMs") or 0
     return {
-        **told,
+        **described,
         "state": "pending",
         "title": text_at(request, "title"),
         "risk": text_at(request, "risk"),

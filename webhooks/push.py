@@ -1,11 +1,11 @@
 """A2A push notifications as a kind of target: ``push:<facade>:<config id>``.
 
-The receiver gets the StreamResponse that a reader of the task's stream gets, frame by frame, or one whole Task where it
-is too far behind (A2A 1.0 section 4.3.3).
+The receiver gets the StreamResponse frames that a subscriber of the task gets, one by one, or one whole Task if it is
+too far behind (A2A 1.0 section 4.3.3).
 
-The headers say what it is, and that it comes from us (A2A 1.0 section 13.2). Credentials of the config go into
-``Authorization`` as they were given. A config with the scheme Bearer and no credentials gets a token that we sign, over
-the digest of the body, for receivers that verify by our JWKS.
+The headers state the protocol version and prove the origin (A2A 1.0 section 13.2). Credentials of the config go into
+``Authorization`` as they were given. A config with the scheme Bearer and no credentials gets a token signed by us, over
+the digest of the body, for receivers that verify with our JWKS.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ _MEDIA_TYPES: Final = {"1.0": "application/a2a+json", "0.3": "application/json"}
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Signs deliveries in the name of ``issuer``, where the JWKS is."""
+    """Signs deliveries as ``issuer``, which publishes the JWKS."""
 
     signer: Signer
     issuer: str
     clock: Clock
 
     def sign_body(self, body: bytes) -> str:
-        """Detached signatures over a body, one by each key that signs."""
+        """Detached signatures over a body, one by each signing key."""
         return ", ".join(signature.detached for signature in self.signer.sign(body))
 
     def make_token(self, audience: str, delivery: str, body: bytes) -> str:
@@ -119,20 +119,20 @@ def compose_headers(
 
 
 BOUNDS: Final = ReplayLimits(wanted=100, events=2_000)
-"""Reading through more of a session than this would cost more than the Task as it stands."""
+"""Reading more of a session than this costs more than sending the whole Task."""
 _WARNING_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class PushKind:
-    """Opens push targets over what is stored. ``authority`` signs deliveries, if there are keys."""
+    """Opens push targets from the store. ``authority`` signs deliveries, if there are keys."""
 
     configs: PushConfigs
     following: Following
     authority: Authority | None = None
 
     async def open(self, name: str) -> Opened | None:
-        """The config as it stands now."""
+        """Opens the config as it is stored now."""
         found = await self._find(name)
         if found is None:
             return None
@@ -142,7 +142,7 @@ class PushKind:
         return Opened(StreamRef(StreamKind.SESSION, record.session_id), feed)
 
     async def describe(self, name: str) -> TargetDescription | None:
-        """What its owner may read: everything but secrets, and but what may be one in the URL."""
+        """Describes it for its owner: without secrets, and without the URL query, which may contain one."""
         found = await self._find(name)
         if found is None:
             return None
@@ -160,7 +160,7 @@ class PushKind:
 
     @property
     def writes(self) -> Writes:
-        """The way to what is stored."""
+        """The write path of the configs."""
         return self.configs.writes
 
     async def _find(self, name: str) -> tuple[PushName, Held, TaskRecord] | None:
@@ -172,7 +172,7 @@ class PushKind:
 
 
 def _view_exposure(push: PushName, held: Held) -> tuple[PushName, Held, TaskRecord] | None:
-    """The task as it is seen under the id that the config is for."""
+    """The task as callers see it under the id of the config."""
     parsed = parse_facade(push.facade)
     then = view_exposure(held, parsed[1]) if parsed else None
     if then is None or not isinstance(then.record, TaskRecord):
@@ -199,12 +199,12 @@ class PushFeed:
 
     @property
     def address(self) -> Address:
-        """The URL of the config, judged by the rules as they are now."""
+        """The URL of the config, checked against the current rules."""
         return self.kind.configs.rules.judge(self.stored.url)
 
     @property
     def bounds(self) -> ReplayLimits:
-        """When it gets the Task in place of frames."""
+        """Beyond these limits it gets the Task in place of frames."""
         return BOUNDS
 
     def wants(self, entry: Entry) -> bool:
@@ -216,24 +216,24 @@ class PushFeed:
         return entry.type in LAST
 
     def is_over(self, cursor: Cursor) -> bool:
-        """Whether the task had ended when it was read, and the receiver has all of it."""
+        """Whether the task had ended when it was read, and the receiver has confirmed all of it."""
         return self._has_ended() and cursor.sequence >= self.record.last
 
     def split(self, wanted: tuple[LinkedEntry, ...]) -> list[tuple[LinkedEntry, ...]]:
-        """Each frame by itself."""
+        """One frame for each request."""
         return [(linked,) for linked in wanted]
 
     def find_acked(
         self, answer: bytes, together: tuple[LinkedEntry, ...], cursor: Cursor
     ) -> Cursor | None:
-        """All of it: A2A has no word for less."""
+        """Everything: A2A defines no partial acknowledgement."""
         del answer, together
         return cursor
 
     async def compose(
         self, together: tuple[LinkedEntry, ...], since: Cursor, cursor: Cursor
     ) -> DeliveryRequest:
-        """The frame of an entry as it is stored; a 0.3 receiver gets the Task as it stands."""
+        """The frame of an entry as stored; a 0.3 receiver gets the current Task."""
         del since
         entry = together[0].entry
         if self.stored.dialect == "0.3":
@@ -244,7 +244,7 @@ class PushFeed:
         return self._pack(orjson.dumps(await self._read_frame(entry)), entry.event_id, cursor)
 
     async def compose_snapshot(self, why: str, since: Cursor) -> StateSnapshot:
-        """The Task as it stands, and the cursor behind its last event; both come from one reading of its record."""
+        """The current Task, and the cursor behind its last event; both from one read of its record."""
         del why, since
         await self._reload()
         cursor = await self.kind.following.locate(self.record)
@@ -258,7 +258,7 @@ class PushFeed:
         )
 
     async def warn(self, reason: str, since_ms: int) -> None:
-        """A ``runtime.warning`` of the task, once: what follows it may have to be done again."""
+        """Records a ``runtime.warning`` of the task, once for each ``since_ms``."""
         message = f"push config {self.name.config_id}: deliveries were given up ({reason})"
         warning = WarningRaised("push_given_up", message)
         task, writes = self.name.task, self.kind.writes
@@ -282,7 +282,7 @@ class PushFeed:
             _, self.held, self.record = found
 
     async def _compose_old(self, entry: Entry) -> bytes:
-        """0.3 knows the Task as the body of a notification; a bare Message is all that there is of its turn."""
+        """In 0.3 the body of a notification is the Task; a turn answered with a Message sends that Message."""
         frame = await self._read_frame(entry) or {}
         if "message" in frame:
             return orjson.dumps(write_message(object_at(frame, "message"), Form.KIND))
@@ -307,5 +307,5 @@ class PushFeed:
 
 
 def _render_old(task: JsonObject) -> bytes:
-    """What receivers of protocol 0.3 get: the Task, in its form of JSON (A2A 0.3 section 9.5)."""
+    """The body for receivers of protocol 0.3: the Task in 0.3 JSON (A2A 0.3 section 9.5)."""
     return orjson.dumps(write_task(task, Form.KIND))

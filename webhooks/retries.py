@@ -1,12 +1,11 @@
-"""What follows from an answer of a webhook receiver: it is a table, and this is the whole of it. Pure.
+"""The retry policy of webhook deliveries, as a table from response to next step. Pure.
 
-| answer | then |
+| response | next step |
 |---|---|
 | 2xx | delivered |
-| 410 | given up: the receiver says that it is gone |
-| 3xx, other 4xx but 408, 425, 429; a refused address | refused; given up after the third in a row |
-| the rest, or no answer at all | tried again after 1 s, doubling to 5 min, for 24 h; then given up |
-
+| 410 | given up: the receiver reports that it is gone |
+| 3xx, other 4xx except 408, 425, 429; a blocked address | refused; given up after the third refusal in a row |
+| the rest, or no response | retried after 1 s, doubling to 5 min, for 24 h; then given up |
 ``Retry-After`` makes a pause longer, never shorter (RFC 9110 section 10.2.3).
 """
 
@@ -27,7 +26,7 @@ MOST_REFUSALS: Final = 3
 
 
 class Reaction(StrEnum):
-    """How an answer is taken."""
+    """How a response is classified."""
 
     TAKEN = "taken"
     GONE = "gone"
@@ -50,7 +49,7 @@ _BY_CLASS: Final[Mapping[int, Reaction]] = {
 
 @dataclass(frozen=True, slots=True)
 class ReceiverAnswered:
-    """The receiver answered; ``retry_after_ms`` is what it asked for, ``body`` how its answer begins."""
+    """The receiver answered; ``retry_after_ms`` is its Retry-After, ``body`` the beginning of its response body."""
 
     status: int
     retry_after_ms: int = 0
@@ -59,14 +58,14 @@ class ReceiverAnswered:
 
 @dataclass(frozen=True, slots=True)
 class ReceiverUnreached:
-    """No answer: a short word that says why."""
+    """No response; ``reason`` is one word."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class AddressBlocked:
-    """The address may not be connected to."""
+    """The address may not be connected to (SSRF)."""
 
     reason: str = "address"
 
@@ -76,7 +75,7 @@ Outcome: TypeAlias = ReceiverAnswered | ReceiverUnreached | AddressBlocked
 
 @dataclass(frozen=True, slots=True)
 class FailureStreak:
-    """What went wrong since the last success; all zero while nothing has."""
+    """Failures since the last success; all zero when there are none."""
 
     tries: int = 0
     since_ms: int = 0
@@ -86,12 +85,12 @@ class FailureStreak:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The receiver has it."""
+    """The receiver has confirmed the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Postponed:
-    """To be tried again in ``delay_ms``."""
+    """To be retried in ``delay_ms``."""
 
     streak: FailureStreak
     delay_ms: int
@@ -99,7 +98,7 @@ class Postponed:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """Not tried again by itself."""
+    """Not retried automatically."""
 
     streak: FailureStreak
 
@@ -108,7 +107,7 @@ DeliveryVerdict: TypeAlias = Delivered | Postponed | GivenUp
 
 
 def read_reaction(outcome: Outcome) -> Reaction:
-    """How an outcome is taken."""
+    """Classifies an outcome."""
     match outcome:
         case ReceiverAnswered(status=status):
             return _BY_STATUS.get(status) or _BY_CLASS.get(status // 100, Reaction.BUSY)
@@ -121,7 +120,7 @@ def read_reaction(outcome: Outcome) -> Reaction:
 
 
 def judge(streak: FailureStreak, outcome: Outcome, now_ms: int, chance: float) -> DeliveryVerdict:
-    """What follows from an outcome; ``chance`` in 0..1 spreads the next tries."""
+    """Returns the next step after an outcome; ``chance`` in 0..1 adds jitter."""
     reaction = read_reaction(outcome)
     if reaction is Reaction.TAKEN:
         return Delivered()
@@ -139,18 +138,18 @@ def judge(streak: FailureStreak, outcome: Outcome, now_ms: int, chance: float) -
 
 
 def postpone(streak: FailureStreak, delay_ms: int, reason: str, now_ms: int) -> Postponed | GivenUp:
-    """What follows where nothing was sent: the receiver's breaker is open, or a replica has not confirmed."""
+    """Returns the next step if nothing was sent: the receiver's breaker is open, or no replica has confirmed."""
     after = replace(streak, since_ms=streak.since_ms or now_ms, reason=streak.reason or reason)
     return GivenUp(after) if is_over(after, now_ms) else Postponed(after, delay_ms)
 
 
 def is_over(streak: FailureStreak, now_ms: int) -> bool:
-    """Whether it has been tried for long enough."""
+    """Whether the retry period is over."""
     return streak.since_ms > 0 and now_ms - streak.since_ms >= LONGEST_MS
 
 
 def pause_ms(tries: int, chance: float) -> int:
-    """The pause after so many tries in a row: between half of it and the whole."""
+    """The pause after ``tries`` failures in a row: between half of it and the whole."""
     whole = find_pause(FIRST_PAUSE_MS, LONGEST_PAUSE_MS, tries)
     return round(whole * (0.5 + chance / 2))
 

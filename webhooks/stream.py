@@ -1,8 +1,8 @@
 """A stream as a kind of target, delivered in ordered, signed batches: ``stream:<session>:<webhook id>``.
 
-A batch is ``{stream, from, cursor, events}``: the stored envelopes between two cursors, those that the view shows. It
-is signed as Standard Webhooks has it: HMAC-SHA256 over id, timestamp and body. 2xx has the batch; an answer with
-``ack``, the cursor behind one of its events, has less. A cursor that does not hold is a batch of the kind ``gap`` (I8).
+A batch is ``{stream, from, cursor, events}``: the stored envelopes between two cursors that the view shows. It is
+signed by Standard Webhooks: HMAC-SHA256 over id, timestamp and body. 2xx confirms the batch; a response with ``ack``,
+the cursor behind one of its events, confirms it up to there. A cursor that does not verify sends a ``gap`` batch (I8).
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _GONE: Final = "http_410"
 
 @dataclass(frozen=True, slots=True)
 class StreamWebhookKind:
-    """Opens webhooks of streams over what is stored."""
+    """Opens stream webhooks from the store."""
 
     webhooks: StreamWebhooks
     log: EventLog
     clock: Clock
 
     async def open(self, name: str) -> Opened | None:
-        """The webhook as it stands now."""
+        """Opens the webhook as it is stored now."""
         known = read_webhook_name(name)
         if known is None:
             return None
@@ -60,7 +60,7 @@ class StreamWebhookKind:
         return Opened(known.stream, feed)
 
     async def describe(self, name: str) -> TargetDescription | None:
-        """What its owner may read: everything but secrets, and but what may be one in the URL."""
+        """Describes it for its owner: without secrets, and without the URL query, which may contain one."""
         known = read_webhook_name(name)
         stored = (await self.webhooks.load(known)).get(known.field) if known else None
         if known is None or stored is None:
@@ -85,16 +85,16 @@ class StreamFeed:
 
     @property
     def address(self) -> Address:
-        """The URL, judged by the rules as they are now."""
+        """The URL, checked against the current rules."""
         return self.kind.webhooks.rules.judge(self.stored.url)
 
     @property
     def bounds(self) -> ReplayLimits:
-        """It gets every event, however far behind it is: what is not kept any more is a gap."""
+        """No limits: it gets every event; events that are no longer kept are a gap."""
         return _ANYTHING
 
     def wants(self, entry: Entry) -> bool:
-        """What a device sees that follows the same stream."""
+        """The entries that a device on the same stream sees."""
         return shows(self._view, entry)
 
     def ends_with(self, entry: Entry) -> bool:
@@ -103,12 +103,12 @@ class StreamFeed:
         return False
 
     def is_over(self, cursor: Cursor) -> bool:
-        """Never, as above."""
+        """Never, for the same reason."""
         del cursor
         return False
 
     def split(self, wanted: tuple[LinkedEntry, ...]) -> list[tuple[LinkedEntry, ...]]:
-        """Batches of at most 100 events and 256 KiB, but of one event at least."""
+        """Batches of at most 100 events and 256 KiB, at least one event each."""
         batches: list[tuple[LinkedEntry, ...]] = []
         batch: list[LinkedEntry] = []
         size = 0
@@ -124,7 +124,7 @@ class StreamFeed:
     async def compose(
         self, together: tuple[LinkedEntry, ...], since: Cursor, cursor: Cursor
     ) -> DeliveryRequest:
-        """The batch, its envelopes byte for byte as they are stored."""
+        """The batch with its envelopes byte for byte as stored."""
         events = b",".join(linked.entry.data for linked in together)
         body = b'{"kind":"events","stream":%b,"from":"%b","cursor":"%b","events":[%b]}' % (
             orjson.dumps(self.stored.stream),
@@ -135,7 +135,7 @@ class StreamFeed:
         return self._sign(body, f"{self.name.webhook_id}.{cursor}")
 
     async def compose_snapshot(self, why: str, since: Cursor) -> StateSnapshot:
-        """A gap: the receiver fetches the state, and goes on behind the cursor."""
+        """A gap: the receiver fetches the state, and continues behind the cursor."""
         head = await self.kind.log.read_head(self.name.stream)
         if head is None:
             return StateSnapshot(None, since, ends=True)
@@ -154,7 +154,7 @@ class StreamFeed:
     def find_acked(
         self, answer: bytes, together: tuple[LinkedEntry, ...], cursor: Cursor
     ) -> Cursor | None:
-        """How far the receiver has it: all of it, unless it names the cursor behind an event. None: not at all."""
+        """What the receiver confirms: everything, or up to the ``ack`` cursor; None: ``ack`` is unknown."""
         said = _read_ack(answer)
         if said is None or said == str(cursor):
             return cursor
@@ -165,7 +165,7 @@ class StreamFeed:
         return None
 
     async def warn(self, reason: str, since_ms: int) -> None:
-        """Tells who set it; a receiver that says that it is gone is gone."""
+        """Records a status message for the webhook's owner; removes the webhook if the receiver answered 410."""
         webhooks = self.kind.webhooks
         await webhooks.warn(self.stored, reason, key=f"{self.name.target} {since_ms}")
         if reason == _GONE:
