@@ -1,4 +1,4 @@
-"""Looks every few seconds whether the primaries of the store are those of before, and whether they have replicas."""
+"""Checks every few seconds whether the store's primaries have changed, and whether they have replicas."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from passerelle.store.replicas import RedisReplicas
 
 ROUND_S: Final = 5.0
-"""A primary has to be seen before it is lost, or what is promoted in its place is not known for that."""
+"""A primary must be seen before it fails, or the server promoted in its place is not recognized as promoted."""
 _FAST_ROUND_S: Final = 1.0
-"""While something waits."""
+"""The interval while calls wait for a replica."""
 
 
 @dataclass(slots=True)
 class ReplicaWatch:
-    """Keeps ``replicas`` fresh, and says when acts begin and cease to go on without one."""
+    """Keeps ``replicas`` current, and logs when acts start and stop being sent without a replica."""
 
     replicas: RedisReplicas
     log: FilteringBoundLogger
     after: Callable[[], None] = lambda: None
-    """Called after each look."""
+    """Called after each check."""
     needs_fast_rounds: Callable[[], bool] = lambda: False
-    """Whether what a look tells changes fast."""
+    """Whether values of the check are changing fast."""
     round_s: float = ROUND_S
-    _told: tuple[str, ...] = ()
+    _logged: tuple[str, ...] = ()
 
     def watch(self) -> AbstractAsyncContextManager[None]:
-        """Looks until the end of the block."""
+        """Checks until the end of the block."""
         return HintFollower("replicas", self._look, None, self.log, self._find_round_s).repeat()
 
     def _find_round_s(self) -> float:
@@ -43,15 +43,15 @@ class ReplicaWatch:
         return min(_FAST_ROUND_S, self.round_s) if is_fast else self.round_s
 
     async def _look(self) -> None:
-        # Where the store is away, who waits for a replica goes on waiting.
+        # If the store is unavailable, calls that wait for a replica keep waiting.
         await self.replicas.look()
-        self._tell(self.replicas.alone)
+        self._log_change(self.replicas.alone)
         self.after()
 
-    def _tell(self, alone: tuple[str, ...]) -> None:
-        if alone == self._told:
+    def _log_change(self, alone: tuple[str, ...]) -> None:
+        if alone == self._logged:
             return
-        self._told = alone
+        self._logged = alone
         if alone:
             self.log.warning(
                 "replicas.none_after_promotion",
@@ -63,7 +63,7 @@ class ReplicaWatch:
 
 
 def describe_replicas(replicas: RedisReplicas) -> str | None:
-    """What ``/readyz`` says of the replicas; None: nothing is wrong."""
+    """The replica message for ``/readyz``; None: no problem."""
     if replicas.are_missing:
         return "none confirms; what would be sent waits"
     if replicas.alone:

@@ -1,7 +1,7 @@
-"""Series by what they are about, each group in one registry.
+"""Metrics grouped by subject, all in one registry.
 
-A label takes values from small closed sets or from the configuration (agents), never from a caller: what
-callers send would make series without end.
+Label values come from small closed sets or from the configuration (agents), never from a caller: values sent by
+callers would create unbounded series.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class CallMetrics:
 
 
 class MemoryMetrics:
-    """What callers and agents have the process hold."""
+    """Memory held for callers and agents."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.held: Final = Gauge(
@@ -76,7 +76,7 @@ class MemoryMetrics:
 
 
 class StoreMetrics:
-    """What goes to the store."""
+    """Store metrics."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.appends: Final = LabeledCounter(
@@ -142,7 +142,7 @@ class StoreMetrics:
 
 
 class WorkMetrics:
-    """What this instance does for all of them."""
+    """Work of this instance for all callers."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.leases: Final = Gauge(
@@ -237,7 +237,7 @@ class ConfigMetrics:
 
 
 class OpenWorkMetrics:
-    """What is open in the store: every instance shows the same, as of the last scrape or ten seconds before."""
+    """Open work in the store: every instance reports the same, as of the last scrape or ten seconds before."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.tasks: Final = Gauge(
