@@ -108,7 +108,7 @@ class RedisChannels:
         shard = shard_of(owner)
         await self._hints.ignore(shard, keys.link_hints(shard, owner))
 
-    async def tell_devices(self, owner: str) -> None:
+    async def notify_devices(self, owner: str) -> None:
         """Notifies all instances that the devices of the owner have changed.
 
         Raises:

@@ -94,7 +94,7 @@ class _AppendRetry:
 
     async def _write(self) -> list[RespValue]:
         try:
-            return await self.nodes.write_and_look(self.shard, self.call, self.count)
+            return await self.nodes.write_and_read(self.shard, self.call, self.count)
         except StoreUnavailable as error:
             self.unknown = self.unknown or error.wrote == "unknown"
             raise

@@ -227,7 +227,7 @@ class Nodes:
                 await self._refresh_quietly(seen)
             return await try_again(lambda: self.write(shard, packed), error, began_s)
 
-    def write_and_look(
+    def write_and_read(
         self, shard: Shard, packed: bytes, count: int
     ) -> Coroutine[None, None, list[RespValue]]:
         """One command that changes something, and commands that look at what it left, in one round trip."""

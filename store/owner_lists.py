@@ -113,7 +113,7 @@ _Wanted: TypeAlias = tuple[str, int | None, tuple[int, str] | None]
 """An owner, how many, and below which place."""
 
 
-class Pending:
+class PendingApprovals:
     """Reads lists of pending questions by owner."""
 
     def __init__(self, nodes: Nodes) -> None:

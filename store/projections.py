@@ -28,7 +28,7 @@ from passerelle.store.connection import pack
 from passerelle.store.list_notes import ListNotes, pack_notes, read_watched
 from passerelle.store.list_registry import ListRegistry, name_list
 from passerelle.store.log import read_feed_rows
-from passerelle.store.owner_lists import OwnerIndex, Pending, read_page
+from passerelle.store.owner_lists import OwnerIndex, PendingApprovals, read_page
 from passerelle.store.replies import as_hash, as_int, as_texts
 from passerelle.store.scripts import read_script
 from passerelle.store.stream_entries import as_entry_rows
@@ -58,7 +58,7 @@ _DROPPED: Final = "dropped"
 _EPOCH_TRIES: Final = 3
 _NO_FEED_ID: Final = ""
 """The feed id of rows that do not come from the feed."""
-BESIDE: Final = "+"
+NOTES_SUFFIX: Final = "+"
 """Behind the source of notes of tenants: they go out behind the rows of the same part of a feed, under another mark."""
 
 
@@ -72,7 +72,7 @@ class RedisProjections:
         self._log = log
         self._index = OwnerIndex(nodes)
         # Every task is listed beside an append.
-        self._pending = Pending(nodes)
+        self._pending = PendingApprovals(nodes)
         self._registry = ListRegistry(nodes)
         self._notes = ListNotes(nodes)
         self._epochs: dict[Shard, int] = {}
@@ -250,7 +250,7 @@ class RedisProjections:
         return await read_page(self._nodes, shard, names, before, limit)
 
     async def read_inbox(self, owner: str) -> list[tuple[str, bytes]]:
-        """Pending actions of an owner with the views that were copied."""
+        """PendingApprovals actions of an owner with the views that were copied."""
         shard = shard_of(owner)
         [reply] = await self._ask(shard, pack("HGETALL", keys.inbox_open(shard, owner)))
         return list(as_hash(reply).items())
@@ -282,7 +282,7 @@ class RedisProjections:
                 case InboxRow():
                     inboxes.setdefault(row.owner, []).append(row)
                 case NoteRow():
-                    beside = BESIDE
+                    beside = NOTES_SUFFIX
                     noted.setdefault(row.owner, []).append(row.event)
                 case _:
                     assert_never(row)

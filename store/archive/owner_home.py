@@ -38,13 +38,13 @@ _FORGET_HOME: Final = Script("forget_home", as_int)
 class OwnerHome:
     """What was found. ``session`` is None where nothing says who the owner is: then it has no home, devices or grants.
 
-    ``epoch`` is that of the home session, empty where the engine has none; ``beside`` are keys that are there.
+    ``epoch`` is that of the home session, empty where the engine has none; ``present_keys`` are the other keys that exist.
     """
 
     owner: str
     session: str | None
     epoch: str
-    beside: tuple[str, ...]
+    present_keys: tuple[str, ...]
     ids: frozenset[str]
     """Of the home session, of devices, their links, and grants."""
     devices: int = 0
@@ -90,7 +90,7 @@ class HomeFinder:
             if session
             else []
         )
-        beside = [
+        candidates = [
             *(keys.entity(ref) for ref in (*devices, *given)),
             *(keys.entries(stream), keys.session_tasks(shard, stream.id), keys.stream_acks(stream)),
             *(keys.entries(inbox), keys.head(inbox), keys.stream_acks(inbox)),
@@ -103,7 +103,7 @@ class HomeFinder:
         head, *there = await self.nodes.query_in_background(
             shard,
             pack("HMGET", keys.head(stream), "epoch", "bytes", "s"),
-            *(pack("EXISTS", name) for name in beside),
+            *(pack("EXISTS", name) for name in candidates),
         )
         epoch, size, record = as_sparse_list(head)
         held = [await self._read(ref) for ref in (*devices, *given)]
@@ -111,7 +111,9 @@ class HomeFinder:
         since = _read(record).get("createdAt") if epoch else listed.get("updatedAt")
         if isinstance(since, str) and parse_ms(since) > before_ms:
             return None
-        present = tuple(name for name, count in zip(beside, there, strict=True) if as_int(count))
+        present = tuple(
+            name for name, count in zip(candidates, there, strict=True) if as_int(count)
+        )
         if not epoch and not present:
             return None
         own_devices, own_grants = listed.get("devices") or (), grants.get("grants") or ()
@@ -149,7 +151,7 @@ class HomeFinder:
             keys.stuck(shard),
             keys.link_hints(shard, owner),
             keys.rule_hints(shard, home.stream.id),
-            *home.beside,
+            *home.present_keys,
         ]
         control = {"session": home.stream.id, "owner": owner, "epoch": home.epoch}
         return bool(await self.nodes.run(_FORGET_HOME, shard, names, control))
