@@ -1,6 +1,6 @@
-"""Messages between instances that nobody stores: nudges, changed rules, text deltas.
+"""Unstored messages between instances: driver nudges, changed rules, text deltas.
 
-Each goes over a hint channel, placed by the shard of the instance, home session or session that it is about, so that a
+Each is sent over a hint channel in the shard of the instance, home session or session that it is about, so that a
 cluster spreads them over its nodes.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _NOBODY: Final = "-"
 _LINE: Final = re.compile(r"([wcg]) ([!-~]+) ([!-~]+)")
-"""``w <task> <action, or ->``: look; ``c <task> -``: its agent has called back; ``g <task> -``: give way."""
+"""``w <task> <action, or ->``: check; ``c <task> -``: its agent has called back; ``g <task> -``: yield."""
 
 
 class RedisNudges:
@@ -41,21 +41,21 @@ class RedisNudges:
         self._hints = hints
 
     async def nudge(self, instance: str, nudge: Nudge) -> None:
-        """Tells an instance, once.
+        """Notifies an instance, once.
 
         Raises:
-            StoreUnavailable: whether it was told is not known; nothing is tried again.
+            StoreUnavailable: the outcome is unknown; it is not retried.
         """
         shard = _place(instance)
         line = f"{_name_kind(nudge)} {nudge.task} {nudge.action or _NOBODY}"
         await self._nodes.write(shard, pack("SPUBLISH", keys.instance_hints(shard, instance), line))
 
     async def listen(self, instance: str, on_nudge: Callable[[Nudge], object]) -> None:
-        """Returns once each further nudge of the instance is told here.
+        """Returns once further nudges of the instance are received here.
 
         Raises:
-            StoreUnavailable: not confirmed within 5 s; nothing is told then.
-            ValueError: somebody listens for the instance already.
+            StoreUnavailable: not confirmed within 5 s; nothing is subscribed then.
+            ValueError: the instance is subscribed already.
         """
         shard = _place(instance)
 
@@ -68,7 +68,7 @@ class RedisNudges:
 
 
 def read_nudge(raw: bytes) -> Nudge | None:
-    """What a message says; None for one of another version, whose due row comes all the same."""
+    """Parses a message; None for one of another version, whose due row is still processed."""
     said = _LINE.fullmatch(raw.decode("latin-1"))
     if said is None:
         return None
@@ -98,20 +98,20 @@ class RedisRuleNews:
         self._hints = hints
 
     async def tell(self, home: str) -> None:
-        """Tells every instance, once.
+        """Notifies every instance, once.
 
         Raises:
-            StoreUnavailable: whether it was told is not known; nothing is tried again.
+            StoreUnavailable: the outcome is unknown; it is not retried.
         """
         shard = shard_of(home)
         await self._nodes.write(shard, pack("SPUBLISH", keys.rule_hints(shard, home), ""))
 
     async def listen(self, home: str, on_news: Callable[[], None]) -> None:
-        """Returns once every further news is told here, and when some may have been lost.
+        """Returns once ``on_news`` is called for every further change, and when some may have been lost.
 
         Raises:
-            StoreUnavailable: not confirmed within 5 s; nothing is told then.
-            ValueError: somebody listens already.
+            StoreUnavailable: not confirmed within 5 s; nothing is subscribed then.
+            ValueError: the home is subscribed already.
         """
         shard = shard_of(home)
         await self._hints.listen(shard, keys.rule_hints(shard, home), lambda _raw: on_news())
@@ -126,20 +126,20 @@ class RedisDeltas:
         self._hints = hints
 
     async def publish(self, stream: StreamRef, event: EncodedEvent) -> int:
-        """Publishes one delta once, and says how many instances listen.
+        """Publishes one delta once; returns the number of listening instances.
 
         Raises:
-            StoreUnavailable: whether it was published is not known; nothing is tried again.
+            StoreUnavailable: the outcome is unknown; it is not retried.
         """
         command = pack("SPUBLISH", keys.stream_deltas(stream), b"{" + event.body)
         return as_int(await self._nodes.write(stream.shard, command))
 
     async def listen(self, stream: StreamRef, on_delta: Callable[[TextDelta], None]) -> None:
-        """Returns once each further delta of the stream is told.
+        """Returns once further deltas of the stream are received here.
 
         Raises:
-            StoreUnavailable: not confirmed within 5 s; nobody listens then.
-            ValueError: somebody listens to the stream already.
+            StoreUnavailable: not confirmed within 5 s; nothing is subscribed then.
+            ValueError: the stream is subscribed already.
         """
 
         def hear(raw: bytes) -> None:
@@ -150,12 +150,12 @@ class RedisDeltas:
         await self._hints.listen(stream.shard, keys.stream_deltas(stream), hear)
 
     async def ignore(self, stream: StreamRef) -> None:
-        """Ends what ``listen`` began."""
+        """Ends the subscription of ``listen``."""
         await self._hints.ignore(stream.shard, keys.stream_deltas(stream))
 
 
 def read_delta(raw: bytes) -> TextDelta | None:
-    """The delta of a published envelope; None for what is none: text that may be lost is no reason to stop hearing."""
+    """Parses a published envelope; None if it is invalid: deltas may be lost, so the subscription continues."""
     try:
         said = decode_event(raw).fact.payload
     except InvalidInput:

@@ -1,4 +1,4 @@
-"""Hints of streams and shards, over the same connections as those of every other channel."""
+"""Hints of streams and shards, over the same connections as all other channels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _SharedHints:
-    """Those who hear one channel: a stored stream, and what is read off it."""
+    """Listeners of one channel: a stored stream, and streams derived from it."""
 
     listeners: dict[StreamRef, Callable[[bytes], None]]
     settled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -85,5 +85,5 @@ class StreamHints(RedisHints):
         await self.ignore(stream.shard, channel)
 
     async def subscribe_shard(self, shard: Shard, on_hint: Callable[[bytes], None]) -> None:
-        """The same for news of a shard: ``s <epoch>``."""
+        """The same for a shard's epoch changes: ``s <epoch>``."""
         await self.listen(shard, keys.shard_hints(shard), on_hint)

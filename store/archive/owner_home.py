@@ -38,7 +38,7 @@ _FORGET_HOME: Final = Script("forget_home", as_int)
 class OwnerHome:
     """What was found. ``session`` is None where nothing says who the owner is: then it has no home, devices or grants.
 
-    ``epoch`` is that of the home session, empty where the engine has none; ``present_keys`` are the other keys that exist.
+    ``epoch`` is that of the home session, empty if the engine has none; ``present_keys`` are the other existing keys.
     """
 
     owner: str
