@@ -50,8 +50,8 @@ async def find_unproven(nodes: Nodes, found: Sequence[Acknowledged]) -> list[Ack
             (shard, pack("HGET", *place_row(shard, one.session))),
         )
     replies = await nodes.query_each_in_background(asked)
-    told = zip(found, replies[::2], replies[1::2], strict=True)
-    return [one for one, head, row in told if not _is_proven(one, head, row)]
+    rows = zip(found, replies[::2], replies[1::2], strict=True)
+    return [one for one, head, row in rows if not _is_proven(one, head, row)]
 
 
 def _is_proven(one: Acknowledged, head: RespValue, row: RespValue) -> bool:

@@ -89,7 +89,9 @@ class Backup:
         """Copies the files of the engine's manifest until it stays the same: only the last file grows meanwhile."""
         folder = self.source / _ENGINE
         for _ in range(_TRIES):
-            listed = next((one for one in folder.glob("*.manifest") if not _is_passing(one)), None)
+            listed = next(
+                (one for one in folder.glob("*.manifest") if not _is_transient(one)), None
+            )
             if listed is None:
                 break
             try:
@@ -113,7 +115,7 @@ class Backup:
 
     def _copy_files(self, paths: Iterable[Path]) -> None:
         for path in paths:
-            if _is_passing(path) or not path.is_file():
+            if _is_transient(path) or not path.is_file():
                 continue
             try:
                 self._copy(path)
@@ -240,7 +242,7 @@ def _sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _is_passing(path: Path) -> bool:
+def _is_transient(path: Path) -> bool:
     """Whether a file belongs to a running gateway or engine, or is being written."""
     is_unfinished = path.suffix == ".part" or path.name.startswith("temp-")
     return path.name in _OF_A_PROCESS or is_unfinished

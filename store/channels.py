@@ -265,10 +265,10 @@ class RedisLinks:
         wanted = ("s", f"o:{kind}", f"n:{kind}", f"t:{kind}")
         command = pack("HMGET", keys.channel(shard, channel), *wanted)
         found = await self._nodes.query(shard, command, as_sparse_list)
-        record, payloads, total, told = found
+        record, payloads, total, delivered = found
         if record is None or payloads is None:
             return None
-        return OwedLink(record, payloads, int(total or 0), int(told or 0))
+        return OwedLink(record, payloads, int(total or 0), int(delivered or 0))
 
     async def settle(self, row: DueRow, kind: str, owed: OwedLink, *, listed: bool) -> None:
         """Marks the payloads that were read as delivered."""

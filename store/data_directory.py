@@ -37,7 +37,7 @@ FOR_OTHERS: Final = 0o077
 _OURS: Final = frozenset(
     {"lock", "store.json", "blobs", "owner-token", "secret-key", "appendonlydir"}
 )
-_OF_NOBODY: Final = frozenset({"lost+found"})
+_SYSTEM_ENTRIES: Final = frozenset({"lost+found"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def make_data_directory(path: Path) -> Path:
 
 def _is_foreign(path: Path) -> bool:
     """Whether a folder has files, but none that a gateway creates."""
-    names = {entry.name for entry in path.iterdir()} - _OF_NOBODY
+    names = {entry.name for entry in path.iterdir()} - _SYSTEM_ENTRIES
     return bool(names) and not names & _OURS
 
 

@@ -59,7 +59,7 @@ class RedisHints:
         """Unsubscribes sent on the current connection and not confirmed yet."""
         self.faults = 0
         """Faults of callbacks and readers since the start."""
-        nodes.on_move(self._leave_former)
+        nodes.on_move(self._disconnect_former)
 
     async def listen(self, shard: Shard, channel: str, on_hint: Callable[[bytes], None]) -> None:
         """Returns once the subscription to a channel of a shard is confirmed.
@@ -74,12 +74,12 @@ class RedisHints:
         """Ends the hints of a channel."""
         channel = name.encode()
         if self._subscriptions.pop(channel, None) is not None:
-            await self._leave(shard, channel)
+            await self._unsubscribe(shard, channel)
 
-    async def _leave(self, shard: Shard, channel: bytes) -> None:
+    async def _unsubscribe(self, shard: Shard, channel: bytes) -> None:
         """Unsubscribes at the server, which otherwise keeps putting events into the hints of a followed channel."""
         node = self._nodes.node(shard)
-        self._arrived(node, channel)
+        self._on_confirmed(node, channel)
         wire = self._wires.get(node)
         if wire is not None and wire.is_connected:
             self._leaving[node][channel] += 1
@@ -116,7 +116,7 @@ class RedisHints:
         except BaseException as error:
             if self._subscriptions.get(channel) is mine:
                 del self._subscriptions[channel]
-                await self._leave(shard, channel)
+                await self._unsubscribe(shard, channel)
             if isinstance(error, TimeoutError):
                 reason = "a subscription was not confirmed"
                 raise StoreUnavailable(reason, "no") from error
@@ -137,9 +137,9 @@ class RedisHints:
     def _start_reader(self, node: Node) -> None:
         reader = asyncio.create_task(self._follow(node), name="hints")
         self._readers[node] = reader
-        reader.add_done_callback(lambda ended: self._look_after(node, ended))
+        reader.add_done_callback(lambda ended: self._on_reader_end(node, ended))
 
-    def _look_after(self, node: Node, ended: asyncio.Task[None]) -> None:
+    def _on_reader_end(self, node: Node, ended: asyncio.Task[None]) -> None:
         """Restarts a reader that a fault has ended: without it no hint would arrive any more."""
         if ended.cancelled() or ended.exception() is None:
             return
@@ -171,11 +171,11 @@ class RedisHints:
             finally:
                 self._wires.pop(node, None)
                 await wire.disconnect(nowait=True)
-            await self._look_for_moves()
-            await self._move_elsewhere(node)
+            await self._refresh_nodes()
+            await self._move_subscriptions(node)
         self._readers.pop(node, None)
         # The table may have changed while the channels were being moved.
-        await self._move_elsewhere(node)
+        await self._move_subscriptions(node)
 
     async def _subscribe_all(self, node: Node, wire: RespWire) -> None:
         mine = {
@@ -213,11 +213,11 @@ class RedisHints:
         subscription = self._subscriptions.get(message[1])
         match message[0]:
             case b"smessage" if subscription is not None:
-                self._tell(subscription.on_hint, message[2])
+                self._call_back(subscription.on_hint, message[2])
             case b"ssubscribe":
                 if subscription is not None and not subscription.confirmed.done():
                     subscription.confirmed.set_result(None)
-                self._arrived(node, message[1])
+                self._on_confirmed(node, message[1])
             case b"sunsubscribe" if self._leaving[node][message[1]]:
                 self._leaving[node][message[1]] -= 1
             case b"sunsubscribe":
@@ -226,16 +226,18 @@ class RedisHints:
                 pass
         return True
 
-    def _arrived(self, node: Node, channel: bytes) -> None:
+    def _on_confirmed(self, node: Node, channel: bytes) -> None:
         """Announces a loss after the last confirmation: an audit before it could miss hints in between."""
         awaited = self._awaited.get(node, set())
         if channel in awaited:
             awaited.discard(channel)
             if not awaited:
                 for callback in self._on_loss:
-                    self._tell(callback)
+                    self._call_back(callback)
 
-    def _tell(self, callback: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
+    def _call_back(
+        self, callback: Callable[P, None], *arguments: P.args, **named: P.kwargs
+    ) -> None:
         """Calls a callback; what it raises is logged and counted."""
         try:
             callback(*arguments, **named)
@@ -243,7 +245,7 @@ class RedisHints:
             self.faults += 1
             _LOG.exception("hints.callback_failed")
 
-    def _leave_former(self) -> None:
+    def _disconnect_former(self) -> None:
         """Disconnects former primaries: one that continues as a replica, or cut off, would be silent without error."""
         for node, wire in self._wires.items():
             if node not in self._nodes.all:
@@ -251,12 +253,12 @@ class RedisHints:
                 self._ends.add(end)
                 end.add_done_callback(self._ends.discard)
 
-    async def _look_for_moves(self) -> None:
+    async def _refresh_nodes(self) -> None:
         if self._nodes.moves:
             with suppress(StoreUnavailable):
                 await self._nodes.refresh_now()
 
-    async def _move_elsewhere(self, node: Node) -> None:
+    async def _move_subscriptions(self, node: Node) -> None:
         """Subscribes at their new node to channels of shards that this node no longer serves."""
         for channel, subscription in list(self._subscriptions.items()):
             home = self._nodes.node(subscription.shard)

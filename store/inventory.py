@@ -176,8 +176,10 @@ class RedisInventory:
         ]
         replies = await self._nodes.query_all(shard, *asked)
         ages = list[SessionAge]()
-        for session, told, still_open in zip(sessions, replies[::2], replies[1::2], strict=True):
-            if listed := as_scores(told):
+        for session, listed_reply, still_open in zip(
+            sessions, replies[::2], replies[1::2], strict=True
+        ):
+            if listed := as_scores(listed_reply):
                 tasks = {parsed[0] for facade, _ in listed if (parsed := parse_facade(facade))}
                 size = own[session] + sum(of_task.get(task, 0) for task in tasks)
                 ended_ms = None if as_int(still_open) else max(at_ms for _, at_ms in listed)

@@ -130,10 +130,10 @@ class RedisLeases:
 
     async def announce(self, instance: str) -> dict[str, int]:
         """Announces this instance, and returns recently announced ones: duties are spread over them."""
-        told = await self._nodes.run(
+        seen_ago = await self._nodes.run(
             _ANNOUNCE, Shard(0), [keys.instances()], {"instance": instance, "forget": _FORGET_MS}
         )
-        seen = zip(told[::2], map(int, told[1::2]), strict=True)
+        seen = zip(seen_ago[::2], map(int, seen_ago[1::2]), strict=True)
         return {name: silent_ms for name, silent_ms in seen if silent_ms <= ALIVE_MS}
 
     async def withdraw(self, instance: str) -> None:

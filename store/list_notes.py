@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _OPEN_ROWS: Final = Script("open_rows", as_text)
 WATCH_LISTS: Final = Script("watch_lists", as_int)
-_SAY_AGAIN_S: Final = 30.0
+_REPEAT_S: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -53,8 +53,8 @@ class ListNotes:
         epoch = await self.open(tenant, now_ms)
         now_s = asyncio.get_running_loop().time()
         known, since_s = self._watched.get(tenant, ("", 0.0))
-        if known != epoch or now_s - since_s > _SAY_AGAIN_S:
-            await self._say(tenant, epoch, is_over=False)
+        if known != epoch or now_s - since_s > _REPEAT_S:
+            await self._announce(tenant, epoch, is_over=False)
             self._watched[tenant] = epoch, now_s
 
     async def restart(self, tenant: str) -> None:
@@ -64,20 +64,20 @@ class ListNotes:
         [since] = await self.nodes.query_all(stream.shard, followed)
         await self._drop(stream)
         if isinstance(since, bytes):
-            await self._say(tenant, await self.open(tenant, int(since)), is_over=False)
+            await self._announce(tenant, await self.open(tenant, int(since)), is_over=False)
 
     async def end(self, owner: str, epoch: str) -> None:
         """Ends the stream that had this epoch: it has no followers."""
         stream = _name_stream(owner)
         await self._drop(stream)
         if is_tenant_key(owner):
-            await self._say(owner, epoch, is_over=True)
+            await self._announce(owner, epoch, is_over=True)
 
     async def _drop(self, stream: StreamRef) -> None:
         ended = pack("UNLINK", keys.head(stream), keys.entries(stream))
         await self.nodes.update(stream.shard, ended)
 
-    async def _say(self, tenant: str, epoch: str, *, is_over: bool) -> None:
+    async def _announce(self, tenant: str, epoch: str, *, is_over: bool) -> None:
         control: dict[str, ControlValue] = {"tenant": tenant, "epoch": epoch, "is_over": is_over}
         await asyncio.gather(
             *(

@@ -52,8 +52,8 @@ class RedisListSurveys:
             return []
         counts = [(shard, pack("ZCARD", name)) for shard, name in names]
         rows = [(shard, pack("ZRANGE", name, 0, oldest - 1, "WITHSCORES")) for shard, name in names]
-        told = await self.nodes.query_each_in_background([*counts, *rows])
+        replies = await self.nodes.query_each_in_background([*counts, *rows])
         return [
             ListSurvey(as_int(count), tuple(as_scores(found)))
-            for count, found in zip(told[: len(names)], told[len(names) :], strict=True)
+            for count, found in zip(replies[: len(names)], replies[len(names) :], strict=True)
         ]

@@ -81,7 +81,7 @@ class _AppendRetry:
     count: int
     unknown: bool = False
 
-    async def go_on(
+    async def retry(
         self, failed: Redirected | StoreUnavailable, seen: int, began_s: float
     ) -> list[RespValue]:
         """Retries after the first try, begun at ``began_s`` (monotonic clock) and generation ``seen`` of the nodes."""
@@ -140,22 +140,22 @@ class RedisFactReader:
         """At most ``limit`` events with a sequence above ``after``, in order; empty at the end."""
         if limit < 1:
             return []
-        [reply] = await self._ask(stream.shard, _ask_page(stream, after, limit))
+        [reply] = await self._ask(stream.shard, _pack_page_query(stream, after, limit))
         page = read_entries(reply, stream, after, limit)
         if page:
             return page
         # The end is reached, or the next event is further off: a stream begins where it was trimmed.
-        archived, reply = await self._look_up(stream, _ask_next(stream, after))
+        archived, reply = await self._look_up(stream, _pack_next_query(stream, after))
         if archived is not None:
             return read_rows(archived.entries, stream, after, limit)
         return read_entries(reply, stream, after, limit)
 
     async def read_frame(self, stream: StreamRef, sequence: int) -> bytes:
         """The A2A frame of one event; empty if it has none, or is no longer in the stream."""
-        [reply] = await self._ask(stream.shard, _ask_page(stream, sequence - 1, 1))
+        [reply] = await self._ask(stream.shard, _pack_page_query(stream, sequence - 1, 1))
         rows = as_entry_rows(reply)
         if not rows:
-            archived, reply = await self._look_up(stream, _ask_page(stream, sequence - 1, 1))
+            archived, reply = await self._look_up(stream, _pack_page_query(stream, sequence - 1, 1))
             rows = as_entry_rows(reply) if archived is None else archived.entries
         for row in rows:
             if int(row[0].partition(b"-")[0]) >= sequence:
@@ -237,14 +237,14 @@ class RedisEventLog(RedisFactReader):
             packed, looks = pack_append(batch), batch.feed
         shard, call, unknown = packed.shard, packed.call, False
         if looks:
-            call += _ask_tail(shard)
+            call += _pack_tail_query(shard)
         nodes, began_s = self._nodes, monotonic()
         seen, node = nodes.generation, nodes.primaries[shard.number]
         try:
             replies = await node.writes.call(call, 1 + looks, linger_s=packed.within_s)
         except (Redirected, StoreUnavailable) as failed:
             attempts = _AppendRetry(nodes, shard, call, 1 + looks)
-            replies = await attempts.go_on(failed, seen, began_s)
+            replies = await attempts.retry(failed, seen, began_s)
             unknown = attempts.unknown
         result = read_append(replies[0], packed)
         if isinstance(result, Appended):
@@ -253,7 +253,7 @@ class RedisEventLog(RedisFactReader):
             if result.chain:
                 self._keep(packed.session, result, self._epochs[shard.number], began_s)
                 self._written_s[shard.number] = began_s
-            return _look_behind(result, replies[1]) if looks else result
+            return _attach_feed_tail(result, replies[1]) if looks else result
         return await self._settle(result, batch, packed, unknown=unknown)
 
     async def _settle(
@@ -340,10 +340,10 @@ class RedisEventLog(RedisFactReader):
 
     async def read_head(self, stream: StreamRef) -> Head | None:
         """The head, or None if there is no such stream."""
-        [said] = await self._ask(stream.shard, _ask_head(stream))
+        [said] = await self._ask(stream.shard, _pack_head_query(stream))
         if (head := _head(said)) is not None:
             return head
-        archived, said = await self._look_up(stream, _ask_head(stream))
+        archived, said = await self._look_up(stream, _pack_head_query(stream))
         return _head(said) if archived is None else _head_of(archived)
 
     async def read_resume(
@@ -351,11 +351,11 @@ class RedisEventLog(RedisFactReader):
     ) -> tuple[Head | None, list[Entry]]:
         """The head, then a page, in one round trip and in this order: what verifies a cursor (I8)."""
         said, page = await self._ask(
-            stream.shard, _ask_head(stream), _ask_page(stream, after, limit)
+            stream.shard, _pack_head_query(stream), _pack_page_query(stream, after, limit)
         )
         head, entries = _head(said), read_entries(page, stream, after, limit)
         if head is None:
-            archived, said = await self._look_up(stream, _ask_head(stream))
+            archived, said = await self._look_up(stream, _pack_head_query(stream))
             if archived is not None:
                 return _head_of(archived), read_rows(archived.entries, stream, after, limit)
             head = _head(said)
@@ -364,7 +364,7 @@ class RedisEventLog(RedisFactReader):
                 (None, []) if head is None else (head, await self.read_page(stream, after, limit))
             )
         if not entries and after < head.sequence:
-            [page] = await self._ask(stream.shard, _ask_next(stream, after))
+            [page] = await self._ask(stream.shard, _pack_next_query(stream, after))
             entries = read_entries(page, stream, after, limit)
         return head, entries
 
@@ -449,26 +449,26 @@ def _index_row(line: str) -> IndexRow:
     return IndexRow(owner, agent, facade, int(at_ms), cast("RowPart", part))
 
 
-def _look_behind(stored: Appended, feed: RespValue) -> Appended:
+def _attach_feed_tail(stored: Appended, feed: RespValue) -> Appended:
     is_whole = len(cast("list[RespValue]", feed)) < _TAIL
     return change(stored, tail=FeedTail(lambda: read_feed_rows(feed)[::-1], is_whole))
 
 
-def _ask_tail(shard: Shard) -> bytes:
+def _pack_tail_query(shard: Shard) -> bytes:
     return pack("XREVRANGE", keys.feed(shard), "+", "-", "COUNT", _TAIL)
 
 
-def _ask_head(stream: StreamRef) -> bytes:
+def _pack_head_query(stream: StreamRef) -> bytes:
     return pack("HMGET", keys.head(stream), *_HEAD_FIELDS)
 
 
-def _ask_page(stream: StreamRef, after: int, limit: int) -> bytes:
+def _pack_page_query(stream: StreamRef, after: int, limit: int) -> bytes:
     """An entry has the events of one append, and its id is the sequence of the last of them."""
     upto = after + limit + MOST_EVENTS - 1
     return pack("XRANGE", keys.entries(stream), f"{after + 1}-0", f"{upto}-0", "COUNT", limit)
 
 
-def _ask_next(stream: StreamRef, after: int) -> bytes:
+def _pack_next_query(stream: StreamRef, after: int) -> bytes:
     return pack("XRANGE", keys.entries(stream), f"{after + 1}-0", "+", "COUNT", 1)
 
 

@@ -260,8 +260,10 @@ class Nodes:
         parts: dict[Node, list[tuple[Shard, bytes]]] = {}
         for shard, packed in commands:
             parts.setdefault(self.node(shard), []).append((shard, packed))
-        told = await asyncio.gather(*(self._lease_at(node, part) for node, part in parts.items()))
-        answers = {shard: answer for answers in told for shard, answer in answers.items()}
+        replies = await asyncio.gather(
+            *(self._lease_at(node, part) for node, part in parts.items())
+        )
+        answers = {shard: answer for answers in replies for shard, answer in answers.items()}
         return [answers[shard] for shard, _ in commands]
 
     async def _lease_at(
@@ -273,13 +275,13 @@ class Nodes:
             if self.moves:
                 await self._refresh_quietly(self.generation)
             return dict.fromkeys((shard for shard, _ in part), error)
-        told: dict[Shard, RespValue | StoreUnavailable] = {}
+        replies: dict[Shard, RespValue | StoreUnavailable] = {}
         for (shard, packed), answer in zip(part, answers, strict=True):
             if isinstance(answer, Redirected):
-                told[shard] = await self._lease_elsewhere(shard, packed)
+                replies[shard] = await self._lease_elsewhere(shard, packed)
             else:
-                told[shard] = answer
-        return told
+                replies[shard] = answer
+        return replies
 
     async def _lease_elsewhere(self, shard: Shard, packed: bytes) -> RespValue | StoreUnavailable:
         try:
@@ -322,13 +324,13 @@ class Nodes:
                 places.setdefault(self.node(shard), []).append(place)
             parts = [[asked[place][1] for place in own] for own in places.values()]
             try:
-                told = await asyncio.gather(*map(_read_part, places, parts))
+                replies = await asyncio.gather(*map(_read_part, places, parts))
             except (Redirected, StoreUnavailable) as failed:
                 await self.recover(failed, seen)
             else:
-                if len(told) == 1:
-                    return told[0]
-                found = zip(chain(*places.values()), chain(*told), strict=True)
+                if len(replies) == 1:
+                    return replies[0]
+                found = zip(chain(*places.values()), chain(*replies), strict=True)
                 return [reply for _, reply in sorted(found, key=itemgetter(0))]
         reason = "the shard is moving"
         raise StoreUnavailable(reason, "no")

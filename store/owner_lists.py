@@ -154,7 +154,7 @@ class PendingApprovals:
             if limit is None or len(rows) < many or len(found) >= limit:
                 end, whole = as_sparse_list(marks)
                 return found[:limit], ordered == copied and (end or b"0") == (whole or b"0")
-            before, many = _go_on(rows, before, many)
+            before, many = _next_range(rows, before, many)
 
     async def _rebuild_order(self, owner: str) -> None:
         shard = shard_of(owner)
@@ -215,7 +215,7 @@ async def _read_one(
         found += _list_behind(page, before)
         if len(page) < many:
             break
-        before, many = _go_on(page, before, many)
+        before, many = _next_range(page, before, many)
     return found[:limit]
 
 
@@ -230,7 +230,7 @@ def _list_behind(rows: list[tuple[str, int]], before: PageEnd | None) -> list[tu
     return [row for row in rows if before is None or (row[1], row[0]) < before]
 
 
-def _go_on(
+def _next_range(
     rows: list[tuple[str, int]], before: PageEnd | None, many: int
 ) -> tuple[PageEnd | None, int]:
     """Start of the next read: a position and not an offset, because rows may be removed between two reads."""

@@ -265,7 +265,7 @@ class RedisProjections:
         known: str,
     ) -> bytes:
         arguments = Arguments((keys.marks(target), keys.meta(target), keys.due(target)))
-        beside = ""
+        suffix = ""
         index: list[ControlValue] = []
         noted: dict[str, list[EncodedEvent]] = {}
         inboxes: dict[str, list[InboxRow]] = {}
@@ -282,13 +282,13 @@ class RedisProjections:
                 case InboxRow():
                     inboxes.setdefault(row.owner, []).append(row)
                 case NoteRow():
-                    beside = NOTES_SUFFIX
+                    suffix = NOTES_SUFFIX
                     noted.setdefault(row.owner, []).append(row.event)
                 case _:
                     assert_never(row)
         index += _note_lists(target, rows, arguments)
         control: dict[str, ControlValue] = {
-            "source": source.tag + beside,
+            "source": source.tag + suffix,
             "batch": MOST_EVENTS,
             "source_epoch": str(self._log.shard_epoch(source)),
             "feed": feed_id,

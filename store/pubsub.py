@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from passerelle.store.hints import RedisHints
     from passerelle.store.nodes import Nodes
 
-_NOBODY: Final = "-"
+_NO_ACTION: Final = "-"
 _LINE: Final = re.compile(r"([wcg]) ([!-~]+) ([!-~]+)")
 """``w <task> <action, or ->``: check; ``c <task> -``: its agent has called back; ``g <task> -``: yield."""
 
@@ -47,7 +47,7 @@ class RedisNudges:
             StoreUnavailable: the outcome is unknown; it is not retried.
         """
         shard = _place(instance)
-        line = f"{_name_kind(nudge)} {nudge.task} {nudge.action or _NOBODY}"
+        line = f"{_name_kind(nudge)} {nudge.task} {nudge.action or _NO_ACTION}"
         await self._nodes.write(shard, pack("SPUBLISH", keys.instance_hints(shard, instance), line))
 
     async def listen(self, instance: str, on_nudge: Callable[[Nudge], object]) -> None:
@@ -59,12 +59,12 @@ class RedisNudges:
         """
         shard = _place(instance)
 
-        def hear(raw: bytes) -> None:
+        def receive(raw: bytes) -> None:
             nudge = read_nudge(raw)
             if nudge is not None:
                 on_nudge(nudge)
 
-        await self._hints.listen(shard, keys.instance_hints(shard, instance), hear)
+        await self._hints.listen(shard, keys.instance_hints(shard, instance), receive)
 
 
 def read_nudge(raw: bytes) -> Nudge | None:
@@ -74,7 +74,7 @@ def read_nudge(raw: bytes) -> Nudge | None:
         return None
     return Nudge(
         said[2],
-        "" if said[3] == _NOBODY else said[3],
+        "" if said[3] == _NO_ACTION else said[3],
         called_back=said[1] == "c",
         gives_way=said[1] == "g",
     )
@@ -142,12 +142,12 @@ class RedisDeltas:
             ValueError: the stream is subscribed already.
         """
 
-        def hear(raw: bytes) -> None:
+        def receive(raw: bytes) -> None:
             delta = read_delta(raw)
             if delta is not None:
                 on_delta(delta)
 
-        await self._hints.listen(stream.shard, keys.stream_deltas(stream), hear)
+        await self._hints.listen(stream.shard, keys.stream_deltas(stream), receive)
 
     async def ignore(self, stream: StreamRef) -> None:
         """Ends the subscription of ``listen``."""

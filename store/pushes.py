@@ -128,7 +128,7 @@ class RedisBundles:
         words = (member.partition(" ") for member in held)
         return [HeldPush(action, attempt) for action, _, attempt in words]
 
-    async def settle(self, row: DueRow, told: Sequence[HeldPush], *, last: bool) -> None:
+    async def settle(self, row: DueRow, delivered: Sequence[HeldPush], *, last: bool) -> None:
         """Removes delivered pushes; with ``last`` the row ends, or stays for pushes held meanwhile.
 
         Raises:
@@ -143,7 +143,7 @@ class RedisBundles:
                 "row": row.member,
                 "token": row.token,
                 "last": last,
-                "told": [str(one) for one in told],
+                "told": [str(one) for one in delivered],
             },
         )
 

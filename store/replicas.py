@@ -79,10 +79,10 @@ class RedisReplicas:
         answers = await asyncio.gather(*(node.reads.call(ask) for node in nodes))
         now_s = monotonic()
         for node, answer in zip(nodes, answers, strict=True):
-            told = parse_info(answer[0])
-            if (micros := told.get("server_time_usec")) is not None:
+            info = parse_info(answer[0])
+            if (micros := info.get("server_time_usec")) is not None:
                 node.time.note(int(micros) // 1000, sent_s, now_s)
-            node.memory = read_memory_report(told)
+            node.memory = read_memory_report(info)
             if self.counts:
-                node.replication = observe(node.replication, read_report(told), now_s)
+                node.replication = observe(node.replication, read_report(info), now_s)
                 node.acts_alone = acts_alone(node.replication, self.alone_after_s, now_s)

@@ -27,7 +27,7 @@ class _SharedHints:
     """The subscription is confirmed, or failed."""
     failed: bool = False
 
-    def tell(self, raw: bytes) -> None:
+    def deliver(self, raw: bytes) -> None:
         for on_hint in tuple(self.listeners.values()):
             on_hint(raw)
 
@@ -53,7 +53,7 @@ class StreamHints(RedisHints):
             return
         shared = self._shared[channel] = _SharedHints({stream: on_hint})
         try:
-            await self.listen(stream.shard, channel, shared.tell)
+            await self.listen(stream.shard, channel, shared.deliver)
         except BaseException:
             shared.failed = True
             if self._shared.get(channel) is shared:

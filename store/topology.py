@@ -121,7 +121,7 @@ class Cluster:
             StoreUnavailable: no node answers, or some slot has no primary.
         """
         asked, ranges = await ask_any(self._known.in_order(), _ask_slots)
-        self._known.hear(asked, [node for row in ranges for node in name_nodes(row, asked)])
+        self._known.remember(asked, [node for row in ranges for node in name_nodes(row, asked)])
         return build_table(cast("RespValue", ranges), asked)
 
 
@@ -142,7 +142,7 @@ class Sentinels:
         """
         asked, primary = await ask_any(self._known.in_order(), self._ask_and_verify)
         self._named = primary
-        self._known.hear(asked, await self._list_others(asked))
+        self._known.remember(asked, await self._list_others(asked))
         return [primary] * len(ALL_SHARDS)
 
     async def has_moved(self) -> bool:
@@ -186,13 +186,13 @@ class _Known:
 
     def __init__(self, seeds: Iterable[Endpoint]) -> None:
         self._seeds = {seed.name: seed for seed in seeds}
-        self._heard: dict[str, Endpoint] = {}
+        self._discovered: dict[str, Endpoint] = {}
 
     def in_order(self) -> list[Endpoint]:
-        return list({**self._heard, **self._seeds}.values())
+        return list({**self._discovered, **self._seeds}.values())
 
-    def hear(self, answered: Endpoint, others: Sequence[Endpoint]) -> None:
-        self._heard = {one.name: one for one in (answered, *others[:_REMEMBERED])}
+    def remember(self, answered: Endpoint, others: Sequence[Endpoint]) -> None:
+        self._discovered = {one.name: one for one in (answered, *others[:_REMEMBERED])}
 
 
 def slot_of(shard: Shard) -> int:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def _of_decision(
     name: str, kind: ColumnKind, meaning: str, show: Callable[[ApprovalDecision], CellValue]
 ) -> Column[ActionRecord]:
-    """A column that is null while nothing is decided."""
+    """A column that is null until the approval is decided."""
     return Column(name, kind, meaning, read_optional(lambda row: row.decision, show), optional=True)
 
 

@@ -1,4 +1,4 @@
-"""Events, and what they say of costs, as tables."""
+"""Events, and their costs, as tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EventRow(NamedTuple):
 
 
 class CostRow(NamedTuple):
-    """A fact about money, and the event that says it."""
+    """A fact about cost, and its event."""
 
     event: EventRow
     cost: CostEstimated | CostRecorded

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TaskRow(NamedTuple):
-    """A task, and whether its session stood in the archive."""
+    """A task, and whether its session was in the archive."""
 
     task: TaskRecord
     is_archived: bool
