@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- announce: an instance says that it lives, and learns who else has said so lately.
+-- announce: announces that an instance is alive, and returns other recently announced ones.
 --
--- KEYS  1 instances (by when each spoke last)
+-- KEYS  1 instances (by the time of the last announcement)
 -- ARGV  1 control, JSON: instance, forget (ms)
 -- USES  server_ms int_text
--- RETURNS  name silent name silent …: for how many ms each has been silent; those that have for longer than forget are
---          taken off the list
--- NEVER  says of an instance that it spoke later than it did.
+-- RETURNS  name silent name silent …: for how many ms each has been silent; those silent for longer than forget are
+--          removed from the list
+-- NEVER  records an announcement later than it was made.
 
 local now = server_ms()
 redis.call('ZADD', instances, int_text(now), control.instance)

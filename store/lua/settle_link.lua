@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- settle_link: a fact about a device link has been told; what came up meanwhile is owed after the window.
+-- settle_link: records that a fact about a device link was delivered; later ones follow after the window.
 --
 -- KEYS  1 record (of the channel)   2 due
--- ARGV  1 control, JSON: channel, kind, told (count that the fact stands for in all, text), before (the same of the
---         fact before, as it was read, text), bytes (of the payloads in it), token (claim of the row), window (ms)
+-- ARGV  1 control, JSON: channel, kind, told (total count covered by the fact, text), before (the same of the fact
+--         before, as it was read, text), bytes (of the payloads in it), token (claim of the row), window (ms)
 -- USES  server_ms int_text
 -- RETURNS  rest | settled
--- NEVER  drops a row that was claimed again by somebody else, or payloads that are in no fact: a handler that was
---        overtaken finds another count of what was told than it has read.
+-- NEVER  drops a row that another instance has claimed again, or payloads that are in no fact: a handler that was
+--        overtaken finds another delivered count than it has read.
 
 local record, kind = record, control.kind
 local row = 'link:' .. control.channel .. ':' .. kind
