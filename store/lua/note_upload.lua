@@ -5,8 +5,8 @@
 -- ARGV  1 control, JSON: row (member of the due set), sha256, size (bytes), type (media type), keep (ms),
 --         forget (lifetime of all notes, ms), room (maximum bytes of all uploads), most (maximum number of uploads)
 -- USES  server_ms int_text
+-- RETURNS  noted | full
 -- NEVER  exceeds the limits, or moves a row that is claimed.
--- NEVER  takes room that is not there, or moves a row that is claimed.
 
 local now = server_ms()
 
