@@ -121,7 +121,7 @@ class ResolvedReferences:
         facts: list[ContextResolved | WarningRaised] = [self.resolve(peer)]
         if count := len(self.unknown):
             which = "a task that is" if count == 1 else f"{count} tasks that are"
-            said = f"the message refers to {which} not known here; the agent is not context"
+            said = f"the message refers to {which} not known here; the agent is not told"
             facts.append(WarningRaised("reference_unknown", said))
         return facts
 
