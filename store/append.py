@@ -206,7 +206,7 @@ def check_batch(batch: Batch) -> None:
     if len(batch.events) > MOST_EVENTS:
         raise TooLarge("a batch", MOST_BYTES)
     if batch.idem is None and not any(write.snapshot or write.fields for write in batch.entities):
-        message = "a batch writes an entity or carries an idempotency row: else a retry runs twice"
+        message = "a batch must write an entity or carry an idempotency row; otherwise a retry would apply it twice"
         raise ValueError(message)
     for write in batch.entities:
         if write.ref.shard != batch.shard:

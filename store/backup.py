@@ -105,7 +105,7 @@ class Backup:
             except FileNotFoundError:
                 pass
             self._drop(folder)
-        reason = "the engine has no append-only file, or writes it anew again and again"
+        reason = "the engine has no append-only file, or keeps rewriting it"
         raise StoreUnavailable(reason, "no")
 
     def _drop(self, folder: Path) -> None:

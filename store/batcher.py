@@ -322,7 +322,7 @@ class Batcher:
         self._distribute(replies, calls)
         if broken is None and _is_demoted(replies):
             # A demoted primary keeps its connections, and another server may have its address now.
-            broken = ConnectionBroken("a replica by now")
+            broken = ConnectionBroken("the node is now a replica")
         if broken is not None or _names_unknown_script(replies):
             self._spawn(self._exchange(connection, calls, sent=True, broken=broken))
             return

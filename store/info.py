@@ -99,10 +99,10 @@ def refuse_unfit(facts: ServerFacts, name: str, durability: StoreDurability) -> 
             raise ConfigInvalid(
                 "redis_url",
                 f"{name} has no append-only file; set appendonly yes, "
-                "or say with store.durability what keeps its data",
+                "or set store.durability to what keeps its data",
             )
         case "replicas" if not facts.replicas:
-            raise StoreUnavailable(f"{name} has no replica; store.durability wants one", "no")
+            raise StoreUnavailable(f"{name} has no replica; store.durability requires one", "no")
         case "aof" | "replicas" | "service":
             pass
         case _:

@@ -31,7 +31,7 @@ async def rewrite_logs(nodes: Nodes, most_s: float = _MOST_S) -> None:
         await node.writes.call(pack("BGREWRITEAOF"))
         said = await _wait_rest(node, until_s)
         if said.get("aof_last_bgrewrite_status") != "ok":
-            reason = f"{node.endpoint.name} could not write its append-only file anew"
+            reason = f"{node.endpoint.name} could not rewrite its append-only file"
             raise StoreUnavailable(reason, "no")
 
 
@@ -44,6 +44,6 @@ async def _wait_rest(node: Node, until_s: float) -> dict[str, str]:
         if "1" not in flags:
             return said
         if monotonic() > until_s:
-            reason = f"{node.endpoint.name} writes its append-only file anew for too long"
+            reason = f"{node.endpoint.name} takes too long to rewrite its append-only file"
             raise StoreUnavailable(reason, "no")
         await asyncio.sleep(_LOOK_S)

@@ -40,7 +40,7 @@ class _Missing(Enum):
 
 _NOT_YET: Final = _Missing.NOT_YET
 _CLOSED: Final = "the server closed the connection"
-_STRAY: Final = "a reply that nobody asked for"
+_STRAY: Final = "a reply without a command"
 
 _explain = cast(
     "Callable[[str], Exception]",

@@ -56,7 +56,7 @@ class ReplicaWatch:
             self.log.warning(
                 "replicas.none_after_promotion",
                 primaries=alone,
-                effect="messages and webhooks are sent although no replica has what stands before them",
+                effect="messages and webhooks are sent although no replica has the writes before them",
             )
         else:
             self.log.info("replicas.waited_for_again")
@@ -65,10 +65,10 @@ class ReplicaWatch:
 def describe_replicas(replicas: RedisReplicas) -> str | None:
     """The replica message for ``/readyz``; None: no problem."""
     if replicas.are_missing:
-        return "none confirms; what would be sent waits"
+        return "no replica confirms writes; messages and webhooks wait"
     if replicas.alone:
         return (
             f"{', '.join(replicas.alone)} was promoted and has no replica; "
-            "what is sent is lost in a further failover"
+            "its writes are lost in another failover"
         )
     return None

@@ -45,7 +45,7 @@ class StreamSeats:
             Limited: the caller uses all of its seats.
         """
         if self._taken.get(caller, 0) >= self.most:
-            said = f"{self.most} streams of this caller are open here, and no more may be"
+            said = f"{self.most} streams of this caller are open here, which is the limit"
             raise Limited("concurrency", said, _RETRY_S)
 
     @contextmanager
@@ -166,7 +166,7 @@ def explain(refused: OverLimit) -> Limited:
     """The error for the caller."""
     retry_after_s = max(1, -(-refused.retry_after_ms // 1000))
     if refused.kind == "concurrency":
-        sentence = f"{refused.limit} calls are under way, and no more may be"
+        sentence = f"{refused.limit} calls are in progress, which is the limit"
     else:
-        sentence = f"more than {refused.limit} requests came in the time they are for"
+        sentence = f"more than {refused.limit} requests arrived in the period of the limit"
     return Limited(refused.kind, sentence, retry_after_s)

@@ -172,9 +172,9 @@ class MemoryRoom:
             return
         self._note(kind, holder, shortage, "refused")
         if shortage is MemoryShortage.SHARE:
-            said = "the caller has as much under way as one may have"
+            said = "the caller's requests in progress use all the memory that one caller may use"
             raise Limited("concurrency", said, _RETRY_S)
-        raise InstanceFull("large requests of others are being read", _RETRY_S)
+        raise InstanceFull("large requests of other callers use the memory", _RETRY_S)
 
     def give_back(self, kind: MemoryUse, holder: str, amount: int) -> None:
         """See ``MemoryAccount.give_back``."""

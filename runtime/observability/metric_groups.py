@@ -154,7 +154,9 @@ class WorkMetrics:
             "passerelle_runs_driven", "Runs that this instance drives now.", registry=registry
         )
         self.duties: Final = Gauge(
-            "passerelle_shards_led", "Shards whose duties are this instance's.", registry=registry
+            "passerelle_shards_led",
+            "Shards whose duties this instance performs.",
+            registry=registry,
         )
 
 
@@ -170,7 +172,7 @@ class PeerMetrics:
         )
         self.agents: Final = Gauge(
             "passerelle_agent_card",
-            "What is known of an agent: 2 a card that is fresh, 1 an old one as it is away, 0 none.",
+            "Card known of an agent: 2 a fresh one, 1 an old one because the agent is away, 0 none.",
             ["agent"],
             registry=registry,
         )
@@ -242,17 +244,17 @@ class OpenWorkMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.tasks: Final = Gauge(
             "passerelle_open_tasks",
-            "Tasks that are open, over all owners; `uncounted`: there are so many more than are read for it.",
+            "Open tasks of all owners; `uncounted`: how many more there are than were read.",
             ["status"],
             registry=registry,
         )
         self.oldest_waiting: Final = Gauge(
             "passerelle_oldest_waiting_task_seconds",
-            "For how long the task stands that has waited for longest, for a person or a resource; 0: none waits.",
+            "Age of the task that has waited longest for a person or a resource; 0: none waits.",
             registry=registry,
         )
         self.approvals: Final = Gauge(
-            "passerelle_open_approvals", "Questions that nobody has answered.", registry=registry
+            "passerelle_open_approvals", "Approval requests without an answer.", registry=registry
         )
         self.oldest_approval: Final = Gauge(
             "passerelle_oldest_approval_seconds",
@@ -261,7 +263,7 @@ class OpenWorkMetrics:
         )
         self.webhooks: Final = Gauge(
             "passerelle_failing_webhooks",
-            "Webhooks whose deliveries fail, those that were given up among them.",
+            "Webhooks whose deliveries fail, including those that were given up.",
             registry=registry,
         )
         self.oldest_webhook: Final = Gauge(

@@ -58,7 +58,7 @@ class Metrics:
         self.open: Final = OpenWorkMetrics(registry)
         self.runtime_errors: Final = Counter(
             "passerelle_runtime_errors",
-            "Errors that nobody asked for: each one is a fault to look into.",
+            "Unexpected errors: each one is a fault to investigate.",
             ["where"],
             registry=registry,
         )

@@ -50,7 +50,7 @@ def decompress(stored: bytes, most_bytes: int) -> bytes:
     except zstd.ZstdError as error:
         raise ValueError(str(error)) from None
     if not reader.eof or reader.unused_data:
-        message = "it is cut off, or something stands behind it"
+        message = "it is cut off, or followed by other data"
         raise ValueError(message)
     return plain
 

@@ -118,7 +118,7 @@ class Forgetting:
                 case "begun":
                     break
                 case "held":
-                    raise InvalidInput("owner", "somebody holds it since a moment ago")
+                    raise InvalidInput("owner", "somebody has placed a hold on it just now")
                 case "changed":
                     continue
         await self._remove(tombstone)

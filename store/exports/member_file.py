@@ -111,9 +111,7 @@ class MemberFile:
             fill = -member.size % _BLOCK
             self.file.seek(at)
             if self.file.read(fill) != bytes(fill):
-                raise InvalidInput(
-                    name, "ends before its end, or is followed by what is none of it"
-                )
+                raise InvalidInput(name, "is cut off, or followed by other data")
             at += fill
             yield member
         self.file.seek(at)
