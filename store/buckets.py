@@ -106,7 +106,7 @@ class BucketBlobs:
         except FileNotFoundError:
             return None
         except (BaseError, OSError, ValueError) as error:
-            # A bucket refuses a range that begins behind the end.
+            # A bucket refuses a range that begins after the end.
             if await self._ends_before(name, start):
                 return b""
             raise _away(error) from error

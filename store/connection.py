@@ -159,7 +159,7 @@ def unpack(call: bytes) -> tuple[bytes, ...]:
 
 
 async def read_reply(wire: RespWire) -> RespValue | RedisError:
-    """The next reply; an error reply is returned as a value, so that the replies behind it can be read."""
+    """The next reply; an error reply is returned as a value, so that the replies after it can be read."""
     try:
         return await wire.read_response(timeout=math.inf, disconnect_on_error=False)
     except (ResponseError, BusyLoadingError) as error:

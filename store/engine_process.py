@@ -156,7 +156,7 @@ def _find_hint(log_tail: str) -> str:
     if _DAMAGED.search(log_tail):
         return (
             "its append-only file is damaged: restore a backup, or keep a copy of the data directory and "
-            "let the engine's tool cut the file behind the last whole command (valkey-check-aof --fix)"
+            "let the engine's tool cut the file after the last whole command (valkey-check-aof --fix)"
         )
     return f"its log says why, {LOG_NAME} in the data directory"
 

@@ -484,12 +484,12 @@ KINDS: Final[dict[str, tuple[str, ...]]] = {
         *("probe", "runtime", "owner"),
     ),
 }
-"""Key purposes, as operators know them, with the prefixes of their keys behind the tag."""
+"""Key purposes, as operators know them, with the prefixes of their keys after the tag."""
 _PARTS: Final = re.compile(r"\{[0-3][0-9a-f]\}:([a-z]+)(?::(.+))?", re.DOTALL)
 
 
 def read_parts(key: str) -> tuple[str, str]:
-    """The prefix of a key behind its tag, and the rest; empty texts if it is not one of our keys."""
+    """The prefix of a key after its tag, and the rest; empty texts for a foreign key."""
     match = _PARTS.fullmatch(key)
     return ("", "") if match is None else (match[1], match[2] or "")
 

@@ -65,7 +65,7 @@ _MOST_ACKNOWLEDGED: Final = 512
 _SEARCH_PAGES: Final = 8
 _SEARCH_PAGE: Final = 256
 _TAIL: Final = 8
-"""Feed rows returned with an append: those behind the relay's mark in a quiet second."""
+"""Feed rows returned with an append: those after the relay's mark in a quiet second."""
 _OWN_FIELDS: Final = frozenset({"v", "s", "op"})
 _HEAD_FIELDS: Final = ("epoch", "seq", "chain", "first")
 _BUMP_EPOCH: Final = Script("bump_epoch", as_int)

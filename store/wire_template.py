@@ -80,7 +80,7 @@ def _make_renderer(
 ) -> Callable[[Sequence[bytes]], bytes | None]:
     """A function that renders the call; ``lengths`` are those of the fixed-length values.
 
-    The call is one format. Its arguments are picked from one list: the values, and the lengths behind them.
+    The call is one format. Its arguments are picked from one list: the values, and the lengths after them.
     """
     sums = list(dict.fromkeys(piece for piece in pieces if isinstance(piece, tuple)))
     places = {piece: place - len(sums) for place, piece in enumerate(sums)}

@@ -29,7 +29,7 @@ class DeliveryRequest:
 
 @dataclass(frozen=True, slots=True)
 class StateSnapshot:
-    """The current state in place of events: the request (None: nothing to send), and the cursor behind that state."""
+    """The current state in place of events: the request (None: nothing to send), and the cursor after that state."""
 
     request: DeliveryRequest | None
     cursor: Cursor
@@ -80,7 +80,7 @@ class Feed(Protocol):
     async def compose(
         self, together: tuple[LinkedEntry, ...], since: Cursor, cursor: Cursor
     ) -> DeliveryRequest:
-        """The request for entries after ``since``; ``cursor`` is the position behind the last of them."""
+        """The request for entries after ``since``; ``cursor`` is the position after the last of them."""
         ...
 
     def find_acked(

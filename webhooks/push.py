@@ -244,7 +244,7 @@ class PushFeed:
         return self._pack(orjson.dumps(await self._read_frame(entry)), entry.event_id, cursor)
 
     async def compose_snapshot(self, why: str, since: Cursor) -> StateSnapshot:
-        """The current Task, and the cursor behind its last event; both from one read of its record."""
+        """The current Task, and the cursor after its last event; both from one read of its record."""
         del why, since
         await self._reload()
         cursor = await self.kind.following.locate(self.record)

@@ -28,7 +28,7 @@ _PAGE: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class ReaderRun:
-    """The wanted entries in order, and the cursor behind all entries read. ``more``: the stream continues."""
+    """The wanted entries in order, and the cursor after all entries read. ``more``: the stream continues."""
 
     wanted: tuple[LinkedEntry, ...]
     cursor: Cursor

@@ -2,7 +2,7 @@
 
 A batch is ``{stream, from, cursor, events}``: the stored envelopes between two cursors that the view shows. It is
 signed by Standard Webhooks: HMAC-SHA256 over id, timestamp and body. 2xx confirms the batch; a response with ``ack``,
-the cursor behind one of its events, confirms it up to there. A cursor that does not verify sends a ``gap`` batch (I8).
+the cursor after one of its events, confirms it up to there. A cursor that does not verify sends a ``gap`` batch (I8).
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class StreamFeed:
         return self._sign(body, f"{self.name.webhook_id}.{cursor}")
 
     async def compose_snapshot(self, why: str, since: Cursor) -> StateSnapshot:
-        """A gap: the receiver fetches the state, and continues behind the cursor."""
+        """A gap: the receiver fetches the state, and continues after the cursor."""
         head = await self.kind.log.read_head(self.name.stream)
         if head is None:
             return StateSnapshot(None, since, ends=True)

@@ -61,7 +61,7 @@ class Sealer:
             raise ConfigInvalid(SETTING, "a stored secret was changed or moved") from None
 
     def is_current(self, sealed: bytes) -> bool:
-        """Whether a value is sealed with the current key; others are sealed anew when they are written next."""
+        """Whether a value is sealed with the current key; others are resealed when they are written next."""
         return sealed.startswith(_VERSION + b"." + self.current.encode() + b".")
 
 

@@ -215,7 +215,7 @@ class Contents:
             if entry.type == EventType.ARTIFACT_CHANGED and record.artifact_count > KEPT_ARTIFACTS:
                 _catalogue(catalogue, decode_event(entry.data), record)
             if task is not None and _adds_to_history(entry, facade):
-                # In the order of the conversation: later frames go behind the messages accepted before them.
+                # In the order of the conversation: later frames come after the messages accepted before them.
                 task = complete_history(task, accepted)
         return Content(task, tuple(accepted), frames, catalogue, tuple(moves))
 

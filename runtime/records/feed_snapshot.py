@@ -51,7 +51,7 @@ def name_row(row: FeedRow) -> tuple[str, int, int]:
 
 
 def find_after(snapshots: Sequence[FeedSnapshot], feed_id: str | None) -> list[FeedRow]:
-    """The rows of a feed behind an id, or all of them; empty if the snapshots may lack some of these rows."""
+    """The rows of a feed after an id, or all of them; empty if the snapshots may lack some of these rows."""
     for snapshot in reversed(snapshots):
         if feed_id is None and not snapshot.tail.is_whole:
             continue

@@ -108,7 +108,7 @@ class InboxArrivals:
         return epoch, feed_id
 
     async def _find_last(self, shard: Shard, mark: _Mark | None) -> str | None:
-        """The last row behind a mark that a projection has to process."""
+        """The last row after a mark that a projection has to process."""
         last, after = None, mark and mark[1]
         while rows := await self.projections.read_feed(shard, after, _PAGE):
             last = next((row.id for row in reversed(rows) if row.look), last)

@@ -46,7 +46,7 @@ def submit(
     extensions: Iterable[str] = (),
     kept: str | None = None,
 ) -> SubmitMessage:
-    """The turn of a message; a message over the size limit is stored behind ``refs.input``.
+    """The turn of a message; a message over the size limit is referenced by ``refs.input``.
 
     The options of a further message are stored with its turn; those of a first message are in its run. ``kept``: why
     the message is not sent.

@@ -70,7 +70,7 @@ class PacketReads:
     contents: Contents
 
     async def read_head(self, stream: StreamRef) -> Head | None:
-        """The head of the session stream behind the packets."""
+        """The head of the session stream after the packets."""
         return await self.log.read_head(stream)
 
     async def read_resume(

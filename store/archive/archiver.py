@@ -93,7 +93,7 @@ class Archiver:
     cleanup: SegmentCleanup
     owner_keys: OwnerKeys
     on_left: Callable[[str, int, str, bytes], None]
-    """Called for each archived session: its last event, the chain behind it, and its archive row."""
+    """Called for each archived session: its last event, the chain after it, and its archive row."""
 
     async def archive(
         self, shard: Shard, sessions: Sequence[str], before_ms: int | None = None

@@ -47,7 +47,7 @@ class LeavingSession(NamedTuple):
 
     @property
     def chain(self) -> str:
-        """The chain behind its last event."""
+        """The chain after its last event."""
         return self.values[1].decode()
 
     @property

@@ -92,7 +92,7 @@ def pack_segment(home: Shard, runtime_id: str, frames: Sequence[PackedFrame]) ->
 
 
 def end_segment(footer: bytes) -> tuple[bytes, bytes, bytes]:
-    """The bytes behind all frames."""
+    """The bytes after all frames."""
     return footer, len(footer).to_bytes(_SIZE, "big"), MAGIC
 
 

@@ -116,7 +116,7 @@ class MemberFile:
             yield member
         self.file.seek(at)
         if self.file.read(len(_END) + 1) != _END:
-            raise InvalidInput(FILE, "does not end behind its manifest")
+            raise InvalidInput(FILE, "does not end after its manifest")
 
     def read(self, member: ExportMember) -> bytes:
         """The content of a member that fits into memory."""
@@ -171,7 +171,7 @@ def _pack_line(digest: str, name: str) -> bytes:
 
 
 def _read_header(block: bytes, at: int, before: str) -> ExportMember:
-    place = f"behind {before}" if before else "at its beginning"
+    place = f"after {before}" if before else "at its beginning"
     if len(block) < _BLOCK or block in _END:
         raise InvalidInput(FILE, f"is no whole export: it was cut {place}")
     try:

@@ -78,7 +78,7 @@ for _, row in ipairs(control.index) do
   end
 end
 
--- Collects the event ids of stored entries: the first of each six fields behind the first three. An entry of an older
+-- Collects the event ids of stored entries: the first of each six fields after the first three. An entry of an older
 -- version is one event, its id first.
 local function note_ids(known, entries)
   for _, entry in ipairs(entries) do

@@ -10,15 +10,15 @@
 
 local now = server_ms()
 redis.call('ZADD', instances, int_text(now), control.instance)
-local told = {}
+local living = {}
 local seen = redis.call('ZRANGE', instances, 0, -1, 'WITHSCORES')
 for n = 1, #seen, 2 do
   local silent = now - tonumber(seen[n + 1])
   if silent > control.forget then
     redis.call('ZREM', instances, seen[n])
   else
-    told[#told + 1] = seen[n]
-    told[#told + 1] = int_text(silent)
+    living[#living + 1] = seen[n]
+    living[#living + 1] = int_text(silent)
   end
 end
-return told
+return living

@@ -5,7 +5,7 @@
 --
 -- KEYS  1 head (of the session)   2 stream (of the session)   3 meta (of the shard)   4 due   5 open_set   6 task_set
 --       7 targets   8 feed   9 hints   10.. entities, own sets and the idempotency row, by index
--- ARGV  1 control, JSON; members behind the first four are left out if empty:
+-- ARGV  1 control, JSON; members after the first four are left out if empty:
 --         op           operation id of this append
 --         shard_epoch  expected epoch of the shard, decimal text
 --         mint         epoch for the stream if it has to be made, 8 hex digits

@@ -10,7 +10,7 @@
 --         sessions     list of [key, value, entities, listed, receivers]: where its keys begin in KEYS, and its values
 --                      in ARGV; its number of entities, of words of its task list and of words of its receivers.
 --                      Its keys: head, stream, open_set, task_set, targets; each entity, the head among them; the
---                      bucket of the row of each. Its values: the row behind the number; sequence, chain; version, op
+--                      bucket of the row of each. Its values: the row after the number; sequence, chain; version, op
 --                      and row name of each entity; facade id and time of each listed task; name and stored form of
 --                      each receiver
 --       2.. byte strings

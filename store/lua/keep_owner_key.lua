@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- keep_owner_key: creates the data key of an owner, or seals it anew. Also when memory is full: archiving frees memory.
+-- keep_owner_key: creates the data key of an owner, or reseals it. Also when memory is full: archiving frees memory.
 --
 -- KEYS  1 owner_keys
--- ARGV  1 control, JSON: owner (empty: the key is sealed anew), id, key (its stored form), before (its current stored
---         form, if it is sealed anew)
+-- ARGV  1 control, JSON: owner (empty: the key is resealed), id, key (its stored form), before (its current stored
+--         form, if it is resealed)
 -- RETURNS  id of the valid key
 -- NEVER  overwrites the key of an owner, or restores a deleted one.
 

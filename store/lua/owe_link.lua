@@ -14,7 +14,7 @@
 local own = control.leaves and KEYS[#KEYS]
 local now = server_ms()
 
-local function owe(record, payload, channel, kind, wait, most, gen)
+local function note(record, payload, channel, kind, wait, most, gen)
   local newest = redis.call('HGET', record, 'gen')
   if own then
     local field = 'c:' .. channel
@@ -35,8 +35,8 @@ local function owe(record, payload, channel, kind, wait, most, gen)
   redis.call('HINCRBY', record, 'n:' .. kind, 1)
   if most == 0 then
     -- A report of a connection may arrive after that of a newer one of the device, also from another instance.
-    local told_by = tonumber(redis.call('HGET', record, 'g:' .. kind) or '0')
-    if not gen or tonumber(gen) >= told_by then
+    local noted_gen = tonumber(redis.call('HGET', record, 'g:' .. kind) or '0')
+    if not gen or tonumber(gen) >= noted_gen then
       redis.call('HSET', record, 'o:' .. kind, payload, 'g:' .. kind, gen or '0')
     end
   else
@@ -47,14 +47,14 @@ local function owe(record, payload, channel, kind, wait, most, gen)
     end
   end
   redis.call('PEXPIRE', record, control.keep)
-  local told = tonumber(redis.call('HGET', record, 'w:' .. kind) or '0')
-  local at = math.max(now + wait, told + control.window)
+  local fact_at = tonumber(redis.call('HGET', record, 'w:' .. kind) or '0')
+  local at = math.max(now + wait, fact_at + control.window)
   redis.call('ZADD', due, 'NX', int_text(at), 'link:' .. channel .. ':' .. kind)
   return 'owed'
 end
 
 local answer = {}
 for place, row in ipairs(control.rows) do
-  answer[place] = owe(KEYS[place + 1], ARGV[place + 1], unpack(row))
+  answer[place] = note(KEYS[place + 1], ARGV[place + 1], unpack(row))
 end
 return answer

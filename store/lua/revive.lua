@@ -5,7 +5,7 @@
 -- ARGV  1 control, JSON: target, stream (its id)
 -- USES  server_ms int_text TARGET LIVE_TARGET_FORMAT
 -- RETURNS  ok | live | unknown; live: there was nothing to revive
--- NEVER  moves a cursor: the receiver gets everything behind its confirmed cursor.
+-- NEVER  moves a cursor: the receiver gets everything after its confirmed cursor.
 
 local stored = redis.call('HGET', targets, control.target)
 if not stored then

@@ -14,11 +14,11 @@ local row = 'link:' .. control.channel .. ':' .. kind
 local now = server_ms()
 
 local total = tonumber(redis.call('HGET', record, 'n:' .. kind) or '0')
-local told = redis.call('HGET', record, 't:' .. kind) or '0'
-if total > 0 and told == control.before then
-  local owed = redis.call('HGET', record, 'o:' .. kind) or ''
+local delivered = redis.call('HGET', record, 't:' .. kind) or '0'
+if total > 0 and delivered == control.before then
+  local pending = redis.call('HGET', record, 'o:' .. kind) or ''
   redis.call('HSET', record, 't:' .. kind, control.told, 'w:' .. kind, int_text(now),
-    'o:' .. kind, string.sub(owed, control.bytes + 1))
+    'o:' .. kind, string.sub(pending, control.bytes + 1))
 end
 if redis.call('ZSCORE', due, row) ~= control.token then
   return 'rest'
