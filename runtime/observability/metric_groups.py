@@ -250,7 +250,7 @@ class OpenWorkMetrics:
         )
         self.oldest_waiting: Final = Gauge(
             "passerelle_oldest_waiting_task_seconds",
-            "Age of the task that has waited longest for a person or a resource; 0: none waits.",
+            "How long the longest waiting task has waited for a person or a resource; 0: none waits.",
             registry=registry,
         )
         self.approvals: Final = Gauge(
