@@ -26,7 +26,7 @@ from passerelle.core.wire.codec import from_wire, to_wire
 from passerelle.core.wire.record import change
 from passerelle.core.wire.times import format_ms
 from passerelle.runtime.common.beat import until_beat
-from passerelle.runtime.common.refresh import NewsFollowing
+from passerelle.runtime.common.refresh import HintFollower
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -165,7 +165,7 @@ class AgentWatch:
     @asynccontextmanager
     async def follow(self, log: FilteringBoundLogger) -> AsyncGenerator[None]:
         """Tells the others what is seen here, for the time of the block."""
-        telling = NewsFollowing("agent_reports", self.tell, None, log, _find_round_s)
+        telling = HintFollower("agent_reports", self.tell, None, log, _find_round_s)
         async with telling.repeat():
             yield
 

@@ -26,7 +26,7 @@ from passerelle.core.session.agent_requests import (
 )
 from passerelle.core.session.machine import SessionRecord
 from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QUEUED
-from passerelle.runtime.common.refresh import NewsFollowing
+from passerelle.runtime.common.refresh import HintFollower
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.places import name_home, open_home
 from passerelle.runtime.records.writes import AppendOptions, Written
@@ -88,7 +88,7 @@ class AgentPausing:
 
     def follow(self, log: FilteringBoundLogger) -> AbstractAsyncContextManager[None]:
         """Who is paused counts from the first moment on, and is followed until the end. Raises StoreUnavailable."""
-        return NewsFollowing("pauses", self.refresh, None, log, lambda: ROUND_S).follow()
+        return HintFollower("pauses", self.refresh, None, log, lambda: ROUND_S).follow()
 
     async def change(
         self, principal: Principal, command: _Change, idem: str | None

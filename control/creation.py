@@ -138,7 +138,7 @@ class Creating:
             created = await self._try(plan, idem)
             if created is not None:
                 return created
-            await self.turns.writes.step_back(tries)
+            await self.turns.writes.pause_before_retry(tries)
         raise WriteConflict("the context was changed by others again and again; try once more")
 
     async def _try(self, plan: Plan, idem: str | None) -> TaskChanged | None:

@@ -72,7 +72,7 @@ class Handlers:
             try:
                 return await handle(principal, command, idem)
             except _OVERTAKEN:
-                if not await look.has_come():
+                if not await look.is_stored():
                     raise
         return await handle(principal, command, idem)
 

@@ -133,7 +133,7 @@ class Jobs:
         if written.repeated is not None and written.repeated != ref.id.encode():
             return await self._repeat(written.repeated)
         await self._list_now(written.held[ref])
-        writes.news(shard)
+        writes.wake_duties(shard)
         return render(await self._meet(written.held[ref]))
 
     def _check(self, principal: Principal, command: SubmitJob) -> None:
@@ -208,7 +208,7 @@ class Jobs:
         written = await writes.decide(ref.id, [ref], body)
         if not isinstance(written, Written):
             raise StoreUnavailable("the job could not be stored", "no")
-        writes.news(ref.shard)
+        writes.wake_duties(ref.shard)
         return render(written.held[ref], repeated=written.repeated is not None)
 
     async def _check_rules(self, principal: Principal, command: CancelJob, held: Held) -> None:

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.turn_templates import TemplatedTurns
     from passerelle.delegation.runs.turns import Turns
     from passerelle.runtime.limits.costs import Charge
-    from passerelle.runtime.records.references import References, Referred
+    from passerelle.runtime.records.references import References, ResolvedReferences
     from passerelle.webhooks.push_configs import PushConfigs
 
 
@@ -152,7 +152,9 @@ class Messages:
             require_operation(principal, command.agent, Method.CANCEL_TASK)
         return peer
 
-    async def _refer(self, principal: Principal, agent: str, command: SubmitTurn) -> Referred:
+    async def _refer(
+        self, principal: Principal, agent: str, command: SubmitTurn
+    ) -> ResolvedReferences:
         """What the message refers to, as ``agent`` is told."""
         if MEMBER not in command.message:
             return NOTHING
@@ -377,7 +379,7 @@ class Messages:
         return accepted
 
 
-def _add_references(plan: Delegation, referred: Referred, agent: str) -> Delegation:
+def _add_references(plan: Delegation, referred: ResolvedReferences, agent: str) -> Delegation:
     """The plan with the tasks that its message refers to; most refer to none."""
     if not referred.names_any:
         return plan

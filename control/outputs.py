@@ -21,7 +21,7 @@ from passerelle.core.task import machine as tasks
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
 from passerelle.runtime.common.calls import require_operation
-from passerelle.runtime.records.contents import place_of
+from passerelle.runtime.records.contents import shard_of_task
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
@@ -69,7 +69,9 @@ class Outputs:
             raise NotFound("output", query.sha256)
         name, ref = found
         is_copy = name.startswith(COPY)
-        content = await (self.copies if is_copy else self.blobs).get(place_of(record), query.sha256)
+        content = await (self.copies if is_copy else self.blobs).get(
+            shard_of_task(record), query.sha256
+        )
         if content is None and not is_copy:
             raise StoreUnavailable(f"blob {query.sha256[:12]} is missing", "no")
         part = None if content is None else content[query.offset : query.offset + query.limit]
@@ -100,7 +102,7 @@ class Outputs:
             await drop(EntityRef(EntityKind.TASK, row.entity).shard, row)
             return
         for sha256 in copies:
-            await self.copies.expire(place_of(record), sha256, now_ms - keep_ms)
+            await self.copies.expire(shard_of_task(record), sha256, now_ms - keep_ms)
         facts = [
             Fact(tasks.scope_of(record), OutputExpired("artifact", sha256))
             for sha256 in copies[:MAX_EVENTS]

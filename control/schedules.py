@@ -125,7 +125,7 @@ class Schedules:
             raise StoreUnavailable("the schedule could not be stored", "no")
         if written.repeated is not None and written.repeated != ref.id.encode():
             return await self._repeat(written.repeated)
-        writes.news(shard)
+        writes.wake_duties(shard)
         await self._list_now(written.held[ref])
         return await self._render(written.held[ref])
 
@@ -179,7 +179,7 @@ class Schedules:
         written = await writes.decide(ref.id, [ref], body)
         if not isinstance(written, Written):
             raise StoreUnavailable("the schedule could not be stored", "no")
-        writes.news(ref.shard)
+        writes.wake_duties(ref.shard)
         return await self._render(written.held[ref], repeated=written.repeated is not None)
 
     def _read_command(

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.limits.costs import Charge
     from passerelle.runtime.records.idempotency import Once
     from passerelle.runtime.records.ownership import Owned, Ownership
-    from passerelle.runtime.records.references import References, Referred
+    from passerelle.runtime.records.references import References, ResolvedReferences
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class StartTarget:
     """Where a task is to start, and the tasks that its message refers to, as that agent is told."""
 
     peer: LimitedPeer
-    referred: Referred
+    referred: ResolvedReferences
     route: Route | None = None
     """How the agent was chosen, if it was."""
     may_wait: bool = True
@@ -391,7 +391,7 @@ class Starting:
         start: TaskStart,
         written: Written,
         peer: Peer,
-        referred: Referred,
+        referred: ResolvedReferences,
         place: SendPlace | None,
     ) -> None:
         record = written.held[start.task].record

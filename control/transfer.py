@@ -130,9 +130,9 @@ class Giving:
         await self.changes.tell(task)
         for stored in gone:
             with suppress(StoreUnavailable):
-                await self.webhooks.tell_left(stored)
+                await self.webhooks.record_left(stored)
         with suppress(StoreUnavailable):
-            await self.channels.tell_devices(before.owner)
+            await self.channels.notify_devices(before.owner)
 
 
 def decide_gift(record: TaskRecord, heir: Principal) -> list[Fact]:

@@ -81,7 +81,7 @@ class TurnHistories:
             try:
                 return await change(thread)
             except ThreadMovedError:
-                await self.writes.step_back(tries)
+                await self.writes.pause_before_retry(tries)
                 thread = await self.find(principal, thread.ref.id)
         raise WriteConflict("the thread was changed by others again and again; try once more")
 

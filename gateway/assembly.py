@@ -96,7 +96,7 @@ if TYPE_CHECKING:
 
     from passerelle.gateway.reverse.host import Host
     from passerelle.gateway.settings.model import Settings
-    from passerelle.runtime.memory.budget import Lack
+    from passerelle.runtime.memory.budget import MemoryShortage
     from passerelle.runtime.memory.room import MemoryUse, RoomOutcome
     from passerelle.runtime.observability.spans import Spans
     from passerelle.store.store import Store
@@ -153,7 +153,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             store.clock,
             list_quotas(settings),
             list_prices(settings),
-            notices.tell_blocked,
+            notices.record_blocked,
         )
         terms, late = AgentTerms(settings, Timeouts()), DutiesProxy()
         pushes = WebhookSender(SystemClock(), timeout_s=PUSH_TIMEOUT_S)
@@ -202,7 +202,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         stack.push_async_callback(notices.drain)
         host = await stack.enter_async_context(open_host(peers, routing, duties.keeper.instance))
         bounds, note_caller = list_bounds(settings), parts.dispatch.note_caller
-        gate = Gate(limiter, bounds, notices.tell_refused, note_caller)
+        gate = Gate(limiter, bounds, notices.record_refused, note_caller)
         yield Gateway(
             parts,
             store,
@@ -306,7 +306,7 @@ def _make_peers(
 
 
 def _make_memory(settings: Settings, outages: Outages, metrics: Metrics) -> MemoryRoom:
-    def tell(kind: MemoryUse, holder: str, lack: Lack, outcome: RoomOutcome) -> None:
+    def tell(kind: MemoryUse, holder: str, lack: MemoryShortage, outcome: RoomOutcome) -> None:
         outages.log.warning(
             "memory.short", of=kind, holder=holder, lack=lack.value, outcome=outcome
         )

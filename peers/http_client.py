@@ -17,7 +17,7 @@ from passerelle.peers.credential import HEADER_VALUE, ShownCredential
 from passerelle.peers.origin import origin_of
 from passerelle.peers.request_head import close_head, write_head, write_headers
 from passerelle.peers.sessions import asking
-from passerelle.runtime.common.carried import AUTHORIZATION, find_wanted, write_trace
+from passerelle.runtime.common.carried import AUTHORIZATION, choose_extensions, write_trace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Mapping
@@ -152,7 +152,7 @@ class HttpClient:
             request.url,
             request.body is None,
             interface,
-            find_wanted(interface.extensions),
+            choose_extensions(interface.extensions),
             shown,
             AUTHORIZATION.get() if self._config.forward_auth else None,
         )
@@ -245,7 +245,7 @@ def write_call(
     interface: Interface, request: PeerRequest, *, streams: bool = False
 ) -> dict[str, str]:
     """Headers that say what is asked, and in which form it is answered."""
-    headers = write_version(interface.version, find_wanted(interface.extensions))
+    headers = write_version(interface.version, choose_extensions(interface.extensions))
     if request.body is not None:
         headers["Content-Type"] = "application/json"
     headers["Accept"] = "text/event-stream" if streams else "application/json"

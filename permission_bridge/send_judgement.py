@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.hooks.hooks import HookResults
     from passerelle.permission_bridge.policy import Evaluation
     from passerelle.permission_bridge.rules import Policy
-    from passerelle.runtime.records.references import Referred
+    from passerelle.runtime.records.references import ResolvedReferences
     from passerelle.runtime.records.writes import Writes
 
 _STRICTNESS: Final = ("allow", "ask", "deny")
@@ -74,7 +74,7 @@ class JudgedSend:
     heard: HookResults
     message: JsonObject
     is_other: bool = False
-    news: Referred = NOTHING
+    news: ResolvedReferences = NOTHING
 
     @property
     def strictest(self) -> Evaluation:

@@ -1,1 +1,1 @@
-"""What every room above works with: time, secrets, records, limits, observability."""
+"""What the rooms above share: time, secrets, records, limits, observability."""

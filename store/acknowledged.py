@@ -1,4 +1,4 @@
-"""What the store has acknowledged to this process, and whether it can be seen at a glance that it still has it."""
+"""The last acknowledged append per session, and a cheap check whether the store still has it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """What the store has acknowledged: the ``last`` event of an append with its chain, under an epoch of its shard.
+    """An acknowledged append: its ``last`` event with the chain, under an epoch of its shard.
 
     ``at_s`` is a time of the monotonic clock.
     """
@@ -31,13 +31,13 @@ class Acknowledged:
     epoch: int
     at_s: float
     row: bytes | None = None
-    """What its row in the archive says, where it has left the engine with this as its last event."""
+    """The session's archive row, if the session was archived with this as its last event."""
 
 
 async def find_unproven(nodes: Nodes, found: Sequence[Acknowledged]) -> list[Acknowledged]:
-    """Those of which neither the head nor the row says that they are there: whoever wants to know reads on.
+    """Returns the appends that neither head nor archive row proves; the caller has to read the stream for these.
 
-    A head ends with the event and its chain. A row leads to the very frame that was written with it.
+    A head proves an append if it ends with its event and chain. An archive row proves it if that append wrote it.
 
     Raises:
         StoreUnavailable: a node does not answer.
@@ -50,8 +50,8 @@ async def find_unproven(nodes: Nodes, found: Sequence[Acknowledged]) -> list[Ack
             (shard, pack("HGET", *place_row(shard, one.session))),
         )
     replies = await nodes.query_each_in_background(asked)
-    told = zip(found, replies[::2], replies[1::2], strict=True)
-    return [one for one, head, row in told if not _is_proven(one, head, row)]
+    rows = zip(found, replies[::2], replies[1::2], strict=True)
+    return [one for one, head, row in rows if not _is_proven(one, head, row)]
 
 
 def _is_proven(one: Acknowledged, head: RespValue, row: RespValue) -> bool:

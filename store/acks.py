@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 _Row: TypeAlias = tuple[str, str, str | bool, str, str, str]
-"""Device, generation, whole cursor or False, epoch and sequence of it, when the device was seen."""
+"""Device, generation, cursor or False, its epoch and sequence, time the device was last seen (ms)."""
 
 KEEP_MS: Final = 7 * 24 * 3600 * 1000
-"""An ack holds its stream for a week after the device was last seen; one unseen for longer is forgotten."""
+"""An ack holds its stream for a week after the device was last seen; later it is deleted."""
 TAB_KEEP_MS: Final = 3600 * 1000
-"""One of several tabs: most of them never come back."""
+"""The same for one of several tabs: most of them never reconnect."""
 _ACK: Final = Script("ack", lambda reply: cast("list[AckResult]", as_texts(reply)))
 
 
@@ -43,7 +43,7 @@ class RedisAcks:
     ) -> Awaitable[AckResult]:
         """Moves the acknowledged cursor forward, never back (CHN-5).
 
-        ``cursor`` reads ``<epoch>.<sequence>.<chain>``; an empty one sets the generation only.
+        ``cursor`` reads ``<epoch>.<sequence>.<chain>``; an empty one only sets the generation.
         """
         epoch, sequence = "", "0"
         if cursor:
@@ -68,7 +68,7 @@ class RedisAcks:
     async def _check(
         self, stream: StreamRef, rows: list[_Row], asked: Awaitable[list[AckResult]]
     ) -> list[AckResult]:
-        """Whoever follows a session that has left the engine acknowledges what it reads there, too."""
+        """Stores acks of an archived session as well: its followers acknowledge what they read from the archive."""
         results = await asked
         if "ack_epoch" not in results:
             return results
@@ -79,13 +79,13 @@ class RedisAcks:
         return await self._send(stream, rows, (head["epoch"].decode(), head["seq"].decode()))
 
     async def read_ack(self, stream: StreamRef, device: str) -> str | None:
-        """The cursor that a device acknowledged last."""
+        """The last cursor that a device acknowledged."""
         command = pack("HGET", keys.stream_acks(stream), device)
         row = await self._nodes.query(stream.shard, command, as_bytes)
         return None if row is None else _read_row(device, row).cursor
 
     async def list_acks(self, stream: StreamRef) -> list[Acked]:
-        """Every device that is remembered, the one that was seen last first."""
+        """Every stored device, the most recently seen first."""
         command = pack("HGETALL", keys.stream_acks(stream))
         found = await self._nodes.query(stream.shard, command, as_hash)
         rows = [_read_row(device, row) for device, row in found.items()]

@@ -1,4 +1,4 @@
-"""What each instance has seen of its agents lately, for the others: one value of an instance, which expires."""
+"""Recent agent observations of each instance, for the others: one expiring value per instance."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class RedisAgentReports:
         self._nodes = nodes
 
     async def put(self, instance: str, report: bytes) -> None:
-        """Takes the place of what the instance has said before, and is there for ``KEEP_MS``."""
+        """Replaces the instance's report; it expires after ``KEEP_MS``."""
         name = keys.agent_report(Shard(0), instance)
         await self._nodes.update(Shard(0), pack("SET", name, report, "PX", KEEP_MS))
 
     async def read(self, instances: Sequence[str]) -> Mapping[str, bytes]:
-        """What these have said, in one round trip; of those that have said nothing there is none."""
+        """The reports of these instances, in one round trip; instances without a report are missing."""
         if not instances:
             return {}
         commands = [pack("GET", keys.agent_report(Shard(0), one)) for one in instances]

@@ -1,7 +1,7 @@
-"""Agents that dial in: who serves them at the moment, their card, and the runs that wait for them.
+"""Agents that dial in: the links that serve them, their cards, and the runs that wait for them.
 
-All of it lives in the shard of the agent's name. A run that waits is noted beside the due row that its task has in its
-own shard: the note is for speed, the row is what is owed (I9).
+All of it is in the shard of the agent's name. A waiting run is noted in addition to the due row that its task has in
+its own shard: the note makes it fast, the due row makes it certain (I9).
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class RedisAgents:
     async def register(
         self, agent: str, link: str, instance: str, card: bytes, *, hold_ms: int, pool: bool
     ) -> int:
-        """Notes a link; without ``pool`` the older ones are forgotten.
+        """Registers a link; without ``pool`` older links are removed.
 
-        Tried again after a lost reply: a generation that nobody used does no harm.
+        Retried after a lost reply: an unused generation does no harm.
 
         Raises:
-            StoreUnavailable: whether it is noted is not known.
+            StoreUnavailable: the outcome is unknown.
         """
         shard = _place(agent)
         return await self._nodes.run(
@@ -65,7 +65,7 @@ class RedisAgents:
         """Renews a link; False if a newer link has replaced it.
 
         Raises:
-            StoreUnavailable: nothing is known.
+            StoreUnavailable: the outcome is unknown.
         """
         shard = _place(agent)
         return await self._nodes.run(
@@ -82,13 +82,13 @@ class RedisAgents:
         )
 
     async def unregister(self, agent: str, link: str) -> None:
-        """Forgets a link; the card stays."""
+        """Removes a link; the card stays."""
         shard = _place(agent)
         command = pack("HDEL", keys.agent(shard, agent), f"l:{link}")
         await self._nodes.update(shard, command)
 
     async def read(self, agent: str) -> AgentServed | None:
-        """The last card and the links that serve it; None for one that never dialled in."""
+        """The last card and the links that serve the agent; None for one that never dialled in."""
         shard = _place(agent)
         fields, time = await self._nodes.query_all(
             shard, pack("HGETALL", keys.agent(shard, agent)), pack("TIME")
@@ -103,7 +103,7 @@ class RedisAgents:
         return AgentServed(found["card"], int(found["gen"]), live)
 
     async def offer(self, agent: str, task: str, turn: str = "") -> None:
-        """Notes a task that waits for the agent and notifies its links; ``turn``: a message on the task that waits."""
+        """Notes a task that waits for the agent and notifies its links; ``turn``: a message to the task that waits."""
         shard = _place(agent)
         waiting = keys.agent_waiting(shard, agent)
         hint = pack("SPUBLISH", keys.agent_hints(shard, agent), f"o {task} {turn or '-'}")
@@ -113,13 +113,13 @@ class RedisAgents:
         await self._nodes.write(shard, hint)
 
     async def list_waiting(self, agent: str) -> list[str]:
-        """Tasks that were offered and not taken yet, as far as noted."""
+        """Tasks that were offered and not taken yet, as noted."""
         shard = _place(agent)
         command = pack("ZRANGE", keys.agent_waiting(shard, agent), "0", "-1")
         return await self._nodes.query(shard, command, as_texts)
 
     async def forget(self, agent: str, task: str) -> None:
-        """Removes a task from those that wait."""
+        """Removes a task from the waiting ones."""
         shard = _place(agent)
         command = pack("ZREM", keys.agent_waiting(shard, agent), task)
         await self._nodes.update(shard, command)
@@ -147,7 +147,7 @@ class RedisAgents:
         await self._hints.listen(shard, keys.agent_hints(shard, agent), take)
 
     async def ignore(self, agent: str) -> None:
-        """Ends what ``listen`` began."""
+        """Ends the subscription of ``listen``."""
         shard = _place(agent)
         await self._hints.ignore(shard, keys.agent_hints(shard, agent))
 

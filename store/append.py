@@ -1,4 +1,4 @@
-"""From a batch to the arguments of the ``append`` script, and from its reply to a result."""
+"""Encodes a batch as arguments of the ``append`` script, and decodes its reply."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
 
 MOST_BYTES: Final = 256 * 1024
 IDEMPOTENCY: Final = "idempotency"
-"""What ``Conflict.entity`` names when a key came with another digest."""
+"""Value of ``Conflict.entity`` if the idempotency key was used with another digest."""
 
 _KEY_COUNT: Final = 2
 _BEFORE_KEYS: Final = 3
-"""The command, the digest of the script, how many keys."""
+"""The command, the script digest, the number of keys."""
 
 _Texts: TypeAlias = "list[bytes]"
 _Written: TypeAlias = "tuple[int, str, str, list[int], list[str | int]]"
 """An entity in the control argument."""
 _Stored: TypeAlias = "tuple[bytes, bytes, bytes, bytes, bytes, int]"
-"""``ok``, sequences of the first and last event, chain, server time, how many webhook receivers have something now."""
+"""``ok``, first and last sequence, chain, server time, number of webhook targets made due."""
 
 
 class SessionArchived(NamedTuple):
-    """The session of the batch stands in the archive; nothing was written."""
+    """The session of the batch is archived; nothing was written."""
 
 
 _BARE: Final[dict[bytes, Fenced | Unclaimed | SessionArchived]] = {
@@ -71,19 +71,19 @@ class Arguments:
         self._places = {key: place for place, key in enumerate(self.keys, 1)}
 
     def key(self, key: str) -> int:
-        """The place of a key in KEYS."""
+        """The index of a key in KEYS."""
         if key not in self._places:
             self.keys.append(key)
             self._places[key] = len(self.keys)
         return self._places[key]
 
     def value(self, value: bytes) -> int:
-        """The place of a byte string in ARGV, after the control argument."""
+        """The index of a byte string in ARGV, after the control argument."""
         self.values.append(value)
         return len(self.values) + 1
 
     def extend(self, values: Iterable[bytes]) -> tuple[int, int]:
-        """The places of the first and the last of some byte strings."""
+        """The indexes of the first and the last of some byte strings."""
         first = len(self.values) + 2
         self.values += values
         return first, len(self.values) + 1
@@ -94,7 +94,7 @@ def pack_append(batch: Batch) -> PackedBatch:
 
     Raises:
         TooLarge: more than 64 events or 256 KiB.
-        ValueError: the batch names another shard, or nothing that tells a repeat from a second call; or an event cannot
+        ValueError: the batch names another shard, or nothing by which a repeat can be recognized; or an event cannot
             be packed.
     """
     check_batch(batch)
@@ -116,7 +116,7 @@ def pack_append(batch: Batch) -> PackedBatch:
     if batch.events:
         # The script relies on this being the first value.
         arguments.value(pack_events(batch.events, batch.session))
-    # Dropped and set rows go in one command each: of two changes of a row the later one wins.
+    # Dropped and set rows go in one command each: of two changes of a row the later one is kept.
     due = {row.member: row.at_ms for row in batch.due}
     control: dict[str, ControlValue] = {
         "session": batch.session,
@@ -172,8 +172,8 @@ def pack_append(batch: Batch) -> PackedBatch:
 def unpack_entities(packed: PackedBatch, first: int) -> list[Loaded]:
     """The entities as stored once the batch is written with its first event at sequence ``first``.
 
-    Fields that the batch does not write are not known here; so it is only for entities that it makes, or whose fields
-    it writes all.
+    Other fields of the entities are not known here, so use it only for entities that the batch creates or writes
+    completely.
     """
     call = unpack(packed.call)
     values = call[_BEFORE_KEYS + int(call[_KEY_COUNT]) :]
@@ -201,12 +201,12 @@ def check_batch(batch: Batch) -> None:
 
     Raises:
         TooLarge: more than 64 events.
-        ValueError: the batch names another shard, or nothing that tells a repeat from a second call.
+        ValueError: the batch names another shard, or nothing by which a repeat can be recognized.
     """
     if len(batch.events) > MOST_EVENTS:
         raise TooLarge("a batch", MOST_BYTES)
     if batch.idem is None and not any(write.snapshot or write.fields for write in batch.entities):
-        message = "a batch writes an entity or carries an idempotency row: else a retry runs twice"
+        message = "a batch must write an entity or carry an idempotency row; otherwise a retry would apply it twice"
         raise ValueError(message)
     for write in batch.entities:
         if write.ref.shard != batch.shard:
@@ -218,10 +218,10 @@ def read_append(reply: RespValue, packed: PackedBatch) -> AppendResult | Session
     """Decodes a reply of the script.
 
     Raises:
-        ValueError: it is no reply of the script.
+        ValueError: it is not a reply of the script.
     """
     if isinstance(reply, list) and reply and reply[0] == b"ok":
-        # Handled first, since nearly every append ends so: a pattern takes four times as long.
+        # Handled first, because nearly every append ends so: a match statement takes four times as long.
         stored: _Stored = reply  # type: ignore[assignment]  # what the script says; a cast would be a call
         _, first, last, chain, now, woken = stored
         return Appended(int(first), int(last), chain.decode(), int(now), woken)

@@ -1,10 +1,10 @@
-"""A copy of the data directory of an embedded engine, made while a gateway works in it, and put back elsewhere.
+"""Copies the data directory of an embedded engine while a gateway uses it, and restores the copy elsewhere.
 
-The engine comes first, then keys and content, then tombstones. What the engine names stands before it is named and for
-seven days behind that, so all of it is there when it is copied later; what came later is named by nothing, and does no
-harm. Content that was forgotten meanwhile is gone, and its tombstone, which stood before, is in the copy: who restores
-it applies it. ``backup.json`` is written last, with the hash of the manifest, which has that of each file. A folder
-without it is no backup.
+The engine is copied first, then keys and content, then tombstones. Content is stored before the engine refers to it and
+kept for seven days after the last reference, so it still exists when it is copied later; content added meanwhile is
+unreferenced and harmless. Content forgotten meanwhile is missing, but its tombstone, stored before, is in the copy: the
+restored gateway applies it. ``backup.json`` is written last, with the hash of the manifest, which has that of each
+file. A folder without it is no backup.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _FILES_OF_ENGINE: Final = re.compile(rb"^file (\S+) seq [0-9]+ type [bi]$", re.M
 _BLOBS: Final = "blobs"
 _TOMBSTONES: Final = "forgotten"
 _OF_A_PROCESS: Final = frozenset({"lock", "socket", "engine.log"})
-"""What belongs to the life of a gateway and not to its store."""
+"""Files that belong to a running gateway and not to its store."""
 _TRIES: Final = 5
-"""The engine writes its log anew once it has doubled: not twice while it is copied."""
+"""The engine rewrites its log once it has doubled: this happens at most once during a copy."""
 _PIECE_BYTES: Final = 1024 * 1024
 _LINE: Final = re.compile(r"([0-9a-f]{64})  (.+)")
 
 
 class CopiedFile(NamedTuple):
-    """What was copied: its SHA-256 in hex, and its bytes."""
+    """A copied file: its SHA-256 in hex, and its size in bytes."""
 
     sha256: str
     bytes: int
@@ -50,7 +50,7 @@ class CopiedFile(NamedTuple):
 
 @dataclass(slots=True)
 class Backup:
-    """A backup that is being made of ``source`` in the new folder ``target``."""
+    """A backup being made of ``source`` in the new folder ``target``."""
 
     source: Path
     target: Path
@@ -60,15 +60,15 @@ class Backup:
 
     @property
     def bytes(self) -> int:
-        """Of all files together."""
+        """Total bytes of all files."""
         return sum(one.bytes for one in self.files.values())
 
     def make(self) -> None:
-        """Copies everything; the next call is for another folder.
+        """Copies everything; one call per instance.
 
         Raises:
             InvalidInput: ``directory`` is not empty, or cannot be written.
-            StoreUnavailable: the engine has no log, or wrote it anew each time.
+            StoreUnavailable: the engine has no log, or rewrote it during each try.
         """
         try:
             self.target.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -86,10 +86,12 @@ class Backup:
             raise InvalidInput("directory", reason) from None
 
     def copy_engine(self) -> None:
-        """Copies what its manifest names, while it names the same: only the last file grows meanwhile."""
+        """Copies the files of the engine's manifest until it stays the same: only the last file grows meanwhile."""
         folder = self.source / _ENGINE
         for _ in range(_TRIES):
-            listed = next((one for one in folder.glob("*.manifest") if not _is_passing(one)), None)
+            listed = next(
+                (one for one in folder.glob("*.manifest") if not _is_transient(one)), None
+            )
             if listed is None:
                 break
             try:
@@ -103,7 +105,7 @@ class Backup:
             except FileNotFoundError:
                 pass
             self._drop(folder)
-        reason = "the engine has no append-only file, or writes it anew again and again"
+        reason = "the engine has no append-only file, or keeps rewriting it"
         raise StoreUnavailable(reason, "no")
 
     def _drop(self, folder: Path) -> None:
@@ -113,12 +115,12 @@ class Backup:
 
     def _copy_files(self, paths: Iterable[Path]) -> None:
         for path in paths:
-            if _is_passing(path) or not path.is_file():
+            if _is_transient(path) or not path.is_file():
                 continue
             try:
                 self._copy(path)
             except FileNotFoundError:
-                continue  # it has expired since it was listed
+                continue  # it expired after it was listed
 
     def _copy(self, path: Path) -> None:
         name = path.relative_to(self.source).as_posix()
@@ -139,13 +141,13 @@ class Backup:
 
 
 def restore_backup(source: Path, data_dir: Path) -> int:
-    """Puts a backup into a data directory that is empty, or not there yet; how many files it has.
+    """Restores a backup into a data directory that is empty or does not exist; returns the number of files.
 
-    Each file is compared with the manifest on the way. The directory appears once all of it is there.
+    Each file is compared with the manifest. The directory appears once it is complete.
 
     Raises:
-        InvalidInput: ``data_dir`` is not empty or cannot be made; or a file of the backup is missing or changed, which
-            ``field`` names then.
+        InvalidInput: ``data_dir`` is not empty or cannot be created; or a file of the backup is missing or changed:
+            ``field`` is then its name.
     """
     fresh = data_dir.with_name(f".{data_dir.name}.{secrets.token_hex(4)}")
     try:
@@ -158,7 +160,7 @@ def restore_backup(source: Path, data_dir: Path) -> int:
             _restore_file(source, fresh, name, digest)
         for folder in {(fresh / name).parent for name in named} | {fresh}:
             _sync_folder(folder)
-        # Takes the place of an empty directory, too.
+        # Replaces an empty directory, too.
         fresh.rename(data_dir)
         _sync_folder(data_dir.parent)
     except OSError as error:
@@ -170,7 +172,7 @@ def restore_backup(source: Path, data_dir: Path) -> int:
 
 
 def copy_file(source: Path, target: Path) -> CopiedFile:
-    """Copies a file with its mode as far as it goes now, synced. Raises OSError."""
+    """Copies a file with its mode up to its current size, synced. Raises OSError."""
     digest, size = hashlib.sha256(), 0
     with source.open("rb") as read:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -240,7 +242,7 @@ def _sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _is_passing(path: Path) -> bool:
-    """Whether a file belongs to the life of a gateway or an engine, or is being written by it."""
+def _is_transient(path: Path) -> bool:
+    """Whether a file belongs to a running gateway or engine, or is being written."""
     is_unfinished = path.suffix == ".part" or path.name.startswith("temp-")
     return path.name in _OF_A_PROCESS or is_unfinished

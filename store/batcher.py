@@ -1,8 +1,8 @@
 """Calls of one event-loop tick share an exchange: one write, one read, each caller its own replies.
 
-``store.flush_policy`` says when the queue is flushed; here are the futures and connections. At most ``QUEUE_LIMIT``
-calls are queued; callers beyond that wait for a slot. A call is written once, and not at all if its caller was
-cancelled while it was queued. What a missing reply means is for the caller to judge, by its operation id.
+``store.flush_policy`` decides when the queue is flushed; this module has the futures and connections. At most
+``QUEUE_LIMIT`` calls are queued; callers beyond that wait for a slot. A call is written once, and not at all if its
+caller was cancelled while it was queued. The caller resolves a missing reply by its operation id.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 QUEUE_LIMIT: Final = 1000
 BATCH_LIMIT: Final = 32
-"""Calls of one exchange; the rest of the queue goes over another connection meanwhile."""
+"""Calls of one exchange; the rest of the queue uses another connection meanwhile."""
 _REPLICATED_BATCH_LIMIT: Final = 256
-"""The same where each exchange waits for a replica."""
+"""The limit for exchanges that wait for a replica."""
 
 
 class _Call:
@@ -49,7 +49,7 @@ class _Call:
         self.failure: StoreUnavailable | None = None
 
     def answer(self, replies: list[RespValue | RedisError]) -> None:
-        """Resolves the future, unless it was cancelled, with replies without an error among them."""
+        """Resolves the future, unless it was cancelled, with replies that contain no error."""
         if not self.future.done():
             self.future.set_result(replies)
 
@@ -87,7 +87,7 @@ class _EachCall(_Call):
 
 
 class _UnacknowledgedCall(_Call):
-    """One command beside a call of the same caller; its future says only whether it was carried out."""
+    """One command sent along with a call of the same caller; its future only states whether it was executed."""
 
     __slots__ = ()
 
@@ -135,22 +135,22 @@ class Batcher:
         self._linger_timer: asyncio.TimerHandle | None = None
         self._free_slots = QUEUE_LIMIT
         self._waiters: deque[asyncio.Future[None]] = deque()
-        """Callers that wait for a slot, in their order."""
+        """Callers that wait for a slot, in order."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._drained: asyncio.Future[None] | None = None
 
     @property
     def opened(self) -> int:
-        """How often one of its connections was opened."""
+        """How often its connections were opened."""
         return sum(connection.opened for connection in self._all)
 
     def call(
         self, packed: bytes, count: int = 1, *, no_linger: bool = False, linger_s: float = 0.0
     ) -> Awaitable[list[RespValue]]:
-        """Queues bytes that hold ``count`` commands; the awaitable gives their replies.
+        """Queues bytes that hold ``count`` commands; the awaitable returns their replies.
 
-        ``no_linger``: written in this call where a connection is free, and as soon as one is otherwise. ``linger_s``:
-        the budget to wait for other calls, in seconds.
+        ``no_linger``: written at once if a connection is free, else as soon as one is. ``linger_s``: the time budget
+        to wait for other calls, in seconds.
 
         Raises:
             StoreUnavailable: with ``wrote`` = ``unknown`` when the call may have run.
@@ -158,7 +158,7 @@ class Batcher:
         """
         call = _Call(packed, count, self._loop.create_future())
         if count == 0:
-            # Nothing is sent for it, so no reply would ever end it.
+            # Nothing is sent, so no reply would resolve it.
             call.future.set_result([])
             return call.future
         return self._submit(call, linger_s, no_linger=no_linger)
@@ -174,7 +174,7 @@ class Batcher:
         return self._submit(_EachCall(packed, count, self._loop.create_future()))
 
     def send_unacknowledged(self, packed: bytes, linger_s: float = 0.0) -> Awaitable[bool]:
-        """Queues one command beside a call of the same caller; the awaitable says whether it was carried out."""
+        """Queues one command along with a call of the same caller; the awaitable returns whether it was executed."""
         call = _UnacknowledgedCall(packed, 1, self._loop.create_future())
         self._queue.append(call)
         self._schedule_flush(linger_s)
@@ -208,7 +208,7 @@ class Batcher:
         return await call.future
 
     def _admit(self) -> None:
-        """Gives free slots to the callers that wait for one."""
+        """Gives free slots to waiting callers."""
         while self._free_slots and self._waiters:
             slot = self._waiters.popleft()
             if not slot.done():
@@ -216,11 +216,11 @@ class Batcher:
                 self._free_slots -= 1
 
     def waiting(self) -> int:
-        """How many calls are queued: a gauge, never above twice ``QUEUE_LIMIT``."""
+        """The number of queued calls: a gauge, never above twice ``QUEUE_LIMIT``."""
         return len(self._queue)
 
     async def close(self) -> None:
-        """Waits for what is queued and under way, then closes the connections."""
+        """Waits for queued and running calls, then closes the connections."""
         while self._queue or len(self._free) < len(self._all):
             if self._drained is None or self._drained.done():
                 self._drained = self._loop.create_future()
@@ -229,7 +229,7 @@ class Batcher:
             await connection.close()
 
     def _schedule_flush(self, linger_s: float = 0.0) -> None:
-        """Has the queue flushed when the policy says so; ``linger_s`` is the budget of the call that came last."""
+        """Flushes the queue when the policy says so; ``linger_s`` is the budget of the last call."""
         if not self._free:
             return
         match self._policy.decide(linger_s, self._loop.time() if linger_s else 0.0):
@@ -238,7 +238,7 @@ class Batcher:
             case Flush.NOW:
                 self._flush()
             case Flush.AT_TICK_END:
-                # Two ticks: one for callers that are running, one for what has come in on other sockets meanwhile.
+                # Two ticks: one for callers that are running, one for data that arrived on other sockets meanwhile.
                 self._loop.call_soon(self._loop.call_soon, self._on_tick_end)
             case Flush.AT_DEADLINE:
                 self._cancel_linger()
@@ -260,7 +260,7 @@ class Batcher:
             self._linger_timer = None
 
     def _release(self, connection: PipelinedConnection) -> None:
-        """The connection is free again. What is queued is flushed as if it came now, so that more calls can join."""
+        """Frees a connection. Queued calls are flushed as if they had just arrived, so that more calls can join."""
         self._free.append(connection)
         if self._queue:
             self._schedule_flush()
@@ -268,7 +268,7 @@ class Batcher:
             self._drained.set_result(None)
 
     def _flush(self) -> None:
-        """Sends what is queued, as far as one exchange carries it; another free connection takes the rest."""
+        """Sends queued calls up to the limit of one exchange; another free connection takes the rest."""
         self._cancel_linger()
         connection, calls = self._free.pop(), self._take_queued()
         if calls:
@@ -280,7 +280,7 @@ class Batcher:
             self._schedule_flush()
 
     def _take_queued(self) -> list[_Call]:
-        """The calls of the next exchange. Those whose caller was cancelled meanwhile are left out: nobody waits."""
+        """The calls of the next exchange, without those whose caller was cancelled in the queue."""
         calls, self._queue = self._queue, []
         if len(calls) > self._limit:
             calls, self._queue = calls[: self._limit], calls[self._limit :]
@@ -321,8 +321,8 @@ class Batcher:
             return
         self._distribute(replies, calls)
         if broken is None and _is_demoted(replies):
-            # A demoted primary keeps its connections, and another server may be at its address by now.
-            broken = ConnectionBroken("a replica by now")
+            # A demoted primary keeps its connections, and another server may have its address now.
+            broken = ConnectionBroken("the node is now a replica")
         if broken is not None or _names_unknown_script(replies):
             self._spawn(self._exchange(connection, calls, sent=True, broken=broken))
             return
@@ -331,7 +331,7 @@ class Batcher:
         self._release(connection)
 
     def _join(self, calls: list[_Call]) -> tuple[bytes, int]:
-        """The bytes of an exchange, and how many replies it has."""
+        """The bytes of an exchange, and the number of its replies."""
         packed = calls[0].packed if len(calls) == 1 else b"".join([call.packed for call in calls])
         count = 0
         for call in calls:
@@ -341,7 +341,7 @@ class Batcher:
     def _distribute(
         self, replies: Sequence[RespValue | RedisError], calls: Sequence[_Call]
     ) -> None:
-        """Gives each call its own replies, as far as they came."""
+        """Gives each call its own replies, as far as they arrived."""
         start = 0
         for call in calls:
             end = start + call.count
@@ -370,7 +370,7 @@ class Batcher:
         try:
             await self._try_exchange(connection, calls, sent=sent, broken=broken)
         except BaseException as error:
-            # Cancelled, or a fault: replies may still be on the way, and nobody is left to read them.
+            # Cancelled, or a fault: replies may still arrive, and no caller would read them.
             await connection.close(nowait=True)
             for call in calls:
                 call.failure = explain_break(error, sent=True)

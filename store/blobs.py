@@ -1,7 +1,7 @@
-"""Content too large for a fact: in a folder, or in a bucket, whose library is loaded only where one is configured.
+"""Content too large for a fact: in a folder, or in a bucket, whose library is loaded only if one is configured.
 
-Content is named by its shard and its SHA-256 in hex. A file appears under its name only when it is whole and synced;
-the fact that names it comes later.
+Content is named by its shard and its SHA-256 in hex. A file appears under its name only when it is complete and synced;
+the fact that names it is written later.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DirectoryBlobs:
         self.root = root
 
     async def put(self, shard: Shard, content: bytes) -> str:
-        """Stores the content and returns its SHA-256 in hex; content that is here already costs a look.
+        """Stores the content and returns its SHA-256 in hex; existing content is only touched.
 
         Raises:
             StoreUnavailable: the directory cannot take it.
@@ -42,7 +42,7 @@ class DirectoryBlobs:
         return digest
 
     async def put_pieces(self, shard: Shard, sha256: str, pieces: Iterable[bytes]) -> None:
-        """Stores content whose hash is known, piece by piece; ``pieces`` are taken in another thread.
+        """Stores content with a known hash, piece by piece; ``pieces`` are consumed in another thread.
 
         Raises:
             StoreUnavailable: the directory cannot take it.
@@ -54,10 +54,10 @@ class DirectoryBlobs:
             raise StoreUnavailable(reason, "no") from error
 
     async def replace(self, shard: Shard, name: str, content: bytes) -> None:
-        """Puts other content in the place of what has this name; a reader gets the one or the other, whole.
+        """Replaces the content with this name; readers get the old or the new content, never a mix.
 
         Raises:
-            StoreUnavailable: the directory cannot take it; what was there is there.
+            StoreUnavailable: the directory cannot take it; the old content stays.
         """
         try:
             await asyncio.to_thread(_write_whole, self._path(shard, name), (content,))
@@ -66,10 +66,10 @@ class DirectoryBlobs:
             raise StoreUnavailable(reason, "no") from error
 
     async def get(self, shard: Shard, sha256: str) -> bytes | None:
-        """The content, or None when it is not here.
+        """The content, or None if it does not exist.
 
         Raises:
-            StoreUnavailable: the file is there and cannot be read, or is damaged.
+            StoreUnavailable: the file exists and cannot be read, or is damaged.
         """
         if not is_digest(sha256):
             return None
@@ -86,10 +86,10 @@ class DirectoryBlobs:
         return content
 
     async def read(self, shard: Shard, sha256: str, start: int, size: int) -> bytes | None:
-        """At most ``size`` bytes from ``start`` on, not compared with the hash; None when it is not here.
+        """At most ``size`` bytes from ``start`` on, not compared with the hash; None if it does not exist.
 
         Raises:
-            StoreUnavailable: the file is there and cannot be read.
+            StoreUnavailable: the file exists and cannot be read.
         """
         if not is_digest(sha256):
             return None
@@ -102,7 +102,7 @@ class DirectoryBlobs:
             raise StoreUnavailable(reason, "no") from error
 
     async def measure(self, shard: Shard, sha256: str) -> int | None:
-        """The bytes of content; None when it is not here.
+        """The size of content in bytes; None if it does not exist.
 
         Raises:
             StoreUnavailable: the directory cannot be read.
@@ -119,7 +119,7 @@ class DirectoryBlobs:
         return found.st_size
 
     async def expire(self, shard: Shard, sha256: str, before_ms: int) -> bool:
-        """Removes content that nobody has put since ``before_ms``; whether it is not here any more.
+        """Removes content last put before ``before_ms``; returns whether it is gone.
 
         Raises:
             StoreUnavailable: the directory cannot be changed.
@@ -176,13 +176,13 @@ class DirectoryBlobs:
     def _write(self, shard: Shard, digest: str, pieces: Iterable[bytes]) -> None:
         path = self._path(shard, digest)
         if path.exists():
-            os.utime(path)  # somebody else's copy of the same may expire now
+            os.utime(path)  # otherwise another copy of the same content could expire now
             return
         _write_whole(path, pieces)
 
 
 def _write_whole(path: Path, pieces: Iterable[bytes]) -> None:
-    """Has a file appear at once, and synced, in place of one that is there."""
+    """Writes a file atomically and synced, replacing an existing one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
@@ -218,30 +218,30 @@ _LENGTH: Final = 64
 
 
 def is_digest(name: str) -> bool:
-    """Whether a name can be that of content; no other one is ever looked for."""
+    """Whether a name can be a content hash; other names are never looked up."""
     return len(name) == _LENGTH and _HEX.issuperset(name)
 
 
 WITHOUT_EXTRA: Final = "buckets take a further library: pip install 'passerelle[s3]'"
 _UPLOADS: Final = "uploads"
-"""The part with what agents have uploaded, and no artifact has named yet."""
+"""The part with agents' uploads that no artifact refers to yet."""
 _ARCHIVE: Final = "archive"
-"""The part with sessions that have left the engine."""
+"""The part with archived sessions."""
 _TOMBSTONES: Final = "forgotten"
-"""The part with what says that something was forgotten."""
+"""The part with tombstones of forgotten data."""
 _COPIES: Final = "copies"
-"""The part with files that agents named by address: they may expire, what facts are made of may not."""
+"""The part with files that agents named by URL: they may expire, content of facts may not."""
 
 
 class BlobStore(Copies, Protocol):
-    """Content that a start can try out, and whose names can be listed."""
+    """Content storage that can be probed at start, and whose names can be listed."""
 
     async def replace(self, shard: Shard, name: str, content: bytes) -> None:
-        """Puts other content in the place of what has this name, at once for all readers. Raises StoreUnavailable."""
+        """Replaces the content with this name, atomically for all readers. Raises StoreUnavailable."""
         ...
 
     async def measure(self, shard: Shard, sha256: str) -> int | None:
-        """The bytes of content; None when it is not here. Raises StoreUnavailable."""
+        """The size of content in bytes; None if it does not exist. Raises StoreUnavailable."""
         ...
 
     async def list_digests(self, shard: Shard) -> list[str]:
@@ -258,31 +258,31 @@ class BlobStore(Copies, Protocol):
 
 
 def open_blobs(place: Path | str) -> BlobStore:
-    """The content of facts: a folder, or ``s3://bucket/prefix``.
+    """Opens the content of facts: a folder, or ``s3://bucket/prefix``.
 
     Raises:
-        ConfigInvalid: the bucket is no bucket, or its library is not installed.
+        ConfigInvalid: the bucket URL is invalid, or the bucket library is not installed.
     """
     return DirectoryBlobs(place) if isinstance(place, Path) else _open_bucket(place)
 
 
 def open_copies(place: Path | str) -> BlobStore:
-    """Files of agents, beside the content of facts. Raises as ``open_blobs`` does."""
+    """Opens the copies of agents' files, next to the content of facts. Raises as ``open_blobs`` does."""
     return _open_part(place, _COPIES)
 
 
 def open_uploads(place: Path | str) -> BlobStore:
-    """Uploads of agents, beside the content of facts. Raises as ``open_blobs`` does."""
+    """Opens the uploads of agents, next to the content of facts. Raises as ``open_blobs`` does."""
     return _open_part(place, _UPLOADS)
 
 
 def open_segments(place: Path | str) -> BlobStore:
-    """The archive, beside the content of facts. Raises as ``open_blobs`` does."""
+    """Opens the archive, next to the content of facts. Raises as ``open_blobs`` does."""
     return _open_part(place, _ARCHIVE)
 
 
 def open_tombstones(place: Path | str) -> BlobStore:
-    """What says that something was forgotten, beside the content of facts. Raises as ``open_blobs`` does."""
+    """Opens the tombstones, next to the content of facts. Raises as ``open_blobs`` does."""
     return _open_part(place, _TOMBSTONES)
 
 

@@ -1,7 +1,7 @@
-"""Content too large for a fact, in a bucket that speaks S3: what instances on several machines share.
+"""Content too large for a fact, in an S3 bucket shared by instances on several machines.
 
 Objects are named by shard and SHA-256, so the same content is the same object and a repeated put does no harm. The
-credentials, region and endpoint are those of the environment, by the names that every tool for buckets reads
+credentials, region and endpoint come from the environment, under the usual names
 (``AWS_ACCESS_KEY_ID``, ``AWS_REGION``, ``AWS_ENDPOINT_URL`` …).
 """
 
@@ -54,7 +54,7 @@ class BucketBlobs:
         return digest
 
     async def put_pieces(self, shard: Shard, sha256: str, pieces: Iterable[bytes]) -> None:
-        """Stores content whose hash is known, piece by piece; ``pieces`` may be taken in another thread.
+        """Stores content with a known hash, piece by piece; ``pieces`` may be consumed in another thread.
 
         Raises:
             StoreUnavailable: the bucket cannot take it.
@@ -65,18 +65,18 @@ class BucketBlobs:
             raise _away(error) from error
 
     async def replace(self, shard: Shard, name: str, content: bytes) -> None:
-        """Puts other content in the place of what has this name; a reader gets the one or the other, whole.
+        """Replaces the content with this name; readers get the old or the new content, never a mix.
 
         Raises:
-            StoreUnavailable: the bucket cannot take it; what was there is there.
+            StoreUnavailable: the bucket cannot take it; the old content stays.
         """
         await self.put_pieces(shard, name, (content,))
 
     async def get(self, shard: Shard, sha256: str) -> bytes | None:
-        """The content, or None when it is not here.
+        """The content, or None if it does not exist.
 
         Raises:
-            StoreUnavailable: the bucket does not answer, or what it gives is damaged.
+            StoreUnavailable: the bucket does not answer, or the content is damaged.
         """
         if not is_digest(sha256):
             return None
@@ -93,7 +93,7 @@ class BucketBlobs:
         return content
 
     async def read(self, shard: Shard, sha256: str, start: int, size: int) -> bytes | None:
-        """At most ``size`` bytes from ``start`` on, not compared with the hash; None when it is not here.
+        """At most ``size`` bytes from ``start`` on, not compared with the hash; None if it does not exist.
 
         Raises:
             StoreUnavailable: the bucket does not answer.
@@ -106,7 +106,7 @@ class BucketBlobs:
         except FileNotFoundError:
             return None
         except (BaseError, OSError, ValueError) as error:
-            # A bucket has no range that begins behind the end.
+            # A bucket refuses a range that begins after the end.
             if await self._ends_before(name, start):
                 return b""
             raise _away(error) from error
@@ -118,7 +118,7 @@ class BucketBlobs:
             return False
 
     async def measure(self, shard: Shard, sha256: str) -> int | None:
-        """The bytes of content; None when it is not here.
+        """The size of content in bytes; None if it does not exist.
 
         Raises:
             StoreUnavailable: the bucket does not answer.
@@ -133,7 +133,7 @@ class BucketBlobs:
             raise _away(error) from error
 
     async def expire(self, shard: Shard, sha256: str, before_ms: int) -> bool:
-        """Removes content that nobody has put since ``before_ms``, by the clock of the bucket.
+        """Removes content last put before ``before_ms``, by the clock of the bucket; returns whether it is gone.
 
         Raises:
             StoreUnavailable: the bucket does not answer.
@@ -185,7 +185,7 @@ class BucketBlobs:
 
 
 def _join(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in fewer pieces: each of them is handed over by itself."""
+    """The same bytes in larger pieces: the library passes on each piece separately."""
     joined = bytearray()
     for piece in pieces:
         joined += piece
@@ -200,7 +200,7 @@ def _open(url: str) -> S3Store:
         return S3Store.from_url(
             url,
             client_options={
-                # Only where AWS_ENDPOINT_URL says so: the default endpoints have certificates.
+                # Takes effect only with an http AWS_ENDPOINT_URL: the default endpoints have certificates.
                 "allow_http": True,
                 "connect_timeout": timedelta(seconds=_CONNECT_S),
                 "timeout": timedelta(seconds=_ANSWER_S),
@@ -215,6 +215,6 @@ def _open(url: str) -> S3Store:
 
 
 def _away(error: Exception) -> StoreUnavailable:
-    """The first line alone: the others are the debug form of the library, with headers in it."""
+    """Uses only the first line of an error: the others are the library's debug output, with headers in it."""
     first = str(error).strip().partition("\n")[0]
     return StoreUnavailable(f"bucket: {first[:200]}", "no")

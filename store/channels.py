@@ -1,7 +1,7 @@
-"""Device links of a principal: their records, the facts that are pending about them, and who is present.
+"""Device links of a principal: their records, the pending notifications about them, and presence.
 
-A channel record lives in the shard of its principal. Several facts of one kind within a minute become one (EXT-8). A
-presence holds for a minute unless it is renewed.
+A channel record is in the shard of its principal. Several facts of one kind within a minute become one (EXT-8). A
+presence expires after a minute unless it is renewed.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 _HELLO_HINT: Final = re.compile(rb"^g ([!-~]+) ([0-9]+)$", re.MULTILINE)
-"""Links that connect together are announced in one message, a line each."""
+"""Links that connect together are announced in one message, one line each."""
 _PRESENCE_HINT: Final = b"p"
 _DEVICES_HINT: Final = b"d"
 _FORGOTTEN_HINT: Final = b"f"
 KEEP_MS: Final = 30 * 24 * 3600 * 1000
 REMEMBERED: Final = 64
-"""Links of one principal that are found again without their names, the newest ones."""
+"""The newest links of one principal, which can be listed."""
 
 
 def _read_greetings(reply: RespValue) -> list[Greeted]:
@@ -104,15 +104,15 @@ class RedisChannels:
         await self._hints.listen(shard, keys.link_hints(shard, owner), take)
 
     async def ignore(self, owner: str) -> None:
-        """Ends what ``listen`` began."""
+        """Ends the subscription of ``listen``."""
         shard = shard_of(owner)
         await self._hints.ignore(shard, keys.link_hints(shard, owner))
 
-    async def tell_devices(self, owner: str) -> None:
-        """Notifies all instances that the devices of the owner have changed.
+    async def notify_devices(self, owner: str) -> None:
+        """Notifies all instances that the owner's devices have changed.
 
         Raises:
-            StoreUnavailable: it is not known whether any was notified.
+            StoreUnavailable: it is unknown whether any instance was notified.
         """
         shard = shard_of(owner)
         command = pack("SPUBLISH", keys.link_hints(shard, owner), _DEVICES_HINT)
@@ -121,13 +121,13 @@ class RedisChannels:
     def say_hello(
         self, owner: str, channel: str, record: bytes, driver: Incarnation | None
     ) -> Awaitable[Greeted]:
-        """Writes the record, makes the owner's inbox if there is none, counts the generation up.
+        """Writes the record, creates the owner's inbox if there is none, increments the generation.
 
-        Tried again after a lost reply: a generation that nobody used does no harm.
+        Retried after a lost reply: an unused generation does no harm.
 
         Raises:
             StoreUnavailable: also when ``driver`` holds no lease in the owner's shard.
-            ValueError: the channel does not live in the owner's shard.
+            ValueError: the channel is not in the owner's shard.
         """
         shard = shard_of(owner)
         if shard_of(channel) != shard:
@@ -180,16 +180,16 @@ class RedisChannels:
         )
 
     async def read_generation(self, channel: str) -> int:
-        """The newest generation of a channel; 0 when there is none."""
+        """The newest generation of a channel; 0 if there is none."""
         shard = shard_of(channel)
         command = pack("HGET", keys.channel(shard, channel), "gen")
         return await self._nodes.query(shard, command, as_int)
 
     async def list_live(self, owner: str) -> tuple[bytes, ...]:
-        """The records of a principal's links that are open, of those that were opened last.
+        """The records of a principal's open links, of those opened last.
 
         Raises:
-            StoreUnavailable: nobody knows.
+            StoreUnavailable: the store does not answer.
         """
         shard = shard_of(owner)
         newest = pack("ZRANGE", keys.links(shard, owner), "0", str(REMEMBERED - 1), "REV")
@@ -201,7 +201,7 @@ class RedisChannels:
         return tuple(record for live, record in rows if live == b"1" and record is not None)
 
     async def is_live(self, channel: str) -> bool:
-        """Whether a connection of the channel is open, as far as stored."""
+        """Whether a connection of the channel is open, as stored."""
         shard = shard_of(channel)
         command = pack("HGET", keys.channel(shard, channel), "live")
         return await self._nodes.query(shard, command, as_bytes) == b"1"
@@ -215,11 +215,11 @@ class RedisChannels:
 
 WINDOW_MS: Final = 60_000
 LISTED: Final = 16
-"""Payloads of one kind that are kept if each of them counts; the total counts all of them."""
+"""Payloads of one kind that are kept if each counts; the total counts all of them."""
 
 
 _Row: TypeAlias = tuple[str, str, int, int, str | bool]
-"""Channel, kind, milliseconds until the first of a kind is told, payloads that are listed, generation."""
+"""Channel, kind, ms until the first fact of a kind is delivered, number of listed payloads, generation."""
 _OWE_LINK: Final = Script("owe_link", lambda reply: [None] * len(as_texts(reply)))
 _SETTLE_LINK: Final = Script("settle_link", as_text)
 
@@ -245,10 +245,10 @@ class RedisLinks:
         leaves: str | None = None,
         wait_ms: int = 0,
     ) -> asyncio.Future[None]:
-        """Notes a pending fact; a row of the due set delivers it, after ``wait_ms`` or a minute after the last one.
+        """Notes a pending fact; a due row delivers it, after ``wait_ms`` or a minute after the last one.
 
         ``listed``: each payload counts, not only that of the newest generation. ``leaves``: the instance whose
-        connection has ended. Tried again after a lost reply, so that one fact may be counted twice.
+        connection has ended. Retried after a lost reply, so one fact may be counted twice.
         """
         most = LISTED if listed else 0
         row = (channel, kind, wait_ms, most, str(generation))
@@ -265,13 +265,13 @@ class RedisLinks:
         wanted = ("s", f"o:{kind}", f"n:{kind}", f"t:{kind}")
         command = pack("HMGET", keys.channel(shard, channel), *wanted)
         found = await self._nodes.query(shard, command, as_sparse_list)
-        record, payloads, total, told = found
+        record, payloads, total, delivered = found
         if record is None or payloads is None:
             return None
-        return OwedLink(record, payloads, int(total or 0), int(told or 0))
+        return OwedLink(record, payloads, int(total or 0), int(delivered or 0))
 
     async def settle(self, row: DueRow, kind: str, owed: OwedLink, *, listed: bool) -> None:
-        """Marks what was read as delivered."""
+        """Marks the payloads that were read as delivered."""
         shard = shard_of(row.entity)
         await self._nodes.run(
             _SETTLE_LINK,
@@ -324,7 +324,7 @@ class RedisPresences:
         """Stores the presence of a connection; False if a newer connection of the channel has stored one.
 
         Raises:
-            StoreUnavailable: whether it is noted is not known.
+            StoreUnavailable: the outcome is unknown.
         """
         return await self._write(owner, presence.channel_id, generation, to_bytes(presence))
 

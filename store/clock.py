@@ -1,8 +1,8 @@
-"""The time of the store: this process's monotonic clock, and how far the clock of each primary is from it.
+"""The time of the store: this process's monotonic clock, and the offset of each primary's clock from it.
 
-Deadlines are judged by the store's clock, so they are written by it as well. Each reply that carries a time gives
-bounds: the server read its clock after the call was sent and before its reply was here. What is known changes only when
-it is out of these bounds, so that without skew nothing ever moves.
+Deadlines are judged by the store's clock, so they are written by it as well. Each reply with a time gives bounds: the
+server read its clock after the call was sent and before its reply arrived. The offset changes only when it is outside
+of these bounds, so without skew it never changes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def read_machine_ms() -> int:
 
 
 class ServerTime:
-    """The clock of one primary; before its first reply that of this machine. Times are milliseconds."""
+    """The clock of one primary; before its first reply, that of this machine. Times are milliseconds."""
 
     __slots__ = ("ahead_ms",)
 
@@ -30,10 +30,10 @@ class ServerTime:
         if ahead_ms is None:
             ahead_ms = read_machine_ms() - monotonic() * 1000
         self.ahead_ms = ahead_ms
-        """How far it is ahead of the monotonic clock of this process."""
+        """How far it is ahead of this process's monotonic clock."""
 
     def note(self, server_ms: int, sent_s: float, received_s: float) -> None:
-        """The server read ``server_ms``, a whole number cut off, between two times of the monotonic clock."""
+        """Records that the server read ``server_ms`` (truncated) between two times of the monotonic clock."""
         least_ms, most_ms = server_ms - received_s * 1000, server_ms + 1 - sent_s * 1000
         if self.ahead_ms < least_ms:
             self.ahead_ms = least_ms
@@ -41,23 +41,23 @@ class ServerTime:
             self.ahead_ms = most_ms
 
     def now_ms(self) -> int:
-        """What its clock reads now, to within a round trip."""
+        """The current time of its clock, accurate to a round trip."""
         return int(self.ahead_ms + monotonic() * 1000)
 
     @property
     def skew_ms(self) -> float:
-        """How far it is ahead of the clock of this machine."""
+        """How far it is ahead of this machine's clock."""
         return self.ahead_ms + monotonic() * 1000 - read_machine_ms()
 
 
 class StoreClock:
-    """``core.ports.chance.Clock`` by the store: what becomes a deadline or a timestamp."""
+    """``core.ports.chance.Clock`` by the store, for deadlines and timestamps."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
     def now_ms(self) -> int:
-        """For what belongs to no shard: the clock of the first one's primary."""
+        """The time for values that belong to no shard: the clock of the first shard's primary."""
         return self._nodes.primaries[0].time.now_ms()
 
     def read_ms(self, shard: Shard) -> int:
@@ -66,5 +66,5 @@ class StoreClock:
 
     @property
     def skew_ms(self) -> float:
-        """How far a primary's clock is from that of this machine, where it is furthest; above 0: ahead."""
+        """The largest skew of a primary's clock from this machine's; positive: ahead."""
         return max((node.time.skew_ms for node in self._nodes.all), key=abs, default=0.0)

@@ -1,7 +1,7 @@
-"""Coalesces calls with the same key that come at once into one batch, as a data loader does.
+"""Coalesces concurrent calls with the same key into one batch, like a data loader.
 
-Hundreds of devices that reconnect together ask for the same few things of the same principal and the same stream. One
-script for all of them costs little more than one for a single device.
+Hundreds of devices that reconnect together request the same few things for the same principal and stream. One script
+for all of them costs little more than one for a single device.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ ExecuteBatch: TypeAlias = Callable[[Key, list[Item]], Awaitable[Sequence[Result]
 class Coalescer(Generic[Key, Item, Result]):
     """``execute_batch(key, items)`` returns one result for each item, in order; what it raises fails all calls.
 
-    The first call is executed at the end of the tick in which it came; further ones are executed together once it has
-    its result, or after ``WINDOW_S``. Cancelled callers are skipped. No call joins a batch that has begun, so a read
-    is as fresh as it would be by itself.
+    The first call is executed at the end of its tick; further ones are executed together once it has its result, or
+    after ``WINDOW_S``. Cancelled callers are skipped. No call joins a batch that has begun, so a read is as fresh as a
+    read of its own.
     """
 
     __slots__ = ("_execute_batch", "_tasks", "_waiting", "_windows")
@@ -34,7 +34,7 @@ class Coalescer(Generic[Key, Item, Result]):
     def __init__(self, execute_batch: ExecuteBatch[Key, Item, Result]) -> None:
         self._execute_batch = execute_batch
         self._waiting: dict[Key, list[tuple[Item, asyncio.Future[Result]]]] = {}
-        """Calls of a tick or window that is open; without an entry, the next call opens one."""
+        """Calls of an open tick or window; without an entry, the next call opens one."""
         self._windows: dict[Key, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 

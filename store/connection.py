@@ -27,14 +27,14 @@ CONNECT_S: Final = 1.0
 _CLIENT_NAME: Final = "passerelle"
 
 RespValue: TypeAlias = "bytes | int | list[RespValue] | None"
-"""What the server answers, in RESP 2: no maps, no decoding."""
+"""Replies of the server in RESP 2: no maps, no decoding."""
 Argument: TypeAlias = str | bytes | int
 
 pack_words = cast(
     "Callable[[tuple[Argument, ...]], bytes]",
     hiredis.pack_command,  # pyright: ignore[reportUnknownMemberType] - its stub gives no return type
 )
-"""``pack`` of words that stand in a tuple already."""
+"""``pack`` for a tuple of arguments."""
 
 
 class RespWire(Protocol):
@@ -42,7 +42,7 @@ class RespWire(Protocol):
 
     @property
     def is_connected(self) -> bool:
-        """Whether the socket is thought to be open."""
+        """Whether the socket is believed to be open."""
         ...
 
     async def connect(self) -> None:
@@ -67,13 +67,13 @@ class RespWire(Protocol):
         timeout: float | None = None,  # noqa: ASYNC109 - redis-py's signature
         disconnect_on_error: bool = True,
     ) -> RespValue:
-        """Reads one reply; raises the error that it is."""
+        """Reads one reply; raises it if it is an error."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a primary is, and how to talk to it. Shows no credential."""
+    """The address of a primary, and its connection settings. Its repr shows no credential."""
 
     kwargs: Mapping[str, Any] = field(repr=False)
     """Untyped keyword arguments of redis-py's connection class."""
@@ -88,7 +88,7 @@ class Endpoint:
         )
 
     def at(self, host: str, port: int) -> Endpoint:
-        """The same settings at another node."""
+        """The same settings for another node."""
         return Endpoint({**self.kwargs, "host": host, "port": port}, self.connection_class)
 
 
@@ -107,7 +107,7 @@ def read_url(url: str) -> Endpoint:
 
 
 def make_connection(endpoint: Endpoint) -> RespWire:
-    """A connection that is not open yet. No timeout of its own: each exchange brings one."""
+    """A connection that is not open yet, without a timeout of its own: each exchange sets one."""
     settings: dict[str, Any] = {
         **endpoint.kwargs,
         "retry": Retry(NoBackoff(), 0),
@@ -138,16 +138,16 @@ async def connect(wire: RespWire) -> None:
 
 
 def pack(*arguments: Argument) -> bytes:
-    """One command as it goes over the wire.
+    """Encodes one command for the wire.
 
-    Encoded by its caller and not in a batch, so that an argument which cannot be encoded fails its own
-    caller and never shifts the replies of the others.
+    The caller encodes it, not the batch, so that an argument that cannot be encoded fails only its own caller and never
+    shifts the replies of the others.
     """
     return pack_words(arguments)
 
 
 def unpack(call: bytes) -> tuple[bytes, ...]:
-    """The arguments of a command that ``pack`` has made."""
+    """The arguments of a command made by ``pack``."""
     at = call.index(b"\n") + 1
     arguments: list[bytes] = []
     while at < len(call):
@@ -159,7 +159,7 @@ def unpack(call: bytes) -> tuple[bytes, ...]:
 
 
 async def read_reply(wire: RespWire) -> RespValue | RedisError:
-    """The next reply; an error reply is a value here, so that what follows it can be read."""
+    """The next reply; an error reply is returned as a value, so that the replies after it can be read."""
     try:
         return await wire.read_response(timeout=math.inf, disconnect_on_error=False)
     except (ResponseError, BusyLoadingError) as error:
@@ -167,10 +167,10 @@ async def read_reply(wire: RespWire) -> RespValue | RedisError:
 
 
 async def ask(wire: RespWire, *arguments: Argument) -> RespValue:
-    """One command on a connection that nobody else uses.
+    """Sends one command on a connection with no other user.
 
     Raises:
-        StoreUnavailable, Redirected: what an error reply means.
+        StoreUnavailable, Redirected: the meaning of an error reply.
         RedisError, OSError: the connection broke.
     """
     await wire.send_packed_command([pack(*arguments)], check_health=False)

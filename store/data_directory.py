@@ -1,10 +1,10 @@
-"""The data directory of an embedded engine: its lock, and the stamp of the engine that opened it last.
+"""The data directory of an embedded engine: its lock, and the stamp of the last engine that opened it.
 
 The lock belongs to the open file description, and the engine inherits the descriptor: it is free only when both the
 gateway and its engine are gone. Without that, a gateway restarted milliseconds after a kill could open a file that the
 dying engine still writes.
 
-``store.json`` is the stamp, so that an older engine is refused. An older engine does not always fail by itself: Redis
+``store.json`` is the stamp, by which an older engine is refused. An older engine does not always fail by itself: Redis
 6.2 ignores the directory of a multi-part AOF and starts empty without an error. Forward works (Valkey 9.1 opens a
 directory of Redis 7.0), backward never.
 """
@@ -33,32 +33,32 @@ LOCK_RETRY_S: Final = 3.0
 _RETRY_EVERY_S: Final = 0.05
 _MODE: Final = 0o700
 FOR_OTHERS: Final = 0o077
-"""Rights that nobody but the owner has."""
+"""Permission bits of group and others."""
 _OURS: Final = frozenset(
     {"lock", "store.json", "blobs", "owner-token", "secret-key", "appendonlydir"}
 )
-_OF_NOBODY: Final = frozenset({"lost+found"})
+_SYSTEM_ENTRIES: Final = frozenset({"lost+found"})
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryLock:
-    """A held lock; ``descriptor`` is passed on to the engine."""
+    """A held lock; the engine inherits ``descriptor``."""
 
     path: Path
     descriptor: int
 
     def release(self) -> None:
-        """Gives up this process's share; the last act of a shutdown."""
+        """Releases this process's share; the last step of a shutdown."""
         os.close(self.descriptor)
 
 
 def make_data_directory(path: Path) -> Path:
-    """Creates the directory with mode 0700, also if it had been given wider permissions, and returns it resolved.
+    """Creates the directory with mode 0700, restricting wider permissions, and returns its resolved path.
 
-    A folder that others use is left as it is: to close ``/tmp`` or a home would harm all of them.
+    A folder with foreign files is left as it is: restricting ``/tmp`` or a home directory would harm other users.
 
     Raises:
-        ConfigInvalid: the directory cannot be made or used, or is somebody else's.
+        ConfigInvalid: the directory cannot be created or used, or has foreign files.
     """
     try:
         path.mkdir(mode=_MODE, parents=True, exist_ok=True)
@@ -75,16 +75,16 @@ def make_data_directory(path: Path) -> Path:
 
 
 def _is_foreign(path: Path) -> bool:
-    """Whether a folder has files, and none that a gateway makes."""
-    names = {entry.name for entry in path.iterdir()} - _OF_NOBODY
+    """Whether a folder has files, but none that a gateway creates."""
+    names = {entry.name for entry in path.iterdir()} - _SYSTEM_ENTRIES
     return bool(names) and not names & _OURS
 
 
 async def lock_directory(directory: Path, retry_s: float = LOCK_RETRY_S) -> DirectoryLock:
-    """Takes the exclusive lock, waiting up to ``retry_s`` for a predecessor that is going away.
+    """Takes the exclusive lock, waiting up to ``retry_s`` for a predecessor that is shutting down.
 
     Raises:
-        DirectoryInUse: somebody else holds it; names the directory and the process id in the file.
+        DirectoryInUse: another process holds it; names the directory and the process id in the file.
         EngineFailed: the directory cannot be written.
     """
     path = directory / "lock"
@@ -107,7 +107,7 @@ async def lock_directory(directory: Path, retry_s: float = LOCK_RETRY_S) -> Dire
 
 
 def refuse_directory(directory: Path, error: OSError) -> EngineFailed:
-    """What it means that something cannot be written to a data directory."""
+    """The error for a data directory that cannot be written."""
     message = f"the data directory {directory} cannot be written: {error.strerror or error}"
     hint = (
         "give this user the right to write there, mount it for writing, or name another --data-dir"
@@ -116,7 +116,7 @@ def refuse_directory(directory: Path, error: OSError) -> EngineFailed:
 
 
 async def is_in_use(directory: Path, look_s: float) -> bool:
-    """Whether a gateway or its engine holds the lock of a directory, and goes on to do so for ``look_s`` seconds."""
+    """Whether a gateway or its engine holds the lock of a directory for at least ``look_s`` seconds."""
     try:
         lock = await lock_directory(directory, look_s)
     except DirectoryInUse:
@@ -139,7 +139,7 @@ def _read_owner(path: Path) -> str:
 
 
 def close_to_others(files: Iterable[Path]) -> None:
-    """Takes the rights of others from files that an earlier version has left open.
+    """Removes permissions of group and others from files that an earlier version created with them.
 
     Raises:
         OSError: one of them has another owner.
@@ -153,12 +153,12 @@ def close_to_others(files: Iterable[Path]) -> None:
 _FILE: Final = "store.json"
 _MAGIC: Final = re.compile(rb"(?:REDIS(\d{4})|VALKEY(\d{3}))")
 _FIRST_CLOSED_REDIS: Final = (7, 4, 0)
-"""From here on the file formats of the two engines have parted."""
+"""From this version on the file formats of the two engines differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStamp:
-    """``epoch`` is drawn once per data directory; ``rdb_version`` is 0 when no base file was there to tell."""
+    """``epoch`` is drawn once per data directory; ``rdb_version`` is 0 if there was no base file to read it from."""
 
     engine: str
     version: str
@@ -171,7 +171,7 @@ def read_stamp(directory: Path) -> EngineStamp | None:
     """The stamp, or None for a directory that was never opened.
 
     Raises:
-        EngineFailed: the file is there and cannot be read.
+        EngineFailed: the file exists and cannot be read.
     """
     path = directory / _FILE
     try:
@@ -214,7 +214,7 @@ def write_stamp(directory: Path, stamp: EngineStamp) -> None:
 
 
 def refuse_mismatch(stamp: EngineStamp | None, binary: EngineBinary) -> None:
-    """Lets an engine open a directory only when it can read all that the last one wrote.
+    """Raises unless an engine can read everything that the last one wrote.
 
     Raises:
         EngineFailed: the engine is older than the stamp, of the other family, or the schema is newer than known here.
@@ -237,7 +237,7 @@ def refuse_mismatch(stamp: EngineStamp | None, binary: EngineBinary) -> None:
 def stamp_start(
     directory: Path, stamp: EngineStamp | None, binary: EngineBinary, epoch: str
 ) -> None:
-    """Writes what a successful start with ``binary`` says; ``epoch`` is used for a new directory only."""
+    """Writes the stamp of a successful start with ``binary``; ``epoch`` is used for a new directory only."""
     write_stamp(
         directory,
         EngineStamp(
@@ -251,7 +251,7 @@ def stamp_start(
 
 
 def read_rdb_version(directory: Path) -> int:
-    """The format version in the head of the newest base file, 0 when there is none."""
+    """The format version in the head of the newest base file; 0 if there is none."""
     bases = sorted(
         (directory / "appendonlydir").glob("*.base.rdb"), key=lambda path: path.stat().st_mtime
     )

@@ -1,4 +1,4 @@
-"""The due set of a shard: deadlines and owed acts (I9), and the poll for the heads of many shards."""
+"""The due set of a shard: deadlines and pending actions (I9), and the poll for the heads of many shards."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _HASTEN: Final = Script("hasten_due", as_int)
 class LongClaim:
     """A row that stays claimed; None: it was settled, or another instance has claimed it.
 
-    ``confirmed``: a replica has this claim and everything that was written before it, or there are no replicas.
+    ``confirmed``: a replica has this claim and everything written before it, or there are no replicas.
     """
 
     row: DueRow | None
@@ -50,11 +50,11 @@ class RedisDueRows:
     async def claim(
         self, shard: Shard, limit: int, visibility_ms: int, skip_prefix: str = ""
     ) -> ClaimedRows:
-        """Claims rows of leases that are due, then up to ``limit`` others; none that begins with ``skip_prefix``.
+        """Claims lease rows that are due, then up to ``limit`` others; none that begins with ``skip_prefix``.
 
-        Never tried again here: a claim whose reply was lost comes due again after the visibility time.
-        ``skip_prefix`` is ``LEASE_ROWS`` for one lease after an outage, so that living owners extend first. Rows of
-        leases come due again soon, since runs wait for them: their handlers have to be repeatable.
+        Not retried here: a claim whose reply was lost comes due again after the visibility time.
+        ``skip_prefix`` is ``LEASE_ROWS`` for one lease period after an outage, so that living owners extend first.
+        Lease rows come due again soon, because runs wait for them: their handlers must be repeatable.
         """
         now, following, *flat = await self._nodes.run_once(
             _CLAIM_DUE,
@@ -79,7 +79,7 @@ class RedisDueRows:
     async def extend_claim(self, shard: Shard, row: DueRow, hold_ms: int) -> LongClaim:
         """Keeps a claimed row for ``hold_ms`` from now, for an act that takes longer than the visibility time.
 
-        Never tried again here, like a claim. A failover must not undo the claim of the act that follows.
+        Not retried here, like a claim. A failover must not undo the claim of the act that follows.
         """
         answer, confirmed = await self._nodes.run_replicated(
             _EXTEND_CLAIM,
@@ -90,7 +90,7 @@ class RedisDueRows:
         return LongClaim(None if answer == _UNCLAIMED else replace(row, token=answer), confirmed)
 
     async def hasten(self, shard: Shard, after_ms: Mapping[str, int]) -> int:
-        """Has rows come in so many ms that are there and would come later; how many, by the last try."""
+        """Makes existing rows due in the given ms if they would be due later; returns how many, by the last try."""
         control: dict[str, ControlValue] = {
             "members": [*after_ms],
             "after": [*after_ms.values()],
@@ -105,7 +105,7 @@ class RedisShardPoll:
         self._nodes = nodes
 
     async def read_heads(self, shards: Sequence[Shard]) -> list[ShardHeads | StoreUnavailable]:
-        """Two commands for each shard and no script: this runs every second, whether or not there is anything."""
+        """Two commands for each shard and no script: this runs every second, whether anything is due or not."""
         due, feed = await asyncio.gather(
             self._nodes.lease_each([(shard, _pack_due(shard)) for shard in shards]),
             self._nodes.lease_each([(shard, _pack_feed(shard)) for shard in shards]),

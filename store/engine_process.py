@@ -44,7 +44,7 @@ _LOG_TAIL_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """How the embedded engine runs. ``maxmemory_bytes`` 0 sets no limit; ``guard`` None chooses by platform."""
+    """Settings of the embedded engine. ``maxmemory_bytes`` 0 sets no limit; ``guard`` None chooses by platform."""
 
     data_dir: Path
     engine_path: Path | None = None
@@ -102,7 +102,7 @@ def build_command(binary: EngineBinary, settings: EngineSettings, socket_path: P
         "logfile": str(settings.data_dir / LOG_NAME),
         "auto-aof-rewrite-min-size": "64mb",
         "stream-node-max-bytes": "1200",
-        # A record is one value of a few kilobytes beside two short ones: packed together it takes 250 bytes less.
+        # A record is one value of a few kilobytes with two short ones: in a listpack it takes 250 bytes less.
         "hash-max-listpack-value": "4096",
     }
     command = [str(binary.path)]
@@ -127,7 +127,7 @@ def spawn(
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             pass_fds=(lock_descriptor,),
-            # A copy of the folder that loses its mode must not open what the engine has written.
+            # If a copy of the folder loses its mode, the files of the engine must still not be readable for others.
             umask=FOR_OTHERS,
             start_new_session=True,
             # Python ignores SIGXFSZ, and so must the engine: a file-size limit is then a write that
@@ -152,11 +152,11 @@ def spawn(
 
 
 def _find_hint(log_tail: str) -> str:
-    """A hint for an engine that does not come up, by the tail of its log."""
+    """A hint for an engine that does not start, by the tail of its log."""
     if _DAMAGED.search(log_tail):
         return (
             "its append-only file is damaged: restore a backup, or keep a copy of the data directory and "
-            "let the engine's tool cut the file behind the last whole command (valkey-check-aof --fix)"
+            "let the engine's tool cut the file after the last whole command (valkey-check-aof --fix)"
         )
     return f"its log says why, {LOG_NAME} in the data directory"
 
@@ -229,14 +229,14 @@ _WATCHER_EXIT_S: Final = 2.0
 
 
 class GuardMode(StrEnum):
-    """How the engine learns of the gateway's death."""
+    """How the engine is stopped when the gateway dies."""
 
     SIGNAL = "signal"
     PIPE = "pipe"
 
 
 def choose_guard() -> GuardMode:
-    """The signal where the kernel has it and it would follow the right thread, else the pipe."""
+    """The signal if the kernel supports it and it would follow the right thread, else the pipe."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     return (
         GuardMode.SIGNAL if sys.platform.startswith("linux") and in_main_thread else GuardMode.PIPE
@@ -244,7 +244,7 @@ def choose_guard() -> GuardMode:
 
 
 def die_with_parent() -> Callable[[], None]:
-    """What the child runs between fork and exec. Loads the C library now: after a fork only calls are safe."""
+    """The function for the child between fork and exec. Loads the C library now: after a fork only calls are safe."""
     parent = os.getpid()
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     sigterm = int(signal.SIGTERM)
@@ -264,7 +264,7 @@ class PipeWatcher:
     write_end: int
 
     def close(self) -> None:
-        """Ends the watcher before its engine's process id can name something else."""
+        """Ends the watcher before its engine's process id can be reused."""
         self.process.kill()
         self.process.wait(_WATCHER_EXIT_S)
         os.close(self.write_end)

@@ -1,7 +1,7 @@
-"""What a failed store call means, and which failures are tried again.
+"""The meaning of a failed store call, and which failures are retried.
 
 An error that the server *answered* with a known code means that nothing was written. When the connection breaks, or no
-reply comes in time, after the call was sent, the outcome is unknown.
+reply arrives in time, after the call was sent, the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ REASONS: Final[dict[str, str]] = {
     "WRONGPASS": "wrong password",
     "NOPERM": "not permitted",
 }
-"""Answers after which nothing was written."""
+"""Error codes after which nothing was written."""
 
 REDIRECTIONS: Final = frozenset({"MOVED", "ASK", "TRYAGAIN"})
-"""Answers after which the same call goes out again, once the table of nodes is fresh."""
+"""Error codes after which the same call is sent again, once the table of nodes is current."""
 
 NO_PRIMARY: Final = "no primary"
 NOT_SENT: Final = "connection failed"
@@ -44,17 +44,17 @@ TIMED_OUT: Final = "no answer in time"
 
 
 class Redirected(Exception):
-    """The shard is served by another node, or is just moving there; nothing was written."""
+    """Another node serves the shard, or the shard is just moving; nothing was written."""
 
 
 def read_code(error: RedisError) -> str:
-    """The code that an error reply begins with."""
+    """The code of an error reply."""
     status: object = getattr(error, "status_code", None)
     return status if isinstance(status, str) else str(error).partition(" ")[0]
 
 
 def explain_reply(error: RedisError) -> StoreUnavailable | Redirected:
-    """What an error reply means. One that is not in the table came out of a script that may have written."""
+    """The meaning of an error reply. An unknown code comes from a script that may have written."""
     code = read_code(error)
     if code in REDIRECTIONS:
         return Redirected(code)
@@ -64,9 +64,9 @@ def explain_reply(error: RedisError) -> StoreUnavailable | Redirected:
 
 
 def explain_break(error: BaseException, *, sent: bool) -> StoreUnavailable:
-    """What a broken exchange means for a call without a reply."""
+    """The meaning of a broken exchange for a call without a reply."""
     if isinstance(error.__cause__ or error, AuthenticationError):
-        # redis-py wraps what the server answers while a connection is made.
+        # redis-py wraps the server's error while a connection is opened.
         return StoreUnavailable(f"{REASONS['WRONGPASS']} or user", "no")
     if not sent:
         return StoreUnavailable(f"{NOT_SENT}: {str(error) or type(error).__name__}", "no")
@@ -89,11 +89,11 @@ _PASSING: Final = (
     REASONS["CLUSTERDOWN"],
     REASONS["MASTERDOWN"],
 )
-"""Reasons that may be gone in a moment; a full disk or memory is not."""
+"""Transient reasons; a full disk or memory is not one."""
 
 
 async def retry(call: Callable[[], Awaitable[Result]], within_s: float = WITHIN_S) -> Result:
-    """Repeats a call that is safe to repeat, at least once after a broken exchange.
+    """Repeats an idempotent call, at least once after a broken exchange.
 
     Raises:
         StoreUnavailable: the last failure; ``wrote`` is ``unknown`` when any try may have run.

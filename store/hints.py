@@ -1,9 +1,9 @@
 """Hints: one subscription connection per primary, for every channel that this process listens to.
 
 After any error the connection is opened again with one SSUBSCRIBE per channel (a client library that puts several
-channels in one command loses them all on a cluster), and ``on_loss`` callbacks learn that hints may be lost.
+channels in one command loses them all on a cluster), and ``on_loss`` callbacks are notified that hints may be lost.
 
-A callback that raises affects no other one: the fault is logged, and the hints of the others go on.
+A callback that raises does not affect the others: the fault is logged, and their hints continue.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class RedisHints:
         self._awaited: dict[Node, set[bytes]] = {}
         self._ends: set[asyncio.Future[None]] = set()
         self._leaving: dict[Node, Counter[bytes]] = {}
-        """Ends of subscriptions that were asked for on the present connection and not confirmed yet."""
+        """Unsubscribes sent on the current connection and not confirmed yet."""
         self.faults = 0
-        """Faults of callbacks and of readers since the start."""
-        nodes.on_move(self._leave_former)
+        """Faults of callbacks and readers since the start."""
+        nodes.on_move(self._disconnect_former)
 
     async def listen(self, shard: Shard, channel: str, on_hint: Callable[[bytes], None]) -> None:
         """Returns once the subscription to a channel of a shard is confirmed.
@@ -74,21 +74,21 @@ class RedisHints:
         """Ends the hints of a channel."""
         channel = name.encode()
         if self._subscriptions.pop(channel, None) is not None:
-            await self._leave(shard, channel)
+            await self._unsubscribe(shard, channel)
 
-    async def _leave(self, shard: Shard, channel: bytes) -> None:
-        """Tells the server, which would put what is stored into the hints of a channel that anybody follows."""
+    async def _unsubscribe(self, shard: Shard, channel: bytes) -> None:
+        """Unsubscribes at the server, which otherwise keeps putting events into the hints of a followed channel."""
         node = self._nodes.node(shard)
-        self._arrived(node, channel)
+        self._on_confirmed(node, channel)
         wire = self._wires.get(node)
         if wire is not None and wire.is_connected:
             self._leaving[node][channel] += 1
-            # The reader of a connection that broke connects again, without this channel.
+            # The reader of a broken connection connects again, without this channel.
             with suppress(RedisError, OSError):
                 await wire.send_packed_command([pack("SUNSUBSCRIBE", channel)], check_health=False)
 
     def on_loss(self, callback: Callable[[], None]) -> None:
-        """Calls back whenever hints may have been lost: the connection was opened again."""
+        """Registers a callback for possibly lost hints: the connection was opened again."""
         self._on_loss.append(callback)
 
     async def close(self) -> None:
@@ -116,7 +116,7 @@ class RedisHints:
         except BaseException as error:
             if self._subscriptions.get(channel) is mine:
                 del self._subscriptions[channel]
-                await self._leave(shard, channel)
+                await self._unsubscribe(shard, channel)
             if isinstance(error, TimeoutError):
                 reason = "a subscription was not confirmed"
                 raise StoreUnavailable(reason, "no") from error
@@ -131,16 +131,16 @@ class RedisHints:
             try:
                 await wire.send_packed_command([pack("SSUBSCRIBE", channel)], check_health=False)
             except (RedisError, OSError):
-                # The reader connects again and asks for every channel.
+                # The reader connects again and subscribes to every channel.
                 return
 
     def _start_reader(self, node: Node) -> None:
         reader = asyncio.create_task(self._follow(node), name="hints")
         self._readers[node] = reader
-        reader.add_done_callback(lambda ended: self._look_after(node, ended))
+        reader.add_done_callback(lambda ended: self._on_reader_end(node, ended))
 
-    def _look_after(self, node: Node, ended: asyncio.Task[None]) -> None:
-        """A reader that a fault has ended is started again: without it no hint would arrive any more."""
+    def _on_reader_end(self, node: Node, ended: asyncio.Task[None]) -> None:
+        """Restarts a reader that a fault has ended: without it no hint would arrive any more."""
         if ended.cancelled() or ended.exception() is None:
             return
         self.faults += 1
@@ -153,7 +153,7 @@ class RedisHints:
         asyncio.get_running_loop().call_later(_PAUSE_LAST_S, start_again)
 
     async def _follow(self, node: Node) -> None:
-        """Keeps one connection up for as long as this node serves a shard."""
+        """Keeps one connection open for as long as this node serves a shard."""
         failures = 0
         while node in self._nodes.all:
             wire = make_connection(node.endpoint)
@@ -171,11 +171,11 @@ class RedisHints:
             finally:
                 self._wires.pop(node, None)
                 await wire.disconnect(nowait=True)
-            await self._look_for_moves()
-            await self._move_elsewhere(node)
+            await self._refresh_nodes()
+            await self._move_subscriptions(node)
         self._readers.pop(node, None)
-        # The table may have changed while the channels were asked for elsewhere.
-        await self._move_elsewhere(node)
+        # The table may have changed while the channels were being moved.
+        await self._move_subscriptions(node)
 
     async def _subscribe_all(self, node: Node, wire: RespWire) -> None:
         mine = {
@@ -192,7 +192,7 @@ class RedisHints:
             await wire.send_packed_command([pack("SSUBSCRIBE", channel)], check_health=False)
 
     async def _read(self, node: Node, wire: RespWire) -> None:
-        """Hands on messages until the connection ends; an idle one is asked whether it lives."""
+        """Passes on messages until the connection ends; an idle connection is pinged."""
         asked = False
         while True:
             try:
@@ -209,15 +209,15 @@ class RedisHints:
                 return
 
     def _take(self, node: Node, message: list[bytes]) -> bool:
-        """False when the server ended a subscription that we still want."""
+        """False if the server ended a subscription that is still wanted."""
         subscription = self._subscriptions.get(message[1])
         match message[0]:
             case b"smessage" if subscription is not None:
-                self._tell(subscription.on_hint, message[2])
+                self._call_back(subscription.on_hint, message[2])
             case b"ssubscribe":
                 if subscription is not None and not subscription.confirmed.done():
                     subscription.confirmed.set_result(None)
-                self._arrived(node, message[1])
+                self._on_confirmed(node, message[1])
             case b"sunsubscribe" if self._leaving[node][message[1]]:
                 self._leaving[node][message[1]] -= 1
             case b"sunsubscribe":
@@ -226,38 +226,40 @@ class RedisHints:
                 pass
         return True
 
-    def _arrived(self, node: Node, channel: bytes) -> None:
-        """Announces a loss with the last confirmation: an audit before it could miss what came in between."""
+    def _on_confirmed(self, node: Node, channel: bytes) -> None:
+        """Announces a loss after the last confirmation: an audit before it could miss hints in between."""
         awaited = self._awaited.get(node, set())
         if channel in awaited:
             awaited.discard(channel)
             if not awaited:
                 for callback in self._on_loss:
-                    self._tell(callback)
+                    self._call_back(callback)
 
-    def _tell(self, callback: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
-        """Calls back; what the callback raises is logged and counted."""
+    def _call_back(
+        self, callback: Callable[P, None], *arguments: P.args, **named: P.kwargs
+    ) -> None:
+        """Calls a callback; what it raises is logged and counted."""
         try:
             callback(*arguments, **named)
-        except Exception:  # noqa: BLE001  whatever it is, the hints of all others go on
+        except Exception:  # noqa: BLE001  whatever it is, the hints of all others continue
             self.faults += 1
             _LOG.exception("hints.callback_failed")
 
-    def _leave_former(self) -> None:
-        """Disconnects former primaries: one that lives on as a replica, or cut off, would be silent without error."""
+    def _disconnect_former(self) -> None:
+        """Disconnects former primaries: one that continues as a replica, or cut off, would be silent without error."""
         for node, wire in self._wires.items():
             if node not in self._nodes.all:
                 end = asyncio.ensure_future(wire.disconnect(nowait=True))
                 self._ends.add(end)
                 end.add_done_callback(self._ends.discard)
 
-    async def _look_for_moves(self) -> None:
+    async def _refresh_nodes(self) -> None:
         if self._nodes.moves:
             with suppress(StoreUnavailable):
                 await self._nodes.refresh_now()
 
-    async def _move_elsewhere(self, node: Node) -> None:
-        """Channels of shards that another node serves by now are asked for there."""
+    async def _move_subscriptions(self, node: Node) -> None:
+        """Subscribes at their new node to channels of shards that this node no longer serves."""
         for channel, subscription in list(self._subscriptions.items()):
             home = self._nodes.node(subscription.shard)
             if home is not node:

@@ -1,7 +1,7 @@
-"""Retention of inboxes by time: events that are too old leave, and acks of devices that are long away.
+"""Retention of inboxes by time: drops events that are too old, and acks of devices that are gone for long.
 
-An inbox is a projection of sessions, and pending questions stand beside its stream: a device that was away for longer
-gets a gap and a snapshot. The limit in bytes is kept where events are copied in (``advance_projection``).
+An inbox is a projection of sessions, and its pending approvals are stored outside of its stream: a device that was away
+for longer gets a gap and a snapshot. The limit in bytes is applied where events are copied in (``advance_projection``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _TRIM_INBOX: Final = Script("trim_inbox", as_int)
 _MOST: Final = 128
-"""Entries of one call: it holds up its server for less than a millisecond."""
+"""Entries of one call: it blocks its server for less than a millisecond."""
 
 
 class RedisInboxes:
@@ -37,11 +37,11 @@ class RedisInboxes:
         self._nodes = nodes
 
     async def list_owners(self, shards: Collection[Shard]) -> list[str]:
-        """Everybody whose inbox stands in one of these shards. One that is made meanwhile may be missing."""
+        """All owners with an inbox in one of these shards. An inbox created meanwhile may be missing."""
         return await self._list(shards, keys.EVERY_INBOX)
 
     async def list_followers(self, shards: Collection[Shard]) -> list[str]:
-        """Everybody whose changes of lists are noted in one of these shards."""
+        """All owners whose list changes are noted in one of these shards."""
         return await self._list(shards, keys.EVERY_NOTED_LIST)
 
     async def _list(self, shards: Collection[Shard], pattern: str) -> list[str]:
@@ -54,14 +54,14 @@ class RedisInboxes:
         return sorted(found)
 
     async def trim(self, owner: str, before_ms: int, now_ms: int) -> int:
-        """Takes entries of an inbox from before a time out of it; returns how many.
+        """Drops inbox entries from before a time; returns how many.
 
-        Acks of devices that were not seen for a week before ``now_ms`` are forgotten.
+        Acks of devices not seen in the week before ``now_ms`` are deleted.
         """
         return await self._trim(StreamRef(StreamKind.INBOX, owner), before_ms, now_ms)
 
     async def trim_notes(self, owner: str, before_ms: int, now_ms: int) -> int:
-        """The same of notes of lists; where nobody has followed them since, they end, and a cursor in them is a gap."""
+        """The same for notes of lists; notes not followed since then end, and a cursor in them becomes a gap."""
         noted = StreamRef(StreamKind.TASKS, owner)
         command = pack("HMGET", keys.head(noted), "followed", "epoch")
         [reply] = await self._nodes.query_all(noted.shard, command)

@@ -1,4 +1,4 @@
-"""Reads INFO: the start-up check uses it and not CONFIG, which managed servers often forbid."""
+"""Reads INFO for the start-up check, instead of CONFIG, which managed servers often forbid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 StoreDurability: TypeAlias = Literal["aof", "replicas", "service"]
-"""What keeps acknowledged writes: the append-only file, the memory of replicas, or the operator."""
+"""What makes acknowledged writes durable: the append-only file, the memory of replicas, or the operator."""
 
 _NO_EVICTION: Final = "noeviction"
 _EXPIRING: Final = "volatile-"
@@ -26,12 +26,12 @@ _EVICTED_EARLY: Final = "leases, and the rows that keep a message from being sen
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What a primary says of itself. ``replication_id`` changes on a failover: a hint, no proof of a loss."""
+    """Facts reported by a primary. ``replication_id`` changes on a failover: a hint, no proof of a loss."""
 
     engine: EngineName
     version: ServerVersion
     loading: bool
-    """It reads its data from disk. Until that is done it reports no append-only file, whatever its settings."""
+    """It loads its data from disk. Until that is done it reports no append-only file, whatever its settings."""
     durable: bool
     policy: str
     role: str
@@ -57,7 +57,7 @@ def is_cluster(info: Mapping[str, str]) -> bool:
 
 
 def read_facts(info: Mapping[str, str]) -> ServerFacts:
-    """What is checked at start. Valkey reports ``redis_version`` 7.2.4 beside its own version."""
+    """The facts checked at start. Valkey reports ``redis_version`` 7.2.4 next to its own version."""
     valkey = info.get("valkey_version")
     return ServerFacts(
         engine="valkey" if valkey else "redis",
@@ -78,7 +78,7 @@ def refuse_unfit(facts: ServerFacts, name: str, durability: StoreDurability) -> 
 
     Raises:
         ConfigInvalid: names the server and what to change.
-        StoreUnavailable: it is not known yet, while it loads its data; or no replica is there yet that it needs.
+        StoreUnavailable: not known yet, because it loads its data; or a required replica is not connected yet.
     """
     if facts.loading:
         raise StoreUnavailable(REASONS["LOADING"], "no")
@@ -99,10 +99,10 @@ def refuse_unfit(facts: ServerFacts, name: str, durability: StoreDurability) -> 
             raise ConfigInvalid(
                 "redis_url",
                 f"{name} has no append-only file; set appendonly yes, "
-                "or say with store.durability what keeps its data",
+                "or set store.durability to what keeps its data",
             )
         case "replicas" if not facts.replicas:
-            raise StoreUnavailable(f"{name} has no replica; store.durability wants one", "no")
+            raise StoreUnavailable(f"{name} has no replica; store.durability requires one", "no")
         case "aof" | "replicas" | "service":
             pass
         case _:

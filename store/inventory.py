@@ -1,7 +1,7 @@
-"""What a store has in it: keys and bytes by what they are for, and how old the sessions are.
+"""Measures a store: keys and bytes by purpose, and the age of the sessions.
 
-A whole store is walked by SCAN, beside whatever works on it. So the numbers are those of a while: a key that came or
-went meanwhile may be missing, and one may count twice while the table of keys grows.
+The whole store is walked by SCAN while other processes use it. So the numbers describe a period of time: a key added or
+removed meanwhile may be missing, and one may count twice while the hash table grows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _SCAN_COUNT: Final = 500
 _SESSIONS_AT_ONCE: Final = 100
 _LEAST_MS: Final = 3_600_000
-"""Of a younger store the growth is that of an hour."""
+"""The growth of a younger store is calculated over an hour."""
 DAY_MS: Final = 86_400_000
 OTHER: Final = "other"
 """Keys in the same database that are not ours."""
@@ -38,20 +38,20 @@ _OF_SESSION: Final = frozenset({"e", "s", "ts", "open", "ack", "tg"})
 
 @dataclass(slots=True)
 class KeyUsage:
-    """How many keys there are of a kind, and what they take in memory."""
+    """Number and memory of the keys of one kind."""
 
     keys: int = 0
     bytes: int = 0
 
     def add(self, size: int) -> None:
-        """Counts one more."""
+        """Counts one more key."""
         self.keys += 1
         self.bytes += size
 
 
 @dataclass(frozen=True, slots=True)
 class SessionAge:
-    """A session with tasks: ``ended_ms`` is the last change of a status in it, None while something is open.
+    """A session with tasks: ``ended_ms`` is its last status change, None while something is open.
 
     ``bytes`` are those of its history, its records and its tasks, without its threads and approvals.
     """
@@ -63,7 +63,7 @@ class SessionAge:
 
 @dataclass(slots=True)
 class Inventory:
-    """What a walk has found. ``now_ms`` is a time of the store."""
+    """The result of a walk. ``now_ms`` is a time of the store."""
 
     now_ms: int = 0
     primaries: list[tuple[str, ServerFacts]] = field(
@@ -72,7 +72,7 @@ class Inventory:
     kinds: dict[str, KeyUsage] = field(default_factory=lambda: defaultdict(KeyUsage))
     sessions: list[SessionAge] = field(default_factory=list[SessionAge])
     tasks_ms: list[int] = field(default_factory=list[int])
-    """When each task was made."""
+    """When each task was created."""
 
     @property
     def total(self) -> KeyUsage:
@@ -82,11 +82,11 @@ class Inventory:
 
     @property
     def used_bytes(self) -> int:
-        """What the engines use in all, with what they need beside the keys."""
+        """Total memory of the engines, including their overhead."""
         return sum(facts.used_bytes for _, facts in self.primaries)
 
     def find_growth(self, days: int) -> int:
-        """Bytes a day: the tasks of the last ``days`` days, or since the first, each with its share of what is kept."""
+        """Bytes per day: the tasks of the last ``days`` days, or since the first, each with its share of all keys."""
         if not self.tasks_ms:
             return 0
         since_ms = max(self.now_ms - days * DAY_MS, min(self.tasks_ms))
@@ -95,7 +95,7 @@ class Inventory:
         return round(mean * fresh * DAY_MS / max(self.now_ms - since_ms, _LEAST_MS))
 
     def find_ended(self, for_ms: int) -> KeyUsage:
-        """Sessions in which nothing has happened for so long, and about what they take.
+        """Sessions without activity for ``for_ms``, and their approximate memory.
 
         Threads and approvals are counted by the share of the sessions.
         """
@@ -118,10 +118,10 @@ class RedisInventory:
         self._nodes = nodes
 
     async def measure(self) -> Inventory:
-        """Everything that is stored, measured once. What the primaries say of themselves is left to the caller.
+        """Measures everything that is stored, once. The caller adds the facts of the primaries.
 
         Raises:
-            StoreUnavailable: a node does not answer, or does not let its keys be measured.
+            StoreUnavailable: a node does not answer, or does not allow MEMORY USAGE.
         """
         found, own, of_task = Inventory(), defaultdict[str, int](int), dict[str, int]()
         for node in self._nodes.all:
@@ -158,14 +158,14 @@ class RedisInventory:
                         case StoreUnavailable():
                             raise size
                         case _:
-                            continue  # it has gone, or its slot moves to another node
+                            continue  # it is gone, or its slot moves to another node
             if cursor == b"0":
                 return
 
     async def _find_ages(
         self, shard: Shard, sessions: Sequence[str], own: dict[str, int], of_task: dict[str, int]
     ) -> list[SessionAge]:
-        """Sessions that have tasks; others are homes of their owners, and end with these."""
+        """Sessions that have tasks; others are home sessions, which end with their owners."""
         asked = [
             command
             for session in sessions
@@ -176,8 +176,10 @@ class RedisInventory:
         ]
         replies = await self._nodes.query_all(shard, *asked)
         ages = list[SessionAge]()
-        for session, told, still_open in zip(sessions, replies[::2], replies[1::2], strict=True):
-            if listed := as_scores(told):
+        for session, listed_reply, still_open in zip(
+            sessions, replies[::2], replies[1::2], strict=True
+        ):
+            if listed := as_scores(listed_reply):
                 tasks = {parsed[0] for facade, _ in listed if (parsed := parse_facade(facade))}
                 size = own[session] + sum(of_task.get(task, 0) for task in tasks)
                 ended_ms = None if as_int(still_open) else max(at_ms for _, at_ms in listed)

@@ -1,4 +1,4 @@
-"""Names of keys by a pattern, for duties that look through a whole primary: SCAN, behind all callers."""
+"""Lists key names by pattern with SCAN, for duties that walk a whole primary, at lower priority than callers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Node
 
 _COUNT: Final = 1000
-"""Keys of one call."""
+"""Keys per call."""
 
 
 async def scan_keys(node: Node, pattern: str) -> AsyncIterator[list[bytes]]:
-    """The keys of a primary that match, in parts; a key may come twice, and one that is made meanwhile not at all.
+    """The keys of a primary that match, in parts; a key may occur twice, and one created meanwhile may be missing.
 
     Raises:
         StoreUnavailable: the node does not answer.

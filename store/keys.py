@@ -1,7 +1,7 @@
-"""Every key and hint channel in the store: a function each, all placed by a shard's hash tag.
+"""Every key and hint channel in the store: one function each, all placed by a shard's hash tag.
 
-A key starts with ``{xx}``, the tag of the shard that it lives in, so that everything one script touches
-shares a slot. Where a key belongs to an id of ours, the caller passes the shard read from that id.
+A key starts with ``{xx}``, the tag of its shard, so that everything one script touches shares a slot. If a key belongs
+to one of our ids, the caller passes the shard read from that id.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.projections import IndexPart
 
 SCHEMA: Final = 3
-"""Number of everything that is stored: it changes with each form, and an instance refuses a store with a newer one."""
+"""Version of all stored data: it changes with each form, and an instance refuses a store with a newer one."""
 
 _ENTITY_PREFIXES: Final[dict[EntityKind, str]] = {
     EntityKind.SESSION: "s",
@@ -33,10 +33,10 @@ _ENTITY_PREFIXES: Final[dict[EntityKind, str]] = {
     EntityKind.RULES: "ru",
 }
 _HEADS: Final = {StreamKind.INBOX: "inh", **dict.fromkeys(LISTS, "rwh")}
-"""How the heads of streams begin that are no sessions'."""
+"""Prefixes of the heads of streams other than sessions."""
 _ENTRIES: Final = {StreamKind.INBOX: "in", **dict.fromkeys(LISTS, "rw")}
 OF_OWNERS: Final = frozenset(_HEADS)
-"""Streams that are kept by the relay for an owner, and never archived."""
+"""Streams that the relay keeps for an owner, and that are never archived."""
 _TAGS: Final = tuple(f"{{{shard.tag}}}" for shard in ALL_SHARDS)
 _KINDS: Final = {prefix: kind for kind, prefix in _ENTITY_PREFIXES.items()}
 _ENTITY: Final = re.compile(rf"\{{([0-3][0-9a-f])\}}:({'|'.join(_KINDS)}):(.+)")
@@ -47,17 +47,17 @@ _INBOX: Final = re.compile(r"\{[0-3][0-9a-f]\}:ino:(.+)")
 
 
 def entity(ref: EntityRef) -> str:
-    """HASH v, s, op and fields of its own. A session's is the head of its stream as well."""
+    """HASH v, s, op and fields of its own. A session's is also the head of its stream."""
     return _key(ref.shard, _ENTITY_PREFIXES[ref.kind], ref.id)
 
 
 def entity_in(shard: Shard, ref: EntityRef) -> str:
-    """``entity`` of one whose shard is known."""
+    """``entity`` with a known shard."""
     return f"{_TAGS[shard.number]}:{_ENTITY_PREFIXES[ref.kind]}:{ref.id}"
 
 
 def session_head(shard: Shard, session: str) -> str:
-    """``head`` of a session whose shard is known."""
+    """``head`` of a session with a known shard."""
     return f"{_TAGS[shard.number]}:s:{session}"
 
 
@@ -68,15 +68,15 @@ def session_keys(shard: Shard, session: str) -> list[str]:
 
 
 EVERY_SESSION: Final = "{[0-3][0-9a-f]}:s:*"
-"""The pattern of SCAN that matches the head of each session."""
+"""SCAN pattern for the head of each session."""
 EVERY_RESULT: Final = "{[0-3][0-9a-f]}:idem:*"
-"""The same for results of commands by their idempotency keys."""
+"""SCAN pattern for results of commands by their idempotency keys."""
 EVERY_CALLBACK: Final = "{[0-3][0-9a-f]}:cb:*"
-"""The same for callbacks of runs."""
+"""SCAN pattern for callbacks of runs."""
 EVERY_INBOX: Final = "{[0-3][0-9a-f]}:inh:*"
-"""The same for inboxes."""
+"""SCAN pattern for inboxes."""
 EVERY_NOTED_LIST: Final = "{[0-3][0-9a-f]}:rwh:*"
-"""The same for notes of an owner's lists."""
+"""SCAN pattern for notes of an owner's lists."""
 
 
 def read_entity(key: str) -> EntityRef | None:
@@ -88,9 +88,9 @@ def read_entity(key: str) -> EntityRef | None:
 
 
 def head(stream: StreamRef) -> str:
-    """HASH epoch, seq, chain, first, bytes, archive; of an inbox also ordered: up to where ``inbox_order`` is whole.
+    """HASH epoch, seq, chain, first, bytes, archive; of an inbox also ordered: ``inbox_order`` is complete up to it.
 
-    Of notes of lists also followed: when somebody last asked for them, in ms.
+    Of notes of lists also followed: when they were last requested, in ms.
     """
     prefix = _HEADS.get(stream.kind, "s")
     return _key(stream.shard, prefix, stream.id)
@@ -112,7 +112,7 @@ def stream_hints(stream: StreamRef) -> str:
 
 
 def stream_deltas(stream: StreamRef) -> str:
-    """Channel of the text that is on its way in a session; nobody has to hear it."""
+    """Channel of text deltas of a session; losing them is allowed."""
     return _key(stream.shard, "vol", stream.id)
 
 
@@ -133,7 +133,7 @@ def session_open(shard: Shard, session: str) -> str:
 
 
 def read_open_session(key: str) -> str | None:
-    """The session whose open things a key has; None for every other key."""
+    """The session of a key of open entities; None for every other key."""
     match = _OPEN.fullmatch(key)
     return None if match is None else match[1]
 
@@ -149,41 +149,41 @@ def inbox_open(shard: Shard, principal: str) -> str:
 
 
 def inbox_order(shard: Shard, principal: str) -> str:
-    """ZSET open action -> when it was asked, in ms."""
+    """ZSET open action -> when it was opened, in ms."""
     return _key(shard, "inz", principal)
 
 
 def inbox_closed(shard: Shard, principal: str, state: ClosingState) -> str:
-    """ZSET action that ended so -> when, in ms."""
+    """ZSET action that ended in this state -> when, in ms."""
     return _key(shard, "inc", principal, state)
 
 
 def owner_index(shard: Shard, principal: str, agent: str, part: IndexPart) -> str:
-    """ZSET facade id -> last status time in ms, of the tasks of one owner at one agent that stand there."""
+    """ZSET facade id -> last status time in ms, of the tasks of one owner at one agent in this part."""
     return _key(shard, "idx", principal, agent, part)
 
 
 def every_part_of(shard: Shard, principal: str, agent: str) -> list[str]:
-    """The lists that one owner has of its tasks at one agent, by where these stand."""
+    """The lists of one owner's tasks at one agent, one for each part."""
     return [owner_index(shard, principal, agent, part) for part in PARTS]
 
 
 def listed_tasks(shard: Shard) -> str:
-    """ZSET ``<owner> <agent>`` of each list of tasks -> time of the last row that was brought; ``~``: all are there."""
+    """ZSET ``<owner> <agent>`` of each task list -> time of the last row carried to it; ``~``: the set is complete."""
     return _key(shard, "ol")
 
 
 EVERY_LIST: Final = "*}:idx:*"
-"""The pattern of SCAN that matches each list of every owner."""
+"""SCAN pattern for each list of every owner."""
 
 
 def every_key_of(shard: Shard) -> str:
-    """The pattern of SCAN that matches each key of a shard."""
+    """SCAN pattern for each key of a shard."""
     return f"{_TAGS[shard.number]}:*"
 
 
 def every_list_of(shard: Shard, principal: str) -> str:
-    """The pattern of SCAN that matches each list of an owner."""
+    """SCAN pattern for each list of an owner."""
     return f"{_TAGS[shard.number]}:idx:{principal}:*"
 
 
@@ -196,24 +196,24 @@ class OwnerList(NamedTuple):
 
 
 def read_owner_list(key: str) -> OwnerList | None:
-    """The list that a key is; None for every other key."""
+    """The list of a key; None for every other key."""
     match = _OWNER_LIST.fullmatch(key)
     return None if match is None else OwnerList(match[1], match[2], cast("IndexPart", match[3]))
 
 
 def read_inbox_owner(key: str) -> str | None:
-    """Whose pending questions a key has; None for every other key."""
+    """The owner of a key of pending approvals; None for every other key."""
     match = _INBOX.fullmatch(key)
     return None if match is None else match[1]
 
 
 def pushes(shard: Shard, principal: str) -> str:
-    """ZSET question -> when a push about it went out to the person, ms; of the last minute, and expires with it."""
+    """ZSET approval -> when a push about it was sent to the person, ms; of the last minute, and expires with it."""
     return _key(shard, "psh", principal)
 
 
 def held(shard: Shard, principal: str) -> str:
-    """ZSET ``<question> <attempt>`` -> when the person's next bundle tells of it, ms. Expires behind every question."""
+    """ZSET ``<approval> <attempt>`` -> when the person's next bundle includes it, ms. Expires after every approval."""
     return _key(shard, "hld", principal)
 
 
@@ -233,7 +233,7 @@ def due(shard: Shard) -> str:
 
 
 def stuck(shard: Shard) -> str:
-    """ZSET ``<stream> <target>`` -> ms since when its deliveries fail: what can be listed and tried again."""
+    """ZSET ``<stream> <target>`` -> ms since when its deliveries fail: targets that can be listed and retried."""
     return _key(shard, "stuck")
 
 
@@ -245,19 +245,19 @@ def callback(shard: Shard, run: str) -> str:
 def own(shard: Shard, instance: str) -> str:
     """HASH until, inc, gone, seen, rest, ``r:<run>`` and ``c:<channel>``.
 
-    ``seen`` is the epoch of the shard since which the instance has compared what it drives with this. ``rest`` stands
-    in one whose end is not written any more, as nothing is driven: the length of the lease in ms, for what comes.
+    ``seen`` is the shard epoch since which the instance has compared what it drives with this set. ``rest`` exists in a
+    resting lease (nothing is driven, so its end is not renewed): the length of the lease in ms, for the wake-up.
     """
     return _key(shard, "own", instance)
 
 
 def lessees(shard: Shard) -> str:
-    """SET the instances that have a lease here: the rows of ``due`` that are claimed before all others."""
+    """SET the instances that have a lease here: their rows of ``due`` are claimed before all others."""
     return _key(shard, "les")
 
 
 def duty(shard: Shard) -> str:
-    """HASH owner, inc, until. It is free as well once its owner has not said for a while that it lives."""
+    """HASH owner, inc, until. It is also free once its owner has not announced itself for a while."""
     return _key(shard, "duty")
 
 
@@ -267,7 +267,7 @@ def feed(shard: Shard) -> str:
 
 
 MARK: Final = "mark:"
-"""How the fields of ``meta`` begin that say how far a consumer of the feed has come."""
+"""Prefix of the fields of ``meta`` with the positions of feed consumers."""
 
 
 def meta(shard: Shard) -> str:
@@ -276,9 +276,9 @@ def meta(shard: Shard) -> str:
     Of shard 0 also runtime, schema, place.
 
     ``dropped`` is the feed id below which the feed has no rows any more; ``taken:<shard>`` the mark that another shard
-    had for the rows of this one when the relay saw it last, and the epoch of that shard, ``<mark> <epoch>``.
-    ``segments`` is the highest number of a segment of the archive, ``merge`` one that is being made of several;
-    ``place`` the SHA-256 of a file that stands in it. ``watched`` are the tenants whose lists somebody follows,
+    had for the rows of this one when the relay last saw it, and the epoch of that shard, ``<mark> <epoch>``.
+    ``segments`` is the highest number of an archive segment, ``merge`` a segment being merged from several; ``place``
+    the SHA-256 of a file in the archive. ``watched`` are the tenants whose lists are followed,
     ``<key>=<epoch of the stream of their changes> …``.
     """
     return _key(shard, "meta")
@@ -287,35 +287,35 @@ def meta(shard: Shard) -> str:
 def marks(shard: Shard) -> str:
     """HASH source shard -> ``<epoch>.<feed id>``: what a projection's target shard has applied.
 
-    ``<source shard>~`` is the highest feed id of the epochs before: rows up to it may come again. ``<source shard>+``
-    is the same of notes of tenants.
+    ``<source shard>~`` is the highest feed id of earlier epochs: rows up to it may be sent again. ``<source shard>+``
+    is the same for notes of tenants.
     """
     return _key(shard, "hw")
 
 
 @lru_cache(8192)
 def locators(shard: Shard, bucket: int) -> str:
-    """HASH hash of an id -> where in the archive its session stands (``archive/locator.py``)."""
+    """HASH hash of an id -> the position of its session in the archive (``archive/locator.py``)."""
     return _key(shard, "al", f"{bucket:02x}")
 
 
 def segments(shard: Shard) -> str:
-    """ZSET ``<SHA-256> <bytes> <shard where it stands>`` of a segment -> its number, which no other one ever has."""
+    """ZSET ``<SHA-256> <bytes> <shard of the object>`` of a segment -> its number, which is never reused."""
     return _key(shard, "sg")
 
 
 def segment_notes(shard: Shard) -> str:
-    """ZSET the same of a segment that nothing names, or nothing yet -> since when (ms)."""
+    """ZSET ``<SHA-256> <bytes> <shard>`` of a segment that no shard names (yet) -> since when (ms)."""
     return _key(shard, "sgold")
 
 
 def merged_numbers(shard: Shard) -> str:
-    """HASH number of a segment that was merged -> ``<number of the one that has its frames> <shift>``."""
+    """HASH number of a merged segment -> ``<number of the segment with its frames> <shift>``."""
     return _key(shard, "sgm")
 
 
 def segment_copies(shard: Shard) -> str:
-    """HASH SHA-256 of a segment that stands here -> where its frames stand too, ``<SHA-256> <bytes> <shift>,…``."""
+    """HASH SHA-256 of a segment here -> copies of its frames, ``<SHA-256> <bytes> <shift>,…``."""
     return _key(shard, "sgc")
 
 
@@ -325,27 +325,27 @@ def owner_keys(shard: Shard) -> str:
 
 
 def tombstones(shard: Shard) -> str:
-    """HASH id of a data key -> what was forgotten with it; owner -> that id, while that goes on."""
+    """HASH id of a data key -> what was forgotten with it; owner -> that id, while forgetting is in progress."""
     return _key(shard, "fg")
 
 
 def holds(shard: Shard) -> str:
-    """HASH owner -> since when, by whom and why nothing of it may be forgotten. In each shard the same."""
+    """HASH owner -> since when, by whom and why its data is held. The same in each shard."""
     return _key(shard, "lh")
 
 
 def forgotten_sessions(shard: Shard) -> str:
-    """HASH id of a tombstone -> when and by whom; while it goes on, ``<id> <n>`` -> what leads to a session."""
+    """HASH id of a tombstone -> when and by whom; while in progress, ``<id> <n>`` -> the traces of a session."""
     return _key(shard, "fs")
 
 
 def erasures(shard: Shard, sha256: str) -> str:
-    """HASH offset in a segment that stands here -> the tombstone of the frame; expires within a week."""
+    """HASH offset in a segment here -> the tombstone of the frame; expires within a week."""
     return _key(shard, "er", sha256)
 
 
 def gone(shard: Shard, digest: str) -> str:
-    """STRING for a session that was forgotten a moment ago, by a digest of its id; expires."""
+    """STRING for a recently forgotten session, by a digest of its id; expires."""
     return _key(shard, "gone", digest)
 
 
@@ -355,7 +355,7 @@ def limits(shard: Shard, name: str) -> str:
 
 
 def habits(shard: Shard, peer: str, card: str) -> str:
-    """SET what an agent with this card was seen to do; expires."""
+    """SET observed behaviour of an agent with this card; expires."""
     return _key(shard, "hab", f"{peer}:{card}")
 
 
@@ -365,22 +365,22 @@ def instances() -> str:
 
 
 def agent_report(shard: Shard, instance: str) -> str:
-    """STRING what an instance has seen of its agents lately, JSON by agent; expires within a minute."""
+    """STRING an instance's recent observations of its agents, JSON by agent; expires within a minute."""
     return _key(shard, "hr", instance)
 
 
 def channel(shard: Shard, channel_id: str) -> str:
-    """HASH s, gen, instance, live, seen; by kind of fact n ever, t told, w when, o owed. Expires 30 days unseen."""
+    """HASH s, gen, instance, live, seen; per kind n total, t delivered, w when, o pending. Expires 30 days unseen."""
     return _key(shard, "c", channel_id)
 
 
 def presence(shard: Shard, principal: str) -> str:
-    """HASH channel -> ``until|generation|word`` of the devices that are there. Expires within a minute."""
+    """HASH channel -> ``until|generation|word`` of the present devices. Expires within a minute."""
     return _key(shard, "pres", principal)
 
 
 def ticket(shard: Shard, name: str) -> str:
-    """STRING what a ticket stands for, sealed; expires within a minute, and is taken once."""
+    """STRING the sealed value of a ticket; expires within a minute, and is taken once."""
     return _key(shard, "tk", name)
 
 
@@ -390,15 +390,15 @@ def agent(shard: Shard, name: str) -> str:
 
 
 def agent_waiting(shard: Shard, name: str) -> str:
-    """ZSET tasks that wait for an agent that dials in; expires a day behind the last of them."""
+    """ZSET tasks that wait for an agent that dials in; expires a day after the last of them."""
     return _key(shard, "agw", name)
 
 
 def queue(shard: Shard, agent: str) -> list[str]:
-    """The tasks that wait for an agent: four keys, which are there while any does.
+    """The tasks that wait for an agent: four keys, which exist while any task waits.
 
-    ZSET ``<caller> <order> <task>``, sorted by its text; ZSET caller who has a task there -> its next turn; ZSET the
-    same of callers who were served a moment ago; HASH task -> its member of the first, and "" -> the turn served last.
+    ZSET ``<caller> <order> <task>``, sorted by its text; ZSET caller with a waiting task -> its next turn; ZSET the
+    same of callers served recently; HASH task -> its member of the first, and "" -> the turn served last.
     """
     return [_key(shard, part, agent) for part in ("qw", "qn", "qr", "qi")]
 
@@ -414,32 +414,32 @@ def agent_hints(shard: Shard, name: str) -> str:
 
 
 def instance_hints(shard: Shard, name: str) -> str:
-    """Hint channel of an instance: which of the runs that it drives it should look at."""
+    """Hint channel of an instance: which of its runs it should check."""
     return _key(shard, "h", "i", name)
 
 
 def rule_hints(shard: Shard, home: str) -> str:
-    """Hint channel for the rules that stand beside a home session."""
+    """Hint channel for the rules stored with a home session."""
     return _key(shard, "h", "ru", home)
 
 
 def probe(shard: Shard) -> str:
-    """STRING of the write probe; expires at once."""
+    """STRING of the write probe; expires quickly."""
     return _key(shard, "probe")
 
 
 def push_key() -> str:
-    """STRING the key pair of this runtime towards push services, sealed."""
+    """STRING the key pair of this runtime for push services, sealed."""
     return _key(Shard(0), "vapid")
 
 
 def owner_token() -> str:
-    """HASH generation -> the owner token of this runtime, sealed; the highest one counts."""
+    """HASH generation -> the owner token of this runtime, sealed; the highest generation is valid."""
     return _key(Shard(0), "owner")
 
 
 def owner_hints() -> str:
-    """Hint channel for another owner token."""
+    """Hint channel for a new owner token."""
     return _key(Shard(0), "h", "owner")
 
 
@@ -459,7 +459,7 @@ def link_hints(shard: Shard, principal: str) -> str:
 
 
 def links(shard: Shard, principal: str) -> str:
-    """ZSET of the channels with which a principal last said hello, each by that time (microseconds)."""
+    """ZSET of the channels of a principal's last hellos, each by its time (microseconds)."""
     return _key(shard, "lk", principal)
 
 
@@ -484,12 +484,12 @@ KINDS: Final[dict[str, tuple[str, ...]]] = {
         *("probe", "runtime", "owner"),
     ),
 }
-"""What an operator calls that which keys are for, and how the keys of each begin behind their tag."""
+"""Key purposes, as operators know them, with the prefixes of their keys after the tag."""
 _PARTS: Final = re.compile(r"\{[0-3][0-9a-f]\}:([a-z]+)(?::(.+))?", re.DOTALL)
 
 
 def read_parts(key: str) -> tuple[str, str]:
-    """How a key begins behind its tag, and what comes then; empty texts where it is none of ours."""
+    """The prefix of a key after its tag, and the rest; empty texts for a foreign key."""
     match = _PARTS.fullmatch(key)
     return ("", "") if match is None else (match[1], match[2] or "")
 

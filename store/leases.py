@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 ALIVE_MS: Final = 5_000
-"""An instance that was silent for longer is given no duties."""
+"""An instance silent for longer gets no duties."""
 _FORGET_MS: Final = 30_000
 _REST_LEASES: Final = 120
-"""The set of a dead instance that drove nothing in a shard stays for this many leases, at least for half as many."""
+"""The set of a dead instance that drove nothing in a shard is kept for this many leases, at least for half as many."""
 _DUTY_LEASES: Final = 24
 """A duty is held for this many leases without a sign of its owner, if no instance knows which ones live."""
 
@@ -69,14 +69,14 @@ class RedisLeases:
         self._nodes = nodes
 
     async def extend(self, wish: LeaseWish, lease_ms: int) -> Lease | LeaseLost:
-        """Opens or extends the lease; a duty that is held and no longer wanted is given back."""
+        """Opens or extends the lease; a duty that is held and no longer wanted is released."""
         packed = _pack_lease(wish, lease_ms)
         return _read_lease(await self._nodes.update(wish.shard, packed, lane="leases"))
 
     async def extend_each(
         self, wishes: Sequence[LeaseWish], lease_ms: int
     ) -> list[Lease | LeaseLost | StoreUnavailable]:
-        """The same for one lease in each of many shards, together; nothing is tried twice."""
+        """The same for one lease in each of many shards, together; nothing is retried."""
         commands = [(wish.shard, _pack_lease(wish, lease_ms)) for wish in wishes]
         seen, sent_s = self._nodes.generation, monotonic()
         replies = await self._nodes.lease_each(commands)
@@ -96,7 +96,7 @@ class RedisLeases:
         sent_s: float,
         received_s: float,
     ) -> None:
-        """One time of each primary that answered."""
+        """Records one server time of each primary that answered."""
         times = {
             self._nodes.node(wish.shard): answer.now_ms
             for wish, answer in zip(wishes, answers, strict=True)
@@ -106,7 +106,7 @@ class RedisLeases:
             node.time.note(now_ms, sent_s, received_s)
 
     async def take_over(self, shard: Shard, instance: str) -> TakenOver | Alive:
-        """Marks an expired lease as gone and says what it drove; an empty one is deleted with its due row."""
+        """Marks an expired lease as gone and returns what it drove; an empty one is deleted with its due row."""
         return await self._nodes.run(
             _TAKE_OVER,
             shard,
@@ -129,22 +129,22 @@ class RedisLeases:
         )
 
     async def announce(self, instance: str) -> dict[str, int]:
-        """Announces this instance, and returns those that did so lately: duties are spread over them."""
-        told = await self._nodes.run(
+        """Announces this instance, and returns recently announced ones: duties are spread over them."""
+        seen_ago = await self._nodes.run(
             _ANNOUNCE, Shard(0), [keys.instances()], {"instance": instance, "forget": _FORGET_MS}
         )
-        seen = zip(told[::2], map(int, told[1::2]), strict=True)
+        seen = zip(seen_ago[::2], map(int, seen_ago[1::2]), strict=True)
         return {name: silent_ms for name, silent_ms in seen if silent_ms <= ALIVE_MS}
 
     async def withdraw(self, instance: str) -> None:
-        """Takes the instance off the list, so that others get its duties at once."""
+        """Removes the instance from the list, so that others get its duties at once."""
         packed = pack("ZREM", keys.instances(), instance)
         await self._nodes.update(Shard(0), packed, lane="leases")
 
 
 @lru_cache(2 * SHARDS)
 def _pack_lease(wish: LeaseWish, lease_ms: int) -> bytes:
-    """Cached: the same bytes are sent several times in each lease, for the life of the instance."""
+    """Cached: the same bytes are sent several times per lease, for the life of the instance."""
     driver, shard = wish.driver, wish.shard
     return read_script("lease").pack_call(
         [

@@ -1,4 +1,4 @@
-"""Shared limits: blocks of concurrency slots and of metered units, so that no request asks the store."""
+"""Shared limits: blocks of concurrency slots and of metered units, so that requests need no store call."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SLOTS: Final = Script("slots", _read_numbers)
 
 
 class RedisLimits:
-    """Blocks out of limits, in the shard of the name they bind. Implements ``core.ports.limits.Limits``."""
+    """Draws blocks from limits, in the shard of the limit's name. Implements ``core.ports.limits.Limits``."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
@@ -44,7 +44,7 @@ class RedisLimits:
         hold_ms: int,
         draws: Sequence[LimitDraw] = (),
     ) -> Granted:
-        """One round trip for all limits of one name. Never tried again here: a repeat could draw twice."""
+        """One round trip for all limits of one name. Not retried here: a repeat could draw twice."""
         shard = derive_shard("limit", name)
         numbers = await self._nodes.run_once(
             _SLOTS,

@@ -1,8 +1,8 @@
-"""Which lists of tasks there are: of each shard one sorted set, by the time of the last row that the relay has brought.
+"""The registry of task lists: one sorted set per shard, by the time of the last row that the relay has carried.
 
-Whoever reads the tasks of all owners merges their lists, and opens none that has nothing new enough. The relay writes
-the set in the call that brings the rows. A set that was never whole, as that of a store of an earlier version, lacks
-its mark, and is filled from the names of the lists before it is read.
+A reader of the tasks of all owners merges their lists, and opens none without sufficiently new rows. The relay writes
+the set in the call that carries the rows. A set that was never complete, such as that of a store of an earlier version,
+has no mark, and is filled from the names of the lists before it is read.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 _WHOLE: Final = "~"
-"""The member that says that every list of the shard stands there."""
+"""The member that marks the set of the shard as complete."""
 _AT_ONCE: Final = 500
 
 
 def name_list(owner: str, agent: str) -> str | None:
-    """The member of a list; None of one that has no tasks."""
+    """The member of a list; None for a list without tasks."""
     return None if agent == SESSIONS else f"{owner} {agent}"
 
 
@@ -57,7 +57,7 @@ class ListRegistry:
         ]
 
     async def forget(self, owner: str) -> None:
-        """Takes the lists of an owner out that have no rows any more."""
+        """Removes the lists of an owner that have no rows any more."""
         shard = shard_of(owner)
         for name in await self._read_one(shard):
             whose, _, agent = name.partition(" ")

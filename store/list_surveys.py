@@ -1,4 +1,4 @@
-"""Looks at many lists of owners at once: how long each is, and what has stood in it for longest."""
+"""Surveys many lists of owners at once: the length of each, and its oldest members."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RedisListSurveys:
     nodes: Nodes
 
     async def survey_open(self, lists: Sequence[ListedTasks], oldest: int) -> list[ListSurvey]:
-        """The open tasks of each list, with at most so many of the oldest."""
+        """The open tasks of each list, with at most ``oldest`` of the oldest."""
         named = [(shard_of(one.owner), one) for one in lists]
         return await self._survey(
             [
@@ -37,7 +37,7 @@ class RedisListSurveys:
         )
 
     async def survey_pending(self, owners: Sequence[str], oldest: int) -> list[ListSurvey]:
-        """The pending questions of each owner, with at most so many of the oldest."""
+        """The pending approvals of each owner, with at most ``oldest`` of the oldest."""
         shards = map(shard_of, owners)
         return await self._survey(
             [
@@ -52,8 +52,8 @@ class RedisListSurveys:
             return []
         counts = [(shard, pack("ZCARD", name)) for shard, name in names]
         rows = [(shard, pack("ZRANGE", name, 0, oldest - 1, "WITHSCORES")) for shard, name in names]
-        told = await self.nodes.query_each_in_background([*counts, *rows])
+        replies = await self.nodes.query_each_in_background([*counts, *rows])
         return [
             ListSurvey(as_int(count), tuple(as_scores(found)))
-            for count, found in zip(told[: len(names)], told[len(names) :], strict=True)
+            for count, found in zip(replies[: len(names)], replies[len(names) :], strict=True)
         ]

@@ -1,4 +1,4 @@
-"""The event log: the one way in for facts, and every way to read them."""
+"""The event log: the only write path for facts, and all reads of them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _MOST_ACKNOWLEDGED: Final = 512
 _SEARCH_PAGES: Final = 8
 _SEARCH_PAGE: Final = 256
 _TAIL: Final = 8
-"""Feed rows that come back with an append: those behind the relay's mark in a calm second."""
+"""Feed rows returned with an append: those after the relay's mark in a quiet second."""
 _OWN_FIELDS: Final = frozenset({"v", "s", "op"})
 _HEAD_FIELDS: Final = ("epoch", "seq", "chain", "first")
 _BUMP_EPOCH: Final = Script("bump_epoch", as_int)
@@ -81,10 +81,10 @@ class _AppendRetry:
     count: int
     unknown: bool = False
 
-    async def go_on(
+    async def retry(
         self, failed: Redirected | StoreUnavailable, seen: int, began_s: float
     ) -> list[RespValue]:
-        """After the first try, which began at a time of the monotonic clock and a generation of the nodes."""
+        """Retries after the first try, begun at ``began_s`` (monotonic clock) and generation ``seen`` of the nodes."""
         try:
             await self.nodes.recover(failed, seen)
             return await self._write()
@@ -94,16 +94,16 @@ class _AppendRetry:
 
     async def _write(self) -> list[RespValue]:
         try:
-            return await self.nodes.write_and_look(self.shard, self.call, self.count)
+            return await self.nodes.write_and_read(self.shard, self.call, self.count)
         except StoreUnavailable as error:
             self.unknown = self.unknown or error.wrote == "unknown"
             raise
 
 
 class RedisFactReader:
-    """``core.ports.log.FactReader`` over a server or cluster; ``ask`` is ``Nodes.query_all`` or its kin.
+    """``core.ports.log.FactReader`` over a server or cluster; ``ask`` is ``Nodes.query_all`` or a variant.
 
-    What is not in the engine is looked for in the archive, and read as if it were.
+    What is not in the engine is read from the archive, transparently.
     """
 
     def __init__(self, ask: Callable[..., Awaitable[list[RespValue]]], archive: Archive) -> None:
@@ -111,7 +111,7 @@ class RedisFactReader:
         self._archive = archive
 
     async def load(self, refs: Sequence[EntityRef]) -> list[Loaded]:
-        """Entities in the order asked for."""
+        """Entities in the order of ``refs``."""
         if not refs:
             return []
         by_shard: dict[Shard, list[EntityRef]] = {}
@@ -137,25 +137,25 @@ class RedisFactReader:
         return [found[ref] for ref in refs]
 
     async def read_page(self, stream: StreamRef, after: int, limit: int = 256) -> list[Entry]:
-        """At most ``limit`` events with a sequence above ``after``, in order; none where there are no more."""
+        """At most ``limit`` events with a sequence above ``after``, in order; empty at the end."""
         if limit < 1:
             return []
-        [reply] = await self._ask(stream.shard, _ask_page(stream, after, limit))
+        [reply] = await self._ask(stream.shard, _pack_page_query(stream, after, limit))
         page = read_entries(reply, stream, after, limit)
         if page:
             return page
-        # There is nothing more, or what comes next lies further off: a stream begins where it was trimmed.
-        archived, reply = await self._look_up(stream, _ask_next(stream, after))
+        # The end is reached, or the next event is further off: a stream begins where it was trimmed.
+        archived, reply = await self._look_up(stream, _pack_next_query(stream, after))
         if archived is not None:
             return read_rows(archived.entries, stream, after, limit)
         return read_entries(reply, stream, after, limit)
 
     async def read_frame(self, stream: StreamRef, sequence: int) -> bytes:
-        """The A2A frame of one event; empty where its entry has none, or is not in the stream any more."""
-        [reply] = await self._ask(stream.shard, _ask_page(stream, sequence - 1, 1))
+        """The A2A frame of one event; empty if it has none, or is no longer in the stream."""
+        [reply] = await self._ask(stream.shard, _pack_page_query(stream, sequence - 1, 1))
         rows = as_entry_rows(reply)
         if not rows:
-            archived, reply = await self._look_up(stream, _ask_page(stream, sequence - 1, 1))
+            archived, reply = await self._look_up(stream, _pack_page_query(stream, sequence - 1, 1))
             rows = as_entry_rows(reply) if archived is None else archived.entries
         for row in rows:
             if int(row[0].partition(b"-")[0]) >= sequence:
@@ -165,7 +165,7 @@ class RedisFactReader:
     async def _load_archived(
         self, shard: Shard, refs: Sequence[EntityRef]
     ) -> dict[EntityRef, Loaded]:
-        """What of these is in the archive, or came back from there since it was looked for in the engine."""
+        """Entities that are archived, or were restored since they were missing in the engine."""
         asked = [
             command
             for ref in refs
@@ -189,7 +189,7 @@ class RedisFactReader:
     async def _look_up(
         self, stream: StreamRef, command: bytes
     ) -> tuple[SessionFrame | None, RespValue]:
-        """The session of a stream if it is in the archive; else what the engine says, asked behind that."""
+        """The session of a stream if it is archived; else the engine's reply to ``command``, read in the same call."""
         if stream.kind in keys.OF_OWNERS:
             [reply] = await self._ask(stream.shard, command)
             return None, reply
@@ -211,7 +211,7 @@ class RedisEventLog(RedisFactReader):
         self._written_s = [-inf] * len(ALL_SHARDS)
 
     async def read_epochs(self) -> None:
-        """Learns the epoch of every shard; done once at start."""
+        """Reads the epoch of every shard, once at start."""
 
         async def read(shard: Shard) -> None:
             [epoch] = await self._nodes.read(shard, pack("HGET", keys.meta(shard), "epoch"))
@@ -224,12 +224,12 @@ class RedisEventLog(RedisFactReader):
         return self._epochs[shard.number]
 
     async def append(self, batch: Batch | PackedBatch) -> AppendResult:
-        """Writes the batch whole, or nothing. An unknown outcome is tried again with the same operation.
+        """Writes the batch completely, or nothing. An unknown outcome is retried with the same operation.
 
         Raises:
             StoreUnavailable: with ``wrote`` = ``unknown`` when a try may have run and none was answered.
             TooLarge: more than 64 events or 256 KiB.
-            ValueError: the batch names two shards, or nothing that tells a repeat from a second call.
+            ValueError: the batch names two shards, or nothing by which a repeat can be recognized.
         """
         if isinstance(batch, PackedBatch):
             packed, looks = batch, False
@@ -237,14 +237,14 @@ class RedisEventLog(RedisFactReader):
             packed, looks = pack_append(batch), batch.feed
         shard, call, unknown = packed.shard, packed.call, False
         if looks:
-            call += _ask_tail(shard)
+            call += _pack_tail_query(shard)
         nodes, began_s = self._nodes, monotonic()
         seen, node = nodes.generation, nodes.primaries[shard.number]
         try:
             replies = await node.writes.call(call, 1 + looks, linger_s=packed.within_s)
         except (Redirected, StoreUnavailable) as failed:
             attempts = _AppendRetry(nodes, shard, call, 1 + looks)
-            replies = await attempts.go_on(failed, seen, began_s)
+            replies = await attempts.retry(failed, seen, began_s)
             unknown = attempts.unknown
         result = read_append(replies[0], packed)
         if isinstance(result, Appended):
@@ -253,7 +253,7 @@ class RedisEventLog(RedisFactReader):
             if result.chain:
                 self._keep(packed.session, result, self._epochs[shard.number], began_s)
                 self._written_s[shard.number] = began_s
-            return _look_behind(result, replies[1]) if looks else result
+            return _attach_feed_tail(result, replies[1]) if looks else result
         return await self._settle(result, batch, packed, unknown=unknown)
 
     async def _settle(
@@ -264,12 +264,12 @@ class RedisEventLog(RedisFactReader):
         *,
         unknown: bool,
     ) -> AppendResult:
-        """What an append that was not stored comes to; one to a session in the archive is made again behind that."""
+        """The outcome of an append that was not stored; an archived session is restored and the append repeated."""
         for name in _list_missing(result, packed):
             if await self.restore(packed.shard, name):
                 return await self.append(batch)
         if isinstance(result, SessionArchived):
-            # It came back beside this.
+            # Another call has restored it in the meantime.
             return await self.append(batch)
         if isinstance(result, StaleEpoch):
             self._epochs[packed.shard.number] = result.epoch
@@ -279,7 +279,7 @@ class RedisEventLog(RedisFactReader):
         return result
 
     async def restore(self, shard: Shard, name: str) -> bool:
-        """Brings the session of an id back from the archive; whether it stood there.
+        """Restores the session of an id from the archive; returns whether it was there.
 
         Raises:
             StoreUnavailable: it cannot be read, or the engine does not take it.
@@ -287,11 +287,11 @@ class RedisEventLog(RedisFactReader):
         return await restore_session(self._nodes, self._archive, shard, name)
 
     async def was_forgotten(self, session: str) -> bool:
-        """Whether a session was forgotten a moment ago. Raises StoreUnavailable."""
+        """Whether a session was forgotten recently. Raises StoreUnavailable."""
         return await was_forgotten(self._nodes, shard_of(session), session)
 
     def list_acknowledged(self, oldest_s: float) -> list[Acknowledged]:
-        """The last append in each of the sessions that were written here since a time; older ones are forgotten."""
+        """The last append to each session written here since a time; older ones are dropped."""
         kept = {name: one for name, one in self._acknowledged.items() if one[3] >= oldest_s}
         self._acknowledged = kept
         self._left = {name: one for name, one in self._left.items() if name in kept}
@@ -302,11 +302,11 @@ class RedisEventLog(RedisFactReader):
         return found
 
     async def find_unproven(self, found: Sequence[Acknowledged]) -> list[Acknowledged]:
-        """Those of which it has to be read whether they are there. Raises StoreUnavailable."""
+        """Those that have to be verified by reading the stream. Raises StoreUnavailable."""
         return await find_unproven(self._nodes, found)
 
     def note_left(self, session: str, last: int, chain: str, row: bytes) -> None:
-        """A session has left the engine with this as its last event, and has this row in the archive."""
+        """Records that a session was archived with this last event and archive row."""
         if session in self._acknowledged:
             self._left[session] = last, chain, row
 
@@ -315,7 +315,7 @@ class RedisEventLog(RedisFactReader):
         return self._written_s[shard.number] >= since_s
 
     def _keep(self, session: str, stored: Appended, epoch: int, at_s: float) -> None:
-        """Runs once for each message, hence a tuple in a dictionary whose oldest rows go."""
+        """Runs once for each message, hence a plain tuple in a dictionary that drops its oldest entries."""
         kept = self._acknowledged
         kept.pop(session, None)
         kept[session] = (stored.last, stored.chain, epoch, at_s)
@@ -323,7 +323,7 @@ class RedisEventLog(RedisFactReader):
             del kept[next(iter(kept))]
 
     def pack(self, batch: Batch) -> PackedBatch:
-        """The batch as ``append`` sends it. Raises as ``append`` does of a batch that it does not take."""
+        """The batch as ``append`` sends it. Raises as ``append`` does for an invalid batch."""
         return pack_append(batch)
 
     def unpack(self, packed: PackedBatch, first: int) -> list[Loaded]:
@@ -331,7 +331,7 @@ class RedisEventLog(RedisFactReader):
         return unpack_entities(packed, first)
 
     async def read_idempotency(self, shard: Shard, key: str) -> tuple[str, bytes] | None:
-        """Digest and result of a key, while its row lives."""
+        """Digest and result of a key, while its row exists."""
         row = await self._nodes.query(shard, pack("GET", keys.idempotency(shard, key)), as_bytes)
         if row is None:
             return None
@@ -339,32 +339,32 @@ class RedisEventLog(RedisFactReader):
         return digest.decode(), result
 
     async def read_head(self, stream: StreamRef) -> Head | None:
-        """The head, or None when there is no such stream."""
-        [said] = await self._ask(stream.shard, _ask_head(stream))
+        """The head, or None if there is no such stream."""
+        [said] = await self._ask(stream.shard, _pack_head_query(stream))
         if (head := _head(said)) is not None:
             return head
-        archived, said = await self._look_up(stream, _ask_head(stream))
+        archived, said = await self._look_up(stream, _pack_head_query(stream))
         return _head(said) if archived is None else _head_of(archived)
 
     async def read_resume(
         self, stream: StreamRef, after: int, limit: int = 256
     ) -> tuple[Head | None, list[Entry]]:
-        """Head, then page, in one round trip and in this order: what verifies a cursor (I8)."""
+        """The head, then a page, in one round trip and in this order: what verifies a cursor (I8)."""
         said, page = await self._ask(
-            stream.shard, _ask_head(stream), _ask_page(stream, after, limit)
+            stream.shard, _pack_head_query(stream), _pack_page_query(stream, after, limit)
         )
         head, entries = _head(said), read_entries(page, stream, after, limit)
         if head is None:
-            archived, said = await self._look_up(stream, _ask_head(stream))
+            archived, said = await self._look_up(stream, _pack_head_query(stream))
             if archived is not None:
                 return _head_of(archived), read_rows(archived.entries, stream, after, limit)
             head = _head(said)
-            # It came back beside this, and the page was asked for before.
+            # It was restored in the meantime, and the page was read before that.
             return (
                 (None, []) if head is None else (head, await self.read_page(stream, after, limit))
             )
         if not entries and after < head.sequence:
-            [page] = await self._ask(stream.shard, _ask_next(stream, after))
+            [page] = await self._ask(stream.shard, _pack_next_query(stream, after))
             entries = read_entries(page, stream, after, limit)
         return head, entries
 
@@ -385,7 +385,7 @@ class RedisEventLog(RedisFactReader):
         return await self._nodes.query(shard, command, as_texts)
 
     async def bump_epoch(self, shard: Shard, expected: int) -> int:
-        """Gives the shard a new epoch unless somebody did since ``expected`` held; returns the one that holds."""
+        """Gives the shard a new epoch unless it changed since ``expected`` was read; returns the current one."""
         epoch = await self._nodes.run_once(
             _BUMP_EPOCH,
             shard,
@@ -415,7 +415,7 @@ class RedisEventLog(RedisFactReader):
 
 
 def _list_missing(result: AppendResult | SessionArchived, packed: PackedBatch) -> list[str]:
-    """Ids of what an append does not find though it was to change it: they may stand in the archive."""
+    """Ids of entities that an append misses though it was to change them: they may be archived."""
     match result:
         case SessionArchived():
             return [packed.session]
@@ -432,7 +432,7 @@ def read_feed_rows(reply: RespValue) -> list[FeedRow]:
 
 def _feed_row(identifier: bytes, flat: list[bytes]) -> FeedRow:
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
-    # By their places: each task has a row.
+    # Read by index: each task has a row.
     return FeedRow(
         identifier.decode(),
         fields[b"s"].decode(),
@@ -449,26 +449,26 @@ def _index_row(line: str) -> IndexRow:
     return IndexRow(owner, agent, facade, int(at_ms), cast("RowPart", part))
 
 
-def _look_behind(stored: Appended, feed: RespValue) -> Appended:
+def _attach_feed_tail(stored: Appended, feed: RespValue) -> Appended:
     is_whole = len(cast("list[RespValue]", feed)) < _TAIL
     return change(stored, tail=FeedTail(lambda: read_feed_rows(feed)[::-1], is_whole))
 
 
-def _ask_tail(shard: Shard) -> bytes:
+def _pack_tail_query(shard: Shard) -> bytes:
     return pack("XREVRANGE", keys.feed(shard), "+", "-", "COUNT", _TAIL)
 
 
-def _ask_head(stream: StreamRef) -> bytes:
+def _pack_head_query(stream: StreamRef) -> bytes:
     return pack("HMGET", keys.head(stream), *_HEAD_FIELDS)
 
 
-def _ask_page(stream: StreamRef, after: int, limit: int) -> bytes:
+def _pack_page_query(stream: StreamRef, after: int, limit: int) -> bytes:
     """An entry has the events of one append, and its id is the sequence of the last of them."""
     upto = after + limit + MOST_EVENTS - 1
     return pack("XRANGE", keys.entries(stream), f"{after + 1}-0", f"{upto}-0", "COUNT", limit)
 
 
-def _ask_next(stream: StreamRef, after: int) -> bytes:
+def _pack_next_query(stream: StreamRef, after: int) -> bytes:
     return pack("XRANGE", keys.entries(stream), f"{after + 1}-0", "+", "COUNT", 1)
 
 

@@ -1,4 +1,4 @@
-"""Has servers write their append-only files anew, from what they hold by now: what was deleted is in none then."""
+"""Makes servers rewrite their append-only files from their current data, so that deleted data is in none of them."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 0.05
 _MOST_S: Final = 3600.0
-"""A file of 100 GB takes a quarter of that."""
+"""Rewriting 100 GB takes a quarter of that."""
 
 
 async def rewrite_logs(nodes: Nodes, most_s: float = _MOST_S) -> None:
-    """Returns once the file of each primary is written anew, from what it held when this began.
+    """Returns once the file of each primary is rewritten with data no older than this call.
 
     Raises:
-        StoreUnavailable: a server does not answer, does not do it, or is not done within ``most_s``.
+        StoreUnavailable: a server does not answer, fails, or is not done within ``most_s``.
     """
     for node in nodes.all:
         until_s = monotonic() + most_s
-        # One that is under way began before this.
+        # A running rewrite started before this call.
         await _wait_rest(node, until_s)
         await node.writes.call(pack("BGREWRITEAOF"))
         said = await _wait_rest(node, until_s)
         if said.get("aof_last_bgrewrite_status") != "ok":
-            reason = f"{node.endpoint.name} could not write its append-only file anew"
+            reason = f"{node.endpoint.name} could not rewrite its append-only file"
             raise StoreUnavailable(reason, "no")
 
 
 async def _wait_rest(node: Node, until_s: float) -> dict[str, str]:
-    """What a server says of its files once it writes none of them anew."""
+    """Waits until a server runs no rewrite; returns its persistence fields of INFO."""
     while True:
         [reply] = await node.reads.call(pack("INFO", "persistence"))
         said = parse_info(reply)
@@ -44,6 +44,6 @@ async def _wait_rest(node: Node, until_s: float) -> dict[str, str]:
         if "1" not in flags:
             return said
         if monotonic() > until_s:
-            reason = f"{node.endpoint.name} writes its append-only file anew for too long"
+            reason = f"{node.endpoint.name} takes too long to rewrite its append-only file"
             raise StoreUnavailable(reason, "no")
         await asyncio.sleep(_LOOK_S)

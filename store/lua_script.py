@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 Result_co = TypeVar("Result_co", covariant=True)
 Lane: TypeAlias = Literal["writes", "leases", "reads", "acts"]
-"""Connections of one primary that carry calls of a kind: no kind delays another."""
+"""Connections of one primary for one class of calls: no class delays another."""
 
 Control: TypeAlias = "Mapping[str, ControlValue]"
 ControlValue: TypeAlias = "str | int | bool | Sequence[ControlValue] | Mapping[str, ControlValue]"
-"""No None: JSON's null is true in Lua, so what is absent is ``False`` or an empty text."""
+"""No None: JSON's null is true in Lua, so absent values are ``False`` or an empty text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptFile:
-    """The text of one operation; ``digest`` is what the server knows it by."""
+    """The text of one operation; ``digest`` identifies it at the server."""
 
     name: str
     text: bytes
@@ -42,7 +42,7 @@ class ScriptFile:
     def pack_call(
         self, keys: Sequence[str], control: Control, values: Sequence[bytes] = ()
     ) -> bytes:
-        """The whole call as it goes over the wire: all keys declared, one JSON control argument, then byte strings."""
+        """The encoded call: all keys declared, one JSON control argument, then byte strings."""
         return pack("EVALSHA", self.digest, len(keys), *keys, orjson.dumps(control), *values)
 
 
@@ -54,19 +54,19 @@ def load_script(package: str, name: str) -> ScriptFile:
 
 
 class LoadedScript(Protocol[Result_co]):
-    """A script with the type of its reply, and the connections that carry it."""
+    """A script with the decoder of its reply, and its lane."""
 
     @property
     def file(self) -> ScriptFile:
-        """What the server knows it by."""
+        """The loaded script file."""
         ...
 
     @property
     def decode(self) -> Callable[[RespValue], Result_co]:
-        """What its reply means."""
+        """Decodes its reply."""
         ...
 
     @property
     def lane(self) -> Lane:
-        """What carries it."""
+        """The connections that carry it."""
         ...

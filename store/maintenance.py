@@ -1,7 +1,7 @@
-"""Reads and repairs of a whole store that no request needs: keys found by SCAN, what is due, derived sets.
+"""Whole-store reads and repairs outside of requests: keys found by SCAN, due rows, derived sets.
 
-Each repair is one command that may be repeated. The caller reads the records again after its writes, since a gateway
-may have written meanwhile.
+Each repair is one repeatable command. The caller reads the records again after its writes, because a gateway may have
+written in the meantime.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ _CHANCE_BITS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class DriverSet:
-    """The set of what an instance drives in a shard, as its lease keeps it."""
+    """The set of what an instance drives in a shard, as stored with its lease."""
 
     number: int
-    """The incarnation that it belongs to."""
+    """Its incarnation."""
     gone: bool
     tasks: frozenset[str]
     seen: int
-    """The epoch of the shard since which the instance has compared what it drives with it."""
+    """The shard epoch since which the instance has compared what it drives with this set."""
     is_living: bool
-    """Whether its lease holds: a set whose lease has run out is emptied by the owner of the duty."""
+    """Whether its lease is valid: the duty owner empties a set whose lease has expired."""
 
 
 class RedisInspection:
-    """Reads of a store that no request needs."""
+    """Reads of a store outside of requests."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
     async def list_entities(self) -> list[EntityRef]:
-        """Every entity of the store, in no order. One that is made meanwhile may be missing.
+        """Every entity of the store, unordered. An entity created meanwhile may be missing.
 
         Raises:
             StoreUnavailable: a node does not answer.
@@ -65,7 +65,7 @@ class RedisInspection:
     async def draw_sessions(
         self, shards: Collection[Shard], count: int, draw: Callable[[int], int]
     ) -> list[str]:
-        """``count`` sessions of these shards, each as likely as any other, or all of them; ``draw(bits)`` is chance.
+        """``count`` uniformly drawn sessions of these shards, or all of them; ``draw(bits)`` is the random source.
 
         Raises:
             StoreUnavailable: a node does not answer.
@@ -85,7 +85,7 @@ class RedisInspection:
         return [name.rpartition(":")[2] for name in dict.fromkeys(drawn)]
 
     async def list_views(self) -> tuple[set[keys.OwnerList], set[str]]:
-        """Every list of tasks that an owner has, and every owner with pending questions.
+        """Every task list of an owner, and every owner with pending approvals.
 
         Raises:
             StoreUnavailable: a node does not answer.
@@ -100,7 +100,7 @@ class RedisInspection:
         return lists, owners
 
     async def list_open_sessions(self) -> set[str]:
-        """Every session in which a task or a question is open.
+        """Every session with an open task or approval.
 
         Raises:
             StoreUnavailable: a node does not answer.
@@ -125,7 +125,7 @@ class RedisInspection:
         return await self._nodes.query(shard, command, as_texts)
 
     async def read_driver_set(self, shard: Shard, instance: str) -> DriverSet | None:
-        """What an instance drives in a shard; None where it has no lease, not even one that has run out."""
+        """What an instance drives in a shard; None if it has no lease, not even an expired one."""
         commands = (pack("HGETALL", keys.own(shard, instance)), pack("TIME"))
         reply, time = await self._nodes.query_all(shard, *commands)
         fields = as_hash(reply)
@@ -139,7 +139,7 @@ class RedisInspection:
         )
 
     async def read_epoch(self, shard: Shard) -> int:
-        """The epoch of a shard, as it is stored."""
+        """The stored epoch of a shard."""
         return await self._nodes.query(shard, pack("HGET", keys.meta(shard), "epoch"), as_int)
 
     @staticmethod
@@ -151,20 +151,20 @@ class RedisInspection:
 
 
 class RedisViews:
-    """All raise StoreUnavailable where the store does not take it."""
+    """Repairs of derived sets. All raise StoreUnavailable if the write fails."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
     async def open_in_session(self, session: str, names: Iterable[str]) -> None:
-        """Adds tasks and questions to the open set of their session."""
+        """Adds tasks and approvals to the open set of their session."""
         shard = shard_of(session)
         for name in names:
             key = keys.session_open(shard, session)
             await self._nodes.update(shard, pack("ZADD", key, "NX", 0, name))
 
     async def close_in_session(self, session: str, names: Iterable[str]) -> None:
-        """Removes them from it."""
+        """Removes them from the open set."""
         shard = shard_of(session)
         for name in names:
             await self._nodes.update(shard, pack("ZREM", keys.session_open(shard, session), name))
@@ -176,12 +176,12 @@ class RedisViews:
         await self._nodes.update(shard, pack("ZADD", key, "GT", at_ms, facade))
 
     async def unlist_in_session(self, session: str, facade: str) -> None:
-        """Removes it from there."""
+        """Removes a task from the list of its session."""
         shard = shard_of(session)
         await self._nodes.update(shard, pack("ZREM", keys.session_tasks(shard, session), facade))
 
     async def put_row(self, row: IndexRow) -> None:
-        """Puts a task into one part of its owner's list and removes it from all others; ``gone``: from all."""
+        """Adds a task to one part of its owner's list and removes it from all others; ``gone``: from all."""
         shard = shard_of(row.owner)
         for part in PARTS:
             key = keys.owner_index(shard, row.owner, row.agent, part)
@@ -196,13 +196,13 @@ class RedisViews:
         await self._nodes.update(shard, pack("ZREM", keys.owner_index(shard, *place_of), facade))
 
     async def drop_question(self, owner: str, action: str) -> None:
-        """Removes a question from the pending ones of a person."""
+        """Removes an approval from a person's pending ones."""
         shard = shard_of(owner)
         await self._nodes.update(shard, pack("HDEL", keys.inbox_open(shard, owner), action))
         await self._nodes.update(shard, pack("ZREM", keys.inbox_order(shard, owner), action))
 
     async def list_closed(self, owner: str, state: ClosingState, action: str, at_ms: int) -> None:
-        """Adds a question to those of a person that ended in this state."""
+        """Adds an approval to a person's closed ones with this state."""
         shard = shard_of(owner)
         key = keys.inbox_closed(shard, owner, state)
         await self._nodes.update(shard, pack("ZADD", key, at_ms, action))

@@ -1,6 +1,6 @@
 """Which primary serves a shard, and the connections to it.
 
-One table of 64 rows, whatever it comes from (``store.topology``); read again when a node says MOVED or that it is a
+One table of 64 rows, from any topology (``store.topology``); read again when a node replies MOVED or that it is a
 replica, and when one does not answer. Plain connections only: a cluster client hides retries.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 FORGET_S: Final = 30.0
-"""How long the connections to a node are kept that serves no shard any more: it may come back."""
+"""How long the connections to a node that serves no shard are kept: it may serve again."""
 _LOOK_S: Final = 1.0
 _REDIRECT_PAUSE_S: Final = 0.02
 _REDIRECT_TRIES: Final = 50
@@ -43,7 +43,7 @@ _WAIT_MS: Final = 100
 class Node:
     """One primary. Leases, writes, reads and acts have connections of their own, so that none delays the others.
 
-    However much waits to be written, a lease is extended in time, and one that has run out is seen.
+    However many writes are queued, a lease is extended in time, and an expired one is noticed.
     """
 
     def __init__(self, endpoint: Endpoint, scripts: Sequence[bytes], batches: Counter[int]) -> None:
@@ -53,7 +53,7 @@ class Node:
         self.leases = Batcher(endpoint, scripts, batches=batches)
         self.acts = Batcher(endpoint, scripts, wait_ms=_WAIT_MS, batches=batches)
         self.background = asyncio.Semaphore(BATCH_LIMIT)
-        """Limits calls that nobody waits for to one batch, so that a caller's call is queued behind at most that."""
+        """Limits background calls to one batch, so that a caller's call is queued behind at most that."""
         self.time = ServerTime()
         self.replication = ReplicationView()
         self.memory = MemoryReport()
@@ -62,32 +62,32 @@ class Node:
 
     @property
     def awaits_replicas(self) -> bool:
-        """Whether acts wait for a replica; they still do at an isolated primary that has lost its replicas."""
+        """Whether acts wait for a replica; at an isolated primary that has lost its replicas they still do."""
         return self.replication.has_replicas and not self.acts_alone
 
     async def close(self) -> None:
-        """Waits for what is under way, then closes all connections."""
+        """Waits for running calls, then closes all connections."""
         lanes = (self.leases, self.writes, self.reads, self.acts)
         await asyncio.gather(*(lane.close() for lane in lanes))
 
 
 class Nodes:
-    """The table. ``open`` reads it once; calls keep it fresh."""
+    """The table. ``open`` reads it once; calls keep it current."""
 
     def __init__(
         self, topology: Topology, scripts: Sequence[bytes], batches: Counter[int] | None = None
     ) -> None:
         self.moves = topology.moves
-        """Whether another node may come to serve a shard."""
+        """Whether another node may take over a shard."""
         self._topology = topology
         self._scripts = scripts
         self._batches = Counter[int]() if batches is None else batches
         self._by_name: dict[str, Node] = {}
         self.primaries: list[Node] = []
-        """The primary that is thought to serve each shard, by its number."""
+        """The assumed primary of each shard, by its number."""
         self._reading: asyncio.Task[None] | None = None
         self.generation = 0
-        """How often they were read."""
+        """How often the table was read."""
         self._leaving: dict[Node, asyncio.TimerHandle] = {}
         self._ends: set[asyncio.Task[None]] = set()
         self._on_move: list[Callable[[], None]] = []
@@ -97,10 +97,10 @@ class Nodes:
     async def open(
         cls, seeds: Seeds, scripts: Sequence[bytes], batches: Counter[int] | None = None
     ) -> Self:
-        """Asks the servers what they are.
+        """Asks the servers for their topology.
 
         ``scripts`` are loaded into a server that does not know one. ``batches`` counts exchanges by how many calls they
-        carry.
+        contain.
 
         Raises:
             StoreUnavailable: none can be reached, none is a primary, or the cluster does not serve all slots.
@@ -113,7 +113,7 @@ class Nodes:
         return nodes
 
     def on_move(self, callback: Callable[[], None]) -> None:
-        """Calls back after a shard has got another primary."""
+        """Registers a callback for when a shard has a new primary."""
         self._on_move.append(callback)
 
     @property
@@ -123,11 +123,11 @@ class Nodes:
 
     @property
     def opened(self) -> int:
-        """How often a connection for leases was opened: another server may answer where one is opened again."""
+        """How often a lease connection was opened: behind a reopened connection there may be another server."""
         return sum(node.leases.opened for node in self._by_name.values())
 
     def node(self, shard: Shard) -> Node:
-        """The primary that is thought to serve a shard."""
+        """The assumed primary of a shard."""
         return self.primaries[shard.number]
 
     async def query(
@@ -136,7 +136,7 @@ class Nodes:
         """The decoded reply of one command that changes nothing.
 
         Raises:
-            StoreUnavailable: every try within two seconds failed; so do the other calls that are tried again.
+            StoreUnavailable: every try within two seconds failed; the other retried calls raise the same.
         """
         [reply] = await self.query_all(shard, command)
         return decode(reply)
@@ -166,7 +166,7 @@ class Nodes:
     async def run_once(
         self, script: LoadedScript[Result], shard: Shard, names: Sequence[str], control: Control
     ) -> Result:
-        """The same for a script that may not: after a lost reply the caller has to find out.
+        """The same for a script that may not: after a lost reply the caller has to find out the outcome.
 
         Raises:
             StoreUnavailable: with ``wrote`` = ``unknown`` when it may have run.
@@ -178,7 +178,7 @@ class Nodes:
     async def run_replicated(
         self, script: LoadedScript[Result], shard: Shard, names: Sequence[str], control: Control
     ) -> tuple[Result, bool]:
-        """``run_once`` before an act that cannot be undone, and whether a replica has it, where there are replicas."""
+        """``run_once`` before an act that cannot be undone, and whether a replica has it (True without replicas)."""
         if not self.node(shard).awaits_replicas:
             return await self.run_once(script, shard, names, control), True
         packed = script.file.pack_call(names, control)
@@ -193,9 +193,9 @@ class Nodes:
         control: Control,
         values: Sequence[bytes] = (),
     ) -> Coroutine[None, None, Result]:
-        """``run`` for a caller that has coalesced calls already: it waits for no others to share its exchange.
+        """``run`` for a caller that has coalesced calls already: it does not linger for others.
 
-        It is sent before it is awaited, which is to be done in any case.
+        It is sent before it is awaited; the caller must await it in any case.
         """
         packed = script.file.pack_call(names, control, values)
         seen, began_s = self.generation, monotonic()
@@ -227,17 +227,17 @@ class Nodes:
                 await self._refresh_quietly(seen)
             return await try_again(lambda: self.write(shard, packed), error, began_s)
 
-    def write_and_look(
+    def write_and_read(
         self, shard: Shard, packed: bytes, count: int
     ) -> Coroutine[None, None, list[RespValue]]:
-        """One command that changes something, and commands that look at what it left, in one round trip."""
+        """One command that changes something, followed by commands that read the result, in one round trip."""
         return self._route(shard, "writes", packed, count)
 
     async def recover(self, failed: Redirected | StoreUnavailable, seen: int) -> None:
-        """Finds out who serves a shard where a call failed that was made at generation ``seen``, to be made again then.
+        """Refreshes the table after a call failed that was made at generation ``seen``, so that it can be repeated.
 
         Raises:
-            StoreUnavailable: it failed for another reason, that one; or nobody can say who serves it.
+            StoreUnavailable: it failed for another reason (that failure); or no server can name the primary.
         """
         if isinstance(failed, Redirected) or (self.moves and failed.reason == READ_ONLY):
             await asyncio.sleep(_REDIRECT_PAUSE_S)
@@ -250,18 +250,20 @@ class Nodes:
     def lease(
         self, shard: Shard, packed: bytes, count: int = 1
     ) -> Coroutine[None, None, list[RespValue]]:
-        """Commands about leases and what is due, which wait for nothing else."""
+        """Commands about leases and due rows, which wait for no other calls."""
         return self._route(shard, "leases", packed, count)
 
     async def lease_each(
         self, commands: Sequence[tuple[Shard, bytes]]
     ) -> list[RespValue | StoreUnavailable]:
-        """One command about a lease in each of many shards, in one exchange with each node; failures are values."""
+        """One lease command in each of many shards, in one exchange with each node; failures are returned as values."""
         parts: dict[Node, list[tuple[Shard, bytes]]] = {}
         for shard, packed in commands:
             parts.setdefault(self.node(shard), []).append((shard, packed))
-        told = await asyncio.gather(*(self._lease_at(node, part) for node, part in parts.items()))
-        answers = {shard: answer for answers in told for shard, answer in answers.items()}
+        replies = await asyncio.gather(
+            *(self._lease_at(node, part) for node, part in parts.items())
+        )
+        answers = {shard: answer for answers in replies for shard, answer in answers.items()}
         return [answers[shard] for shard, _ in commands]
 
     async def _lease_at(
@@ -273,13 +275,13 @@ class Nodes:
             if self.moves:
                 await self._refresh_quietly(self.generation)
             return dict.fromkeys((shard for shard, _ in part), error)
-        told: dict[Shard, RespValue | StoreUnavailable] = {}
+        replies: dict[Shard, RespValue | StoreUnavailable] = {}
         for (shard, packed), answer in zip(part, answers, strict=True):
             if isinstance(answer, Redirected):
-                told[shard] = await self._lease_elsewhere(shard, packed)
+                replies[shard] = await self._lease_elsewhere(shard, packed)
             else:
-                told[shard] = answer
-        return told
+                replies[shard] = answer
+        return replies
 
     async def _lease_elsewhere(self, shard: Shard, packed: bytes) -> RespValue | StoreUnavailable:
         try:
@@ -288,7 +290,7 @@ class Nodes:
             return error
 
     async def wait_for_replica(self, shard: Shard, packed: bytes) -> tuple[RespValue, int]:
-        """One command whose effect has to be on a replica: its reply, and how many replicas confirmed it."""
+        """One command that a replica has to confirm: its reply, and the number of replicas that confirmed."""
         reply, confirmed = await self._route(shard, "acts", packed, 1)
         return reply, cast("int", confirmed)
 
@@ -297,17 +299,17 @@ class Nodes:
         return self._route(shard, "reads", b"".join(commands), len(commands))
 
     async def query_in_background(self, shard: Shard, *commands: bytes) -> list[RespValue]:
-        """``query_all`` for background work: at most one batch of it is under way at each primary."""
+        """``query_all`` for background work: at most one batch of it runs at each primary."""
         return await retry(lambda: self._read_in_background(shard, *commands))
 
     async def query_each_in_background(
         self, asked: Sequence[tuple[Shard, bytes]]
     ) -> list[RespValue]:
-        """The same of one command in each of many shards, in one exchange with each primary."""
+        """The same for one command in each of many shards, in one exchange with each primary."""
         return await retry(lambda: self._read_each(asked))
 
     async def update_in_background(self, shard: Shard, command: bytes) -> RespValue:
-        """``update`` for the same."""
+        """``update`` for background work."""
         return await retry(lambda: self._write_in_background(shard, command))
 
     async def _read_in_background(self, shard: Shard, *commands: bytes) -> list[RespValue]:
@@ -322,13 +324,13 @@ class Nodes:
                 places.setdefault(self.node(shard), []).append(place)
             parts = [[asked[place][1] for place in own] for own in places.values()]
             try:
-                told = await asyncio.gather(*map(_read_part, places, parts))
+                replies = await asyncio.gather(*map(_read_part, places, parts))
             except (Redirected, StoreUnavailable) as failed:
                 await self.recover(failed, seen)
             else:
-                if len(told) == 1:
-                    return told[0]
-                found = zip(chain(*places.values()), chain(*told), strict=True)
+                if len(replies) == 1:
+                    return replies[0]
+                found = zip(chain(*places.values()), chain(*replies), strict=True)
                 return [reply for _, reply in sorted(found, key=itemgetter(0))]
         reason = "the shard is moving"
         raise StoreUnavailable(reason, "no")
@@ -338,7 +340,7 @@ class Nodes:
             return await self.write(shard, packed)
 
     async def refresh(self, seen: int) -> None:
-        """Reads the table again, unless somebody has since the caller looked (``seen`` = generation).
+        """Reads the table again, unless that was done since the caller read generation ``seen``.
 
         Raises:
             StoreUnavailable: no node answers, or some slot has no primary.
@@ -348,7 +350,7 @@ class Nodes:
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read_table())
             self._reading.add_done_callback(_retrieve_failure)
-        # One read for all whose calls have failed: in an outage it takes a while and fails, too.
+        # One read for all failed calls: in an outage it takes a while and fails, too.
         await asyncio.shield(self._reading)
 
     async def _read_table(self) -> None:
@@ -398,11 +400,11 @@ class Nodes:
         try:
             await self.refresh(seen)
         except StoreUnavailable:
-            # The caller reports its own failure, which says more.
+            # The caller raises its own failure, which is more specific.
             return
 
     async def _watch(self, sentinels: Sentinels) -> None:
-        """Polls the Sentinels: a former primary that is cut off still takes writes, and they are lost."""
+        """Polls the Sentinels: an isolated former primary still accepts writes, and they are lost."""
         while True:
             await asyncio.sleep(_LOOK_S)
             with suppress(StoreUnavailable):
@@ -410,7 +412,7 @@ class Nodes:
                     await self.refresh_now()
 
     def _schedule_forgetting(self) -> None:
-        """Schedules nodes that serve no shard to be forgotten; those that serve again are kept."""
+        """Schedules nodes that serve no shard for removal; those that serve again are kept."""
         serving = set(self.primaries)
         for node in self._by_name.values():
             if node in serving:

@@ -1,12 +1,12 @@
-"""Lists of an owner, paged by time, the newest first: tasks at one agent, and pending questions.
+"""Lists of an owner, paged by time, newest first: tasks at one agent, and pending approvals.
 
-The tasks of an owner at an agent are in one sorted set for open ones and one for each way to end; an ended task stays
-in the set of its end.
+The tasks of an owner at an agent are in one sorted set for open ones and one for each final state; an ended task stays
+in the set of its final state.
 
-Of pending questions a hash has the copied views and a sorted set the order; one script writes both. A store of an
-earlier version has the hash alone, and an instance of such a version may still write it alone. So the head of the
-inbox says up to which sequence the set is whole. Where that is not its end, or the two differ in number, the set is
-rebuilt from the hash before it is read.
+Pending approvals have a hash with the copied views and a sorted set with the order; one script writes both. A store of
+an earlier version has only the hash, and an instance of such a version may still write only the hash. So the head of
+the inbox has the sequence up to which the set is complete. If that is not its end, or the sizes of the two differ, the
+set is rebuilt from the hash before it is read.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 
 class OwnerIndex:
-    """Reads lists, and writes the row that cannot wait for the relay."""
+    """Reads lists, and writes rows that cannot wait for the relay."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
     def post(self, row: IndexRow, within_s: float) -> Awaitable[bool]:
-        """Sends a row together with a call that has the same linger budget; the awaitable says whether it was written.
+        """Sends a row together with a call of the same linger budget; the awaitable returns whether it was written.
 
-        It is not redirected and not tried again: ``add`` is.
+        It is neither redirected nor retried: ``add`` is.
         """
         shard, name = _find_list(row.owner, row.agent, row.part)
         return self._nodes.primaries[shard.number].writes.send_unacknowledged(
@@ -54,7 +54,7 @@ class OwnerIndex:
         """Writes a row. The later time wins.
 
         Raises:
-            StoreUnavailable: nobody takes it.
+            StoreUnavailable: it was not written.
         """
         shard, name = _find_list(row.owner, row.agent, row.part)
         command = _write(row, name)
@@ -76,7 +76,7 @@ class OwnerIndex:
     async def count(
         self, owner: str, agent: str, after_ms: int | None, parts: Sequence[IndexPart]
     ) -> int:
-        """How many there are, or how many with a later time than ``after_ms``."""
+        """The number of rows, or of rows with a later time than ``after_ms``."""
         shard = shard_of(owner)
         low = "-inf" if after_ms is None else f"({after_ms}"
         counts = await asyncio.gather(
@@ -100,7 +100,7 @@ def _write(row: IndexRow, name: str) -> bytes:
 
 @lru_cache(4096)
 def _find_list(owner: str, agent: str, part: RowPart) -> tuple[Shard, str]:
-    """The list that a row is added to or removed from. Cached: an owner writes to a few lists all the time."""
+    """The list that a row is added to or removed from. Cached: an owner writes to the same few lists."""
     shard = shard_of(owner)
     return shard, keys.owner_index(shard, owner, agent, "open" if part == "gone" else part)
 
@@ -108,13 +108,13 @@ def _find_list(owner: str, agent: str, part: RowPart) -> tuple[Shard, str]:
 _AT_ONCE: Final = 1_000
 
 PageEnd: TypeAlias = tuple[int, str]
-"""A time in ms and a member: where the page before ended."""
+"""A time in ms and a member: the end of the previous page."""
 _Wanted: TypeAlias = tuple[str, int | None, tuple[int, str] | None]
-"""An owner, how many, and below which place."""
+"""An owner, a limit, and the position to start below."""
 
 
-class Pending:
-    """Reads lists of pending questions by owner."""
+class PendingApprovals:
+    """Reads lists of pending approvals by owner."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
@@ -123,11 +123,11 @@ class Pending:
     async def list_newest(
         self, owner: str, limit: int | None, before: tuple[int, str] | None
     ) -> list[tuple[str, int]]:
-        """At most ``limit`` pending questions below a place, or all, with the times at which they were asked."""
+        """At most ``limit`` pending approvals below a position, or all, with the times at which they were opened."""
         return list(await self._pages.call((owner, limit, before), None))
 
     async def _list(self, wanted: _Wanted, asked: list[None]) -> list[list[tuple[str, int]]]:
-        """One read for all devices of a person that come at once."""
+        """One read for all devices of a person that ask at once."""
         page, is_whole = await self._read(wanted)
         if not is_whole:
             await self._rebuild_order(wanted[0])
@@ -135,7 +135,7 @@ class Pending:
         return [page] * len(asked)
 
     async def _read(self, wanted: _Wanted) -> tuple[list[tuple[str, int]], bool]:
-        """A page, and whether every question has its place."""
+        """A page, and whether the order is complete."""
         owner, limit, before = wanted
         shard = shard_of(owner)
         order, copies = keys.inbox_order(shard, owner), keys.inbox_open(shard, owner)
@@ -154,13 +154,13 @@ class Pending:
             if limit is None or len(rows) < many or len(found) >= limit:
                 end, whole = as_sparse_list(marks)
                 return found[:limit], ordered == copied and (end or b"0") == (whole or b"0")
-            before, many = _go_on(rows, before, many)
+            before, many = _next_range(rows, before, many)
 
     async def _rebuild_order(self, owner: str) -> None:
         shard = shard_of(owner)
         order, copies = keys.inbox_order(shard, owner), keys.inbox_open(shard, owner)
         head = _head(owner)
-        # Read before the hash: what is written meanwhile leaves the mark behind, and the set is made once more.
+        # Read before the hash: concurrent writes leave the mark behind, and the set is rebuilt once more.
         [end, flat, known] = await self._nodes.query_all(
             shard, pack("HGET", head, "seq"), pack("HGETALL", copies), pack("ZRANGE", order, 0, -1)
         )
@@ -182,7 +182,7 @@ def _head(owner: str) -> str:
 
 
 def _read_time(view: bytes) -> int:
-    """When a question was asked, by what was copied of it."""
+    """When an approval was opened, from its copied view; 0 if the view is damaged."""
     try:
         copied: JsonObject = orjson.loads(view)
         return parse_ms(str(copied["createdAt"]))
@@ -193,10 +193,10 @@ def _read_time(view: bytes) -> int:
 async def read_page(
     nodes: Nodes, shard: Shard, names: Sequence[str], before: PageEnd | None, limit: int
 ) -> list[tuple[str, int]]:
-    """Members with their times out of all the sets; one that moves meanwhile may be met in two, and counts once.
+    """Members with their times from all sets; one that moves meanwhile may be in two sets, and counts once.
 
     Raises:
-        StoreUnavailable: nobody knows.
+        StoreUnavailable: the store does not answer.
     """
     pages = await asyncio.gather(*(_read_one(nodes, shard, name, before, limit) for name in names))
     if len(pages) == 1:
@@ -215,24 +215,24 @@ async def _read_one(
         found += _list_behind(page, before)
         if len(page) < many:
             break
-        before, many = _go_on(page, before, many)
+        before, many = _next_range(page, before, many)
     return found[:limit]
 
 
 def _compose_range(name: str, before: PageEnd | None, many: int) -> Sequence[str | int]:
-    """The members of a set from a place on, that of the place among them."""
+    """The members of a set from a position on, including it."""
     top = "+inf" if before is None else str(before[0])
     return ("ZRANGE", name, top, "-inf", "BYSCORE", "REV", "LIMIT", 0, many, "WITHSCORES")
 
 
 def _list_behind(rows: list[tuple[str, int]], before: PageEnd | None) -> list[tuple[str, int]]:
-    """Several may have one time, and some of them are shown already."""
+    """Drops rows already shown: several may have the time of the position."""
     return [row for row in rows if before is None or (row[1], row[0]) < before]
 
 
-def _go_on(
+def _next_range(
     rows: list[tuple[str, int]], before: PageEnd | None, many: int
 ) -> tuple[PageEnd | None, int]:
-    """From where the next read goes on: a place and no number of rows, since some go between two reads."""
+    """Start of the next read: a position and not an offset, because rows may be removed between two reads."""
     last = (rows[-1][1], rows[-1][0])
     return (last, many) if before is None or last < before else (before, 2 * many)

@@ -1,4 +1,4 @@
-"""What is kept about calls to agents: behaviour that was seen, by name and card, and the callbacks of runs."""
+"""Stored facts about calls to agents: observed behaviour, by name and card, and the callbacks of runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RedisHabits:
         self._nodes = nodes
 
     async def add(self, peer: str, card: str, habit: str) -> None:
-        """Stores that a peer with this card was seen to do something; said again, it changes nothing.
+        """Stores that a peer with this card was seen to do something; idempotent.
 
         Raises:
             StoreUnavailable: it is not known to be stored.
@@ -34,10 +34,10 @@ class RedisHabits:
         await self._nodes.update(shard, pack("PEXPIRE", key, KEPT_MS))
 
     async def read(self, peer: str, card: str) -> frozenset[str]:
-        """All that is known.
+        """All stored behaviour of a peer with this card.
 
         Raises:
-            StoreUnavailable: nobody can tell.
+            StoreUnavailable: the store does not answer.
         """
         shard = derive_shard("habits", peer)
         command = pack("SMEMBERS", keys.habits(shard, peer, card))

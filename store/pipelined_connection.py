@@ -1,6 +1,6 @@
 """A connection that carries whole exchanges: one write, and one callback when the last reply is there.
 
-redis-py opens it, with TLS, credentials and database. Then its transport is read here, since redis-py takes a
+redis-py opens it, with TLS, credentials and database. Then its transport is read here, because redis-py needs a
 coroutine, a buffer and a wake-up for each reply.
 """
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from passerelle.store.connection import Endpoint, RespValue, RespWire
 
 ANSWER_S: Final = 2.0
-"""How long an exchange may take until it fails."""
+"""Timeout of an exchange."""
 _IDLE_S: Final = 15.0
 _PING: Final = pack("PING")
 
 OnEnd: TypeAlias = "Callable[[int, Exception | None], None]"
-"""Called at the end of an exchange with the number of errors among its replies, and what broke it."""
+"""Called at the end of an exchange with the number of errors among its replies, and the failure if it broke."""
 
 
 class _Missing(Enum):
@@ -40,7 +40,7 @@ class _Missing(Enum):
 
 _NOT_YET: Final = _Missing.NOT_YET
 _CLOSED: Final = "the server closed the connection"
-_STRAY: Final = "a reply that nobody asked for"
+_STRAY: Final = "a reply without a command"
 
 _explain = cast(
     "Callable[[str], Exception]",
@@ -49,7 +49,7 @@ _explain = cast(
 
 
 class _ReplyReader(asyncio.Protocol):
-    """Parses what arrives on one transport; ``before``, redis-py's protocol, is told of its end and waits for that."""
+    """Parses replies of one transport; ``before``, redis-py's protocol, is notified of its end and waits for that."""
 
     def __init__(self, before: asyncio.BaseProtocol) -> None:
         self.broken: Exception | None = None
@@ -59,10 +59,10 @@ class _ReplyReader(asyncio.Protocol):
         )
         self.into: list[RespValue | RedisError] = []
         self.missing = 0
-        """How many replies are still to come into the list."""
+        """Replies still missing in the list."""
         self.refused = 0
         self.on_end: OnEnd | None = None
-        """Called once they are there, or as soon as the rest cannot come any more."""
+        """Called once they are there, or as soon as the rest cannot arrive any more."""
 
     def data_received(self, data: bytes) -> None:
         reader = self._reader
@@ -88,7 +88,7 @@ class _ReplyReader(asyncio.Protocol):
         self._before.connection_lost(exc)
 
     def fail(self, error: Exception) -> None:
-        """Ends the exchange under way; the connection carries no further one."""
+        """Ends the running exchange; the connection accepts no further one."""
         self.broken = self.broken or error
         self._end(self.broken)
 
@@ -117,7 +117,7 @@ class PipelinedConnection:
         self._transport: asyncio.Transport | None = None
         self._replies: _ReplyReader | None = None
         self.opened = 0
-        """How often it was opened, or tried to be."""
+        """How often it was opened, including failed tries."""
         self._used_s = 0.0
         """When the last exchange began, by the clock of the loop."""
         self._timer: asyncio.TimerHandle | None = None
@@ -129,7 +129,7 @@ class PipelinedConnection:
         return self._replies is not None and self._replies.broken is None
 
     async def make_live(self) -> None:
-        """Opens it, or makes sure that it has not died unnoticed while it was idle.
+        """Opens it, or verifies that it has not died while it was idle.
 
         Raises:
             RedisError, OSError, TimeoutError: it cannot be opened, or broke.
@@ -141,7 +141,7 @@ class PipelinedConnection:
             await self.open()
 
     async def open(self) -> None:
-        """Opens it, once more if need be.
+        """Opens it, closing the old connection first.
 
         Raises:
             RedisError, OSError, TimeoutError: it cannot be opened.
@@ -159,7 +159,7 @@ class PipelinedConnection:
     ) -> bool:
         """Writes; ``on_end`` is called once, when ``count`` replies are in the list or the exchange broke.
 
-        False, and nothing is written: the connection is not open, or may have died unnoticed while it was idle.
+        Returns False and writes nothing if the connection is not open, or may have died while it was idle.
 
         Raises:
             OSError, RuntimeError: it broke.
@@ -177,7 +177,7 @@ class PipelinedConnection:
         return True
 
     async def exchange(self, packed: bytes, count: int, into: list[RespValue | RedisError]) -> None:
-        """Writes, and puts ``count`` replies into a list; when it fails the list has those that came.
+        """Writes, and collects ``count`` replies in a list; on failure the list has those that arrived.
 
         Raises:
             RedisError, OSError: it broke.
@@ -189,7 +189,7 @@ class PipelinedConnection:
         await done
 
     def _check_timeout(self) -> None:
-        """Fails the exchange under way if it has taken too long."""
+        """Fails the running exchange if it has taken too long."""
         self._timer = None
         if self._replies is None or self._replies.on_end is None:
             return
@@ -217,6 +217,6 @@ def _finish(done: asyncio.Future[None], _refused: int, error: Exception | None) 
 
 
 def _take_transport(wire: RespWire) -> asyncio.Transport:
-    """The transport below a connection of redis-py, which gives it to nobody."""
+    """The transport of a redis-py connection, which has no public access to it."""
     writer = cast("Any", wire)._writer  # noqa: SLF001
     return cast("asyncio.Transport", writer.transport)

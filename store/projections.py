@@ -1,4 +1,4 @@
-"""Views in other shards, written at least once and applied once: the mark of each source tells."""
+"""Views in other shards, written at least once and applied once: decided by the mark of each source."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from passerelle.store.connection import pack
 from passerelle.store.list_notes import ListNotes, pack_notes, read_watched
 from passerelle.store.list_registry import ListRegistry, name_list
 from passerelle.store.log import read_feed_rows
-from passerelle.store.owner_lists import OwnerIndex, Pending, read_page
+from passerelle.store.owner_lists import OwnerIndex, PendingApprovals, read_page
 from passerelle.store.replies import as_hash, as_int, as_texts
 from passerelle.store.scripts import read_script
 from passerelle.store.stream_entries import as_entry_rows
@@ -44,26 +44,26 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 KEEP_BEHIND_MS: Final = 15 * 60 * 1000
-"""A target shard can lose its tail, mark and rows together: the feed reaches this far behind the mark."""
+"""A target shard can lose its tail, mark and rows together: the feed keeps rows this far behind the mark."""
 KEEP_AT_LEAST_MS: Final = 60 * 1000
 KEEP_ROWS: Final = 512
-"""Of about 100 bytes, in each shard. A feed that has more reaches less far behind, but never less than a minute."""
+"""Rows of about 100 bytes, in each shard. A larger feed keeps a shorter time behind the mark, at least a minute."""
 INBOX_BYTES: Final = 8 * 1024 * 1024
-"""Events that an inbox keeps for devices that were away; what is pending stands beside them."""
+"""Events that an inbox keeps for devices that were away; pending approvals are stored separately."""
 _TRIM_EVERY_S: Final = 30.0
 _MARK: Final = keys.MARK
 _TAKEN: Final = "taken:"
 _DROPPED: Final = "dropped"
-"""The feed has no rows below this id any more."""
+"""The feed has no rows below this id."""
 _EPOCH_TRIES: Final = 3
 _NO_FEED_ID: Final = ""
 """The feed id of rows that do not come from the feed."""
-BESIDE: Final = "+"
-"""Behind the source of notes of tenants: they go out behind the rows of the same part of a feed, under another mark."""
+NOTES_SUFFIX: Final = "+"
+"""Suffix of the source for notes of tenants: they follow the rows of the same feed part, under another mark."""
 
 
 class RedisProjections:
-    """``core.ports.projections.Projections`` over a server or cluster; the one that ``yields`` is the relay's."""
+    """``core.ports.projections.Projections`` over a server or cluster; the relay's instance has ``yields``."""
 
     def __init__(self, nodes: Nodes, log: RedisEventLog, *, yields: bool = False) -> None:
         self._nodes = nodes
@@ -71,15 +71,15 @@ class RedisProjections:
         self._update = nodes.update_in_background if yields else nodes.update
         self._log = log
         self._index = OwnerIndex(nodes)
-        # Every task is listed beside an append.
-        self._pending = Pending(nodes)
+        # Every task is listed along with an append.
+        self._pending = PendingApprovals(nodes)
         self._registry = ListRegistry(nodes)
         self._notes = ListNotes(nodes)
         self._epochs: dict[Shard, int] = {}
         self._trimmed_at: dict[Shard, float] = {}
         self.inbox_bytes = INBOX_BYTES
         self._seen: dict[Shard, dict[str, bytes]] = {}
-        """The marks of a shard beside the page of its feed that was read last."""
+        """The marks of a shard as read with the last page of its feed."""
 
     async def read_feed(self, shard: Shard, after: str | None, limit: int = 128) -> list[FeedRow]:
         """Feed rows of a shard above an id, or from the oldest one that is kept."""
@@ -93,12 +93,12 @@ class RedisProjections:
         return rows
 
     async def read_mark(self, shard: Shard, consumer: str) -> str | None:
-        """How far a consumer has come in the feed of a shard, as ``<shard epoch>.<feed id>``."""
+        """The position of a consumer in the feed of a shard, as ``<shard epoch>.<feed id>``."""
         [mark] = await self._ask(shard, pack("HGET", keys.meta(shard), _MARK + consumer))
         return mark.decode() if isinstance(mark, bytes) else None
 
     async def read_position(self, shard: Shard, consumer: str) -> RelayPosition:
-        """The mark of a consumer, and what each target had taken when it was moved."""
+        """The mark of a consumer, and what each target had applied when it was moved."""
         fields = await self._read_marks(shard)
         mark = fields.get(_MARK + consumer)
         taken = {
@@ -109,7 +109,7 @@ class RedisProjections:
         return RelayPosition(mark.decode() if mark else None, taken)
 
     async def read_taken(self, source: Shard, target: Shard) -> str:
-        """The mark that a target has for a source, as ``<epoch of the source>.<feed id>``; "" where it has none."""
+        """The mark that a target has for a source, as ``<epoch of the source>.<feed id>``; "" if it has none."""
         [mark] = await self._ask(target, pack("HGET", keys.marks(target), source.tag))
         return mark.decode() if isinstance(mark, bytes) else ""
 
@@ -130,11 +130,11 @@ class RedisProjections:
     ) -> Taken | Behind:
         """Applies the rows unless ``target`` has them from this source already; returns the mark that it has then.
 
-        ``known`` is the mark that it had before. Where it has a lower one of the same epoch of the source, it has lost
+        ``known`` is the mark that it had before. If it has a lower one of the same epoch of the source, it has lost
         rows, and nothing is applied.
 
         Raises:
-            StoreUnavailable: the target did not take them.
+            StoreUnavailable: the target did not apply them.
             ValueError: a row belongs to another shard.
         """
         for _ in range(_EPOCH_TRIES):
@@ -158,7 +158,7 @@ class RedisProjections:
         """Applies rows that were rebuilt from the streams: no mark is compared or moved.
 
         Raises:
-            StoreUnavailable: the target did not take them.
+            StoreUnavailable: the target did not apply them.
             ValueError: a row belongs to another shard.
         """
         await self.advance(source, target, _NO_FEED_ID, rows)
@@ -166,7 +166,7 @@ class RedisProjections:
     async def move_mark(
         self, shard: Shard, consumer: str, feed_id: str, taken: Mapping[Shard, Taken] = NONE_TAKEN
     ) -> None:
-        """Moves a consumer's mark forward, keeps what was taken, and drops feed rows that nobody needs."""
+        """Moves a consumer's mark forward, stores the targets' marks, and drops feed rows that are no longer needed."""
         fields = self._seen.pop(shard, None) or await self._read_marks(shard)
         name = _MARK + consumer
         epoch = fields.get("epoch", b"0").decode()
@@ -191,11 +191,11 @@ class RedisProjections:
         return as_hash(reply)
 
     async def index_now(self, row: IndexRow) -> None:
-        """Writes an owner-index row, so that a caller sees its own writes."""
+        """Writes an owner-index row, so that callers see their own writes."""
         await self._index.add(row)
 
     def post_index(self, row: IndexRow, within_s: float) -> Awaitable[bool]:
-        """Sends such a row together with an append of this linger budget; the awaitable says whether it was written."""
+        """Sends such a row along with an append of this linger budget; the awaitable returns whether it was written."""
         return self._index.post(row, within_s)
 
     async def read_index(
@@ -212,29 +212,29 @@ class RedisProjections:
     async def count_index(
         self, owner: str, agent: str, after_ms: int | None, parts: Sequence[IndexPart] = PARTS
     ) -> int:
-        """How many there are, or how many with a later time than ``after_ms``."""
+        """The number of tasks, or of tasks with a later time than ``after_ms``."""
         return await self._index.count(owner, agent, after_ms, parts)
 
     async def open_rows(self, owner: str, now_ms: int) -> None:
-        """From here on what changes in an owner's lists is noted, for whoever follows them."""
+        """Notes changes in an owner's lists from now on, for followers."""
         await self._notes.open(owner, now_ms)
 
     async def watch_tenant(self, tenant: str, now_ms: int) -> None:
-        """The same of the lists of all owners of a tenant, by its key."""
+        """The same for the lists of all owners of a tenant, by its key."""
         await self._notes.watch(tenant, now_ms)
 
     async def restart_notes(self, tenant: str) -> None:
-        """The stream of a tenant's changes has lost some: it begins anew, and each cursor in it is a gap."""
+        """Restarts the stream of a tenant's changes after a loss; each cursor in it becomes a gap."""
         await self._notes.restart(tenant)
 
     async def list_lists(self) -> list[ListedTasks]:
-        """Every list of tasks that any owner has."""
+        """Every task list of any owner."""
         return await self._registry.read()
 
     async def list_inbox(
         self, owner: str, limit: int | None = None, before: tuple[int, str] | None = None
     ) -> list[tuple[str, int]]:
-        """Ids of the pending actions of an owner with the times at which they were asked, the newest first."""
+        """Ids of the pending actions of an owner with the times at which they were opened, newest first."""
         return await self._pending.list_newest(owner, limit, before)
 
     async def list_closed(
@@ -244,13 +244,13 @@ class RedisProjections:
         limit: int,
         before: tuple[int, str] | None = None,
     ) -> list[tuple[str, int]]:
-        """Ids of actions of an owner that ended so, with the times at which they did, the last to end first."""
+        """Ids of an owner's actions that ended in these states, with the times of their end, latest first."""
         shard = shard_of(owner)
         names = [keys.inbox_closed(shard, owner, state) for state in states]
         return await read_page(self._nodes, shard, names, before, limit)
 
     async def read_inbox(self, owner: str) -> list[tuple[str, bytes]]:
-        """Pending actions of an owner with the views that were copied."""
+        """Pending actions of an owner with their copied views."""
         shard = shard_of(owner)
         [reply] = await self._ask(shard, pack("HGETALL", keys.inbox_open(shard, owner)))
         return list(as_hash(reply).items())
@@ -265,7 +265,7 @@ class RedisProjections:
         known: str,
     ) -> bytes:
         arguments = Arguments((keys.marks(target), keys.meta(target), keys.due(target)))
-        beside = ""
+        suffix = ""
         index: list[ControlValue] = []
         noted: dict[str, list[EncodedEvent]] = {}
         inboxes: dict[str, list[InboxRow]] = {}
@@ -282,13 +282,13 @@ class RedisProjections:
                 case InboxRow():
                     inboxes.setdefault(row.owner, []).append(row)
                 case NoteRow():
-                    beside = BESIDE
+                    suffix = NOTES_SUFFIX
                     noted.setdefault(row.owner, []).append(row.event)
                 case _:
                     assert_never(row)
         index += _note_lists(target, rows, arguments)
         control: dict[str, ControlValue] = {
-            "source": source.tag + beside,
+            "source": source.tag + suffix,
             "batch": MOST_EVENTS,
             "source_epoch": str(self._log.shard_epoch(source)),
             "feed": feed_id,
@@ -315,7 +315,7 @@ class RedisProjections:
             await self._update(shard, pack("HSET", keys.meta(shard), _DROPPED, lowest))
 
     async def _find_reach_ms(self, shard: Shard, mark_ms: int) -> int:
-        """How far behind the mark the feed is to reach."""
+        """How far behind the mark the feed keeps rows."""
         feed = keys.feed(shard)
         count, oldest = await self._ask(
             shard, pack("XLEN", feed), pack("XRANGE", feed, "-", "+", "COUNT", 1)
@@ -339,7 +339,7 @@ def _index(target: Shard, row: IndexRow, arguments: Arguments) -> ControlValue:
 def _note_lists(
     target: Shard, rows: Iterable[ProjectionRow], arguments: Arguments
 ) -> list[ControlValue]:
-    """The rows of the registry: they are written as those of lists are."""
+    """The rows of the registry, written like rows of lists."""
     times: dict[str, int] = {}
     for row in rows:
         if isinstance(row, IndexRow) and row.part != "gone":

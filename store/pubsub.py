@@ -1,6 +1,6 @@
-"""Messages between instances that nobody stores: nudges, changed rules, text deltas.
+"""Unstored messages between instances: driver nudges, changed rules, text deltas.
 
-Each goes over a hint channel, placed by the shard of the instance, home session or session that it is about, so that a
+Each is sent over a hint channel in the shard of the instance, home session or session that it is about, so that a
 cluster spreads them over its nodes.
 """
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from passerelle.store.hints import RedisHints
     from passerelle.store.nodes import Nodes
 
-_NOBODY: Final = "-"
+_NO_ACTION: Final = "-"
 _LINE: Final = re.compile(r"([wcg]) ([!-~]+) ([!-~]+)")
-"""``w <task> <action, or ->``: look; ``c <task> -``: its agent has called back; ``g <task> -``: give way."""
+"""``w <task> <action, or ->``: check; ``c <task> -``: its agent has called back; ``g <task> -``: yield."""
 
 
 class RedisNudges:
@@ -41,40 +41,40 @@ class RedisNudges:
         self._hints = hints
 
     async def nudge(self, instance: str, nudge: Nudge) -> None:
-        """Tells an instance, once.
+        """Notifies an instance, once.
 
         Raises:
-            StoreUnavailable: whether it was told is not known; nothing is tried again.
+            StoreUnavailable: the outcome is unknown; it is not retried.
         """
         shard = _place(instance)
-        line = f"{_name_kind(nudge)} {nudge.task} {nudge.action or _NOBODY}"
+        line = f"{_name_kind(nudge)} {nudge.task} {nudge.action or _NO_ACTION}"
         await self._nodes.write(shard, pack("SPUBLISH", keys.instance_hints(shard, instance), line))
 
     async def listen(self, instance: str, on_nudge: Callable[[Nudge], object]) -> None:
-        """Returns once each further nudge of the instance is told here.
+        """Returns once further nudges of the instance are received here.
 
         Raises:
-            StoreUnavailable: not confirmed within 5 s; nothing is told then.
-            ValueError: somebody listens for the instance already.
+            StoreUnavailable: not confirmed within 5 s; nothing is subscribed then.
+            ValueError: the instance is subscribed already.
         """
         shard = _place(instance)
 
-        def hear(raw: bytes) -> None:
+        def receive(raw: bytes) -> None:
             nudge = read_nudge(raw)
             if nudge is not None:
                 on_nudge(nudge)
 
-        await self._hints.listen(shard, keys.instance_hints(shard, instance), hear)
+        await self._hints.listen(shard, keys.instance_hints(shard, instance), receive)
 
 
 def read_nudge(raw: bytes) -> Nudge | None:
-    """What a message says; None for one of another version, whose due row comes all the same."""
+    """Parses a message; None for one of another version, whose due row is still processed."""
     said = _LINE.fullmatch(raw.decode("latin-1"))
     if said is None:
         return None
     return Nudge(
         said[2],
-        "" if said[3] == _NOBODY else said[3],
+        "" if said[3] == _NO_ACTION else said[3],
         called_back=said[1] == "c",
         gives_way=said[1] == "g",
     )
@@ -98,20 +98,20 @@ class RedisRuleNews:
         self._hints = hints
 
     async def tell(self, home: str) -> None:
-        """Tells every instance, once.
+        """Notifies every instance, once.
 
         Raises:
-            StoreUnavailable: whether it was told is not known; nothing is tried again.
+            StoreUnavailable: the outcome is unknown; it is not retried.
         """
         shard = shard_of(home)
         await self._nodes.write(shard, pack("SPUBLISH", keys.rule_hints(shard, home), ""))
 
     async def listen(self, home: str, on_news: Callable[[], None]) -> None:
-        """Returns once every further news is told here, and when some may have been lost.
+        """Returns once ``on_news`` is called for every further change, and when some may have been lost.
 
         Raises:
-            StoreUnavailable: not confirmed within 5 s; nothing is told then.
-            ValueError: somebody listens already.
+            StoreUnavailable: not confirmed within 5 s; nothing is subscribed then.
+            ValueError: the home is subscribed already.
         """
         shard = shard_of(home)
         await self._hints.listen(shard, keys.rule_hints(shard, home), lambda _raw: on_news())
@@ -126,36 +126,36 @@ class RedisDeltas:
         self._hints = hints
 
     async def publish(self, stream: StreamRef, event: EncodedEvent) -> int:
-        """Publishes one delta once, and says how many instances listen.
+        """Publishes one delta once; returns the number of listening instances.
 
         Raises:
-            StoreUnavailable: whether it was published is not known; nothing is tried again.
+            StoreUnavailable: the outcome is unknown; it is not retried.
         """
         command = pack("SPUBLISH", keys.stream_deltas(stream), b"{" + event.body)
         return as_int(await self._nodes.write(stream.shard, command))
 
     async def listen(self, stream: StreamRef, on_delta: Callable[[TextDelta], None]) -> None:
-        """Returns once each further delta of the stream is told.
+        """Returns once further deltas of the stream are received here.
 
         Raises:
-            StoreUnavailable: not confirmed within 5 s; nobody listens then.
-            ValueError: somebody listens to the stream already.
+            StoreUnavailable: not confirmed within 5 s; nothing is subscribed then.
+            ValueError: the stream is subscribed already.
         """
 
-        def hear(raw: bytes) -> None:
+        def receive(raw: bytes) -> None:
             delta = read_delta(raw)
             if delta is not None:
                 on_delta(delta)
 
-        await self._hints.listen(stream.shard, keys.stream_deltas(stream), hear)
+        await self._hints.listen(stream.shard, keys.stream_deltas(stream), receive)
 
     async def ignore(self, stream: StreamRef) -> None:
-        """Ends what ``listen`` began."""
+        """Ends the subscription of ``listen``."""
         await self._hints.ignore(stream.shard, keys.stream_deltas(stream))
 
 
 def read_delta(raw: bytes) -> TextDelta | None:
-    """The delta of a published envelope; None for what is none: text that may be lost is no reason to stop hearing."""
+    """Parses a published envelope; None if it is invalid: deltas may be lost, so the subscription continues."""
     try:
         said = decode_event(raw).fact.payload
     except InvalidInput:

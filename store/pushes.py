@@ -1,4 +1,4 @@
-"""Push notifications of a person, in the person's shard: agents that are muted, and pushes held for a bundle."""
+"""Push notifications of a person, in the person's shard: muted agents, and pushes held for a bundle."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _MUTE: Final = Script("mute", as_int)
 
 
 class RedisMutes:
-    """Mutes by person, with times of the store; each ends by itself."""
+    """Mutes by person, with times of the store; each expires by itself."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
     async def mute(self, owner: str, peer: str, keep_ms: int) -> int:
-        """Mutes an agent from now on, and says until when; the last call for an agent counts.
+        """Mutes an agent from now on; returns until when. The last call for an agent counts.
 
         Raises:
-            StoreUnavailable: whether it is muted is not known.
+            StoreUnavailable: the outcome is unknown.
         """
         return await self._write(owner, peer, keep_ms)
 
@@ -40,10 +40,10 @@ class RedisMutes:
         await self._write(owner, peer, 0)
 
     async def list_muted(self, owner: str) -> dict[str, int]:
-        """The agents that are muted now, with the times at which that ends, in ms.
+        """The agents that are muted now, with the end of each mute, in ms.
 
         Raises:
-            StoreUnavailable: nobody knows.
+            StoreUnavailable: the store does not answer.
         """
         shard = shard_of(owner)
         command = pack("ZRANGE", keys.mutes(shard, owner), 0, -1, "WITHSCORES")
@@ -64,9 +64,9 @@ class RedisMutes:
 ROW: Final = "bundle"
 WINDOW_MS: Final = 60_000
 AT_ONCE: Final = 256
-"""What is read at a time of what is held; the rest keeps its row, and comes next."""
+"""Held pushes read at a time; the rest keeps its row, and follows later."""
 _KEEP_MS: Final = 31 * 24 * 3_600_000
-"""Longer than a question is open."""
+"""Longer than an approval is open."""
 _DEFER_PUSH: Final = Script(
     "defer_push", lambda reply: int(float(as_text(reply))) if reply else None
 )
@@ -75,7 +75,7 @@ _SETTLE_BUNDLE: Final = Script("settle_bundle", as_text)
 
 @dataclass(frozen=True, slots=True)
 class HeldPush:
-    """An attempt to tell of a question, held for the person's next bundle."""
+    """A notification attempt about an approval, held for the person's next bundle."""
 
     action_id: str
     attempt: str
@@ -85,17 +85,17 @@ class HeldPush:
 
 
 class RedisBundles:
-    """Counts pushes by person, with times of the store. Each bundle that is owed is a row of its due set (I9)."""
+    """Counts pushes by person, with times of the store. Each pending bundle is a row of the due set (I9)."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
     async def defer(self, owner: str, push: HeldPush, most: int, ends_ms: int) -> int | None:
-        """When the bundle goes out that a push waits for; None where it goes out by itself, and is counted.
+        """Returns when the bundle that a push waits for is sent; None if the push is sent by itself, and is counted.
 
-        ``most`` pushes of different questions go out in a window. What would end before its bundle does not wait, until
-        twice as many have gone out: from then on it waits as all do, and the bundle leaves it out.
-        Asked again about the same push the answer is the same.
+        At most ``most`` pushes about different approvals are sent in a window. A push about an approval that ends
+        before its bundle does not wait, until twice as many were sent: from then on it waits as all do, and the bundle
+        omits it. A repeated call for the same push returns the same.
 
         Raises:
             StoreUnavailable: whether it is counted is not known.
@@ -117,10 +117,10 @@ class RedisBundles:
         )
 
     async def list_held(self, owner: str) -> list[HeldPush]:
-        """What waits for the next bundle, at most ``AT_ONCE`` of it, the first to be due first.
+        """Pushes that wait for the next bundle, at most ``AT_ONCE``, the first to be due first.
 
         Raises:
-            StoreUnavailable: nobody knows.
+            StoreUnavailable: the store does not answer.
         """
         shard = shard_of(owner)
         command = pack("ZRANGE", keys.held(shard, owner), 0, AT_ONCE - 1)
@@ -128,8 +128,8 @@ class RedisBundles:
         words = (member.partition(" ") for member in held)
         return [HeldPush(action, attempt) for action, _, attempt in words]
 
-    async def settle(self, row: DueRow, told: Sequence[HeldPush], *, last: bool) -> None:
-        """These are held no more; with ``last`` the row ends, or stays for what came up meanwhile.
+    async def settle(self, row: DueRow, delivered: Sequence[HeldPush], *, last: bool) -> None:
+        """Removes delivered pushes; with ``last`` the row ends, or stays for pushes held meanwhile.
 
         Raises:
             StoreUnavailable: the row comes due again.
@@ -143,11 +143,11 @@ class RedisBundles:
                 "row": row.member,
                 "token": row.token,
                 "last": last,
-                "told": [str(one) for one in told],
+                "told": [str(one) for one in delivered],
             },
         )
 
 
 def name_bundle(owner: str) -> str:
-    """The row of the due set that owes a person a bundle."""
+    """The due row of a person's bundle."""
     return f"{ROW}:{owner}"

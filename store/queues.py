@@ -1,4 +1,4 @@
-"""Outgoing queues of agents, in the shard of the agent's name: four keys each, none while nobody waits."""
+"""Outgoing queues of agents, in the shard of the agent's name: four keys each, none while the queue is empty."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ class RedisQueues:
         self._nodes = nodes
 
     async def add(self, agent: str, task: WaitingTask) -> TaskAdded:
-        """Tried again after a lost reply: what is there stays where it is."""
-        # Of fixed width, so that texts sort as the numbers do.
+        """Retried after a lost reply: a queued task keeps its position."""
+        # Of fixed width, so that texts sort as numbers.
         order = f"{_HIGHEST - task.priority:03d}{task.since_ms:015d}"
         control = {"task": task.task_id, "caller": task.caller, "order": order}
         shard = _place(agent)
         return await self._nodes.run(_ADD, shard, keys.queue(shard, agent), control)
 
     async def take(self, agent: str, unused: str = "") -> str | None:
-        """Never tried again here: a repeat would take another one."""
+        """Not retried here: a repeat would take another task."""
         shard, control = _place(agent), {"unused": unused}
         return await self._nodes.run_once(_TAKE, shard, keys.queue(shard, agent), control) or None
 
     async def drop(self, agent: str, task_id: str) -> bool:
-        """Whether it was there, by the last try."""
+        """Whether it was queued, by the last try."""
         shard = _place(agent)
         return await self._nodes.run(_DROP, shard, keys.queue(shard, agent), {"task": task_id})
 
     async def list_waiting(self, agent: str, most: int | None = None) -> list[str]:
-        """The line, caller by caller: a context, or a quota, has but one."""
+        """The queue, caller by caller: the queue of a context or a quota has only one."""
         shard, last = _place(agent), -1 if most is None else most - 1
         command = pack("ZRANGE", keys.queue(shard, agent)[0], "0", f"{last}")
         members = await self._nodes.query(shard, command, as_texts)

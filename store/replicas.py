@@ -1,8 +1,8 @@
 """Replicas of the primaries: whether there are any, and whether one of them has what was written.
 
-A failover loses what no replica has. So an act that nothing undoes waits until one has what was stored before it.
-Which primaries have replicas is what this process has seen since it started: a primary that was cut off from them is
-not taken for one that never had any. Only a server that this process saw promoted, and that nobody replicates, goes on
+A failover loses what no replica has. So an act that cannot be undone waits until a replica has what was stored before
+it. Which primaries have replicas is what this process has seen since it started: a primary isolated from its replicas
+is not mistaken for one without any. Only a server that this process saw promoted, and that has no replicas, continues
 without one after a while (``store.replication``).
 """
 
@@ -28,7 +28,7 @@ _MARK_MS: Final = 5_000
 
 
 class RedisReplicas:
-    """``core.ports.leases.Replicas`` over a server or cluster. ``counts`` False: replicas are nothing to wait for.
+    """``core.ports.leases.Replicas`` over a server or cluster. ``counts`` False: acts never wait for replicas.
 
     ``alone_after_s``: how long acts wait at a promoted server without a replica, in seconds; None: until it has one.
     """
@@ -41,12 +41,12 @@ class RedisReplicas:
 
     @property
     def are_missing(self) -> bool:
-        """Whether acts wait: a primary whose last write before an act was confirmed by nobody."""
+        """Whether acts wait: no replica confirmed a primary's last write before an act."""
         return any(node.awaits_replicas for node in self._missing)
 
     @property
     def alone(self) -> tuple[str, ...]:
-        """Promoted primaries without a replica at which acts go on all the same, by address."""
+        """Addresses of promoted primaries without a replica at which acts continue."""
         return tuple(node.endpoint.name for node in self._nodes.all if node.acts_alone)
 
     def are_seen(self, shard: Shard) -> bool:
@@ -69,7 +69,7 @@ class RedisReplicas:
         return confirmed
 
     async def look(self) -> None:
-        """Asks every primary who it is, what time it has, how full it is, and whether it has replicas.
+        """Reads INFO of every primary: its role, clock, memory, and replicas.
 
         Raises:
             StoreUnavailable: a primary does not answer.
@@ -79,10 +79,10 @@ class RedisReplicas:
         answers = await asyncio.gather(*(node.reads.call(ask) for node in nodes))
         now_s = monotonic()
         for node, answer in zip(nodes, answers, strict=True):
-            told = parse_info(answer[0])
-            if (micros := told.get("server_time_usec")) is not None:
+            info = parse_info(answer[0])
+            if (micros := info.get("server_time_usec")) is not None:
                 node.time.note(int(micros) // 1000, sent_s, now_s)
-            node.memory = read_memory_report(told)
+            node.memory = read_memory_report(info)
             if self.counts:
-                node.replication = observe(node.replication, read_report(told), now_s)
+                node.replication = observe(node.replication, read_report(info), now_s)
                 node.acts_alone = acts_alone(node.replication, self.alone_after_s, now_s)

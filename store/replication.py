@@ -1,9 +1,9 @@
-"""Whether acts wait for a replica at a primary: pure, from what the primary says of itself again and again.
+"""Whether acts wait for a replica at a primary: pure, from repeated INFO reports of the primary.
 
-A primary that has had replicas and has none may be the losing side of a failover, so acts wait there. A new replication
-id proves nothing: a primary takes one when it restarts, and when its replicas have been away for ``repl-backlog-ttl``.
-A promoted server is known by three things together: it is another process than the primary before, it continues that
-one's history (``master_replid2``), and it ran already while that one was the primary.
+A primary that has lost its replicas may be the losing side of a failover, so acts wait there. A new replication id
+proves nothing: a primary gets one when it restarts, and when its replicas have been away for ``repl-backlog-ttl``. A
+promoted server is recognized by three things together: it is another process than the primary before, it continues
+that one's history (``master_replid2``), and it already ran while that one was the primary.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 _PRIMARY: Final = "master"
 _UPTIME_ERROR_S: Final = 2.0
-"""``uptime_in_seconds`` is cut to seconds, by a clock that is read ten times a second."""
+"""``uptime_in_seconds`` is truncated to seconds, by a clock that is read ten times a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationReport:
-    """What INFO says in ``server``, ``replication`` and ``stats``. Empty texts: the server does not say."""
+    """Fields of INFO ``server``, ``replication`` and ``stats``. Empty texts: not reported by the server."""
 
     is_primary: bool
     run_id: str
@@ -38,21 +38,21 @@ class ReplicationView:
     """What is known of the primary at one address. Times are seconds of a monotonic clock."""
 
     has_replicas: bool = False
-    """One was seen: acts wait for it, whether it is still there or not."""
+    """A replica was seen: acts wait for it, whether it is still there or not."""
     run_id: str = ""
     replication_id: str = ""
     seen_s: float = 0.0
     replica_run_id: str = ""
-    """A server that was seen here while it was a replica."""
+    """The run id of a server seen here while it was a replica."""
     syncs: int = 0
     alone_since_s: float | None = None
-    """It was promoted, and no replica has attached since."""
+    """Since when it is promoted without an attached replica; None otherwise."""
     is_inherited: bool = False
-    """Nobody has asked this server yet: the rest is what was known of the primary before it."""
+    """This server was not asked yet: the rest is the view of the primary before it."""
 
 
 def read_report(info: Mapping[str, str]) -> ReplicationReport:
-    """The report out of the fields of INFO."""
+    """The report from the fields of INFO."""
     return ReplicationReport(
         is_primary=info.get("role") == _PRIMARY,
         run_id=info.get("run_id", ""),
@@ -65,7 +65,7 @@ def read_report(info: Mapping[str, str]) -> ReplicationReport:
 
 
 def observe(view: ReplicationView, report: ReplicationReport, now_s: float) -> ReplicationView:
-    """What is known after one more report."""
+    """The view after one more report."""
     if not report.is_primary:
         return replace(view, replica_run_id=report.run_id)
     seen = replace(
@@ -81,30 +81,30 @@ def observe(view: ReplicationView, report: ReplicationReport, now_s: float) -> R
     if is_promoted(view, report, now_s):
         return replace(seen, alone_since_s=now_s)
     if view.is_inherited:
-        # Slots were moved to a server that has none: it has lost nothing.
+        # Slots were moved to a server without replicas: it has lost nothing.
         return replace(seen, has_replicas=False, alone_since_s=None)
     stayed_alone = report.run_id == view.run_id and report.syncs == view.syncs
     return seen if stayed_alone else replace(seen, alone_since_s=None)
 
 
 def is_promoted(view: ReplicationView, report: ReplicationReport, now_s: float) -> bool:
-    """Whether the server was a replica of the primary that was seen last, and is a primary now."""
+    """Whether the server was a replica of the last seen primary, and is a primary now."""
     if not report.run_id or report.run_id == view.run_id:
         return False
     if report.run_id == view.replica_run_id:
         return True
     continues = bool(report.previous_id) and report.previous_id == view.replication_id
-    # With snapshots on disk a restarted primary names its own history here, too; but it began after it was seen.
+    # With snapshots on disk a restarted primary names its own history here, too; but it started after it was last seen.
     return continues and report.uptime_s > now_s - view.seen_s + _UPTIME_ERROR_S
 
 
 def inherit(before: ReplicationView) -> ReplicationView:
-    """What is assumed of a server that serves shards of another one from now on, until it has been asked."""
+    """The assumed view of a server that takes over shards of another one, until it has reported."""
     return replace(before, alone_since_s=None, is_inherited=True)
 
 
 def acts_alone(view: ReplicationView, after_s: float | None, now_s: float) -> bool:
-    """Whether acts go on without a replica: ``after_s`` seconds after a promotion; None: never."""
+    """Whether acts continue without a replica: ``after_s`` seconds after a promotion; None: never."""
     if view.alone_since_s is None or after_s is None:
         return False
     return now_s - view.alone_since_s >= after_s

@@ -1,4 +1,4 @@
-"""Decoders of replies: from RESP 2, where everything is a byte string, a number or a list, to what callers want."""
+"""Decoders of replies: from RESP 2, where everything is a byte string, a number or a list, to Python types."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 
 def as_int(reply: RespValue) -> int:
-    """A number, also one that came as text; 0 for what is not there."""
+    """A number, also as text; 0 if missing."""
     return int(cast("bytes | int | None", reply) or 0)
 
 
 def as_bytes(reply: RespValue) -> bytes | None:
-    """A byte string; None for what is not there."""
+    """A byte string; None if missing."""
     return reply if isinstance(reply, bytes) else None
 
 
@@ -24,12 +24,12 @@ def as_text(reply: RespValue) -> str:
 
 
 def as_list(reply: RespValue) -> list[bytes]:
-    """Byte strings, none of which is missing."""
+    """Byte strings, none missing."""
     return cast("list[bytes]", reply)
 
 
 def as_sparse_list(reply: RespValue) -> list[bytes | None]:
-    """Byte strings, as HMGET returns them: None in place of those that are not there."""
+    """Byte strings, as HMGET returns them: None for missing fields."""
     return cast("list[bytes | None]", reply)
 
 
@@ -39,7 +39,7 @@ def as_texts(reply: RespValue) -> list[str]:
 
 
 def as_ms(reply: RespValue) -> int:
-    """Milliseconds of TIME, which answers in seconds and microseconds."""
+    """Milliseconds of TIME, which replies in seconds and microseconds."""
     seconds, micros = as_list(reply)
     return int(seconds) * 1000 + int(micros) // 1000
 

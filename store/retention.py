@@ -1,4 +1,4 @@
-"""Trimming: what was archived leaves the stream, unless somebody still needs it."""
+"""Trimming: removes archived entries from the stream, unless they are still needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CAP_BYTES: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """The archive object that holds the prefix: its address, SHA-256 and the bytes of the entries in it."""
+    """The archive object with the prefix: its address, SHA-256 and the bytes of its entries."""
 
     address: str
     sha256: str
@@ -31,14 +31,14 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """``first`` is the lowest sequence that is left."""
+    """``first`` is the lowest remaining sequence."""
 
     first: int
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixHeld:
-    """Something still needs the prefix: an open task or action, a device's ack, or a webhook receiver."""
+    """The prefix is still needed: by an open task or action, a device's ack, or a webhook receiver."""
 
     by: Literal["open", "ack", "target"]
     sequence: int
@@ -46,7 +46,7 @@ class PrefixHeld:
 
 @dataclass(frozen=True, slots=True)
 class NotTrimmed:
-    """Nothing to remove there, or nothing says where it is archived."""
+    """There is nothing to remove, or the prefix is not archived."""
 
     why: Literal["unarchived", "nothing"]
 
@@ -85,7 +85,7 @@ class RedisRetention:
         cap_entries: int = CAP_ENTRIES,
         cap_bytes: int = CAP_BYTES,
     ) -> TrimResult:
-        """Removes entries up to ``upto``; past a cap the older half goes whatever holds it."""
+        """Removes entries up to ``upto``; past a cap the older half is removed even if it is needed."""
         shard = shard_of(session)
         stream = StreamRef(StreamKind.SESSION, session)
         return await self._nodes.run(

@@ -1,6 +1,6 @@
-"""What a store of an earlier schema lacks, written once, when the first instance of this version opens it.
+"""Upgrades a store of an earlier schema, once, when the first instance of this version opens it.
 
-Schema 1 has no time of the last event in the heads of sessions: it is where sessions that are over are found by.
+Schema 1 has no time of the last event in the heads of sessions, by which ended sessions are found.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COMPLETE: Final = Script("complete_head", as_int)
 
 
 async def complete_heads(nodes: Nodes, schema: int) -> int:
-    """Gives the heads of a store of this schema their times; how many had none. May be killed, and run again.
+    """Adds times to the session heads of a store of this schema; returns how many had none. Can be killed and repeated.
 
     Raises:
         StoreUnavailable: a node does not answer.

@@ -1,7 +1,7 @@
 """The Lua files: read once, named by operation, called by their hash.
 
-The header of a script names its keys in order (KEYS) and the shared functions that it calls (USES). Both are put before
-its text, so that a script says ``head`` where it would say ``KEYS[1]``, and a stored row is parsed in one place.
+The header of a script names its keys in order (KEYS) and the shared functions that it uses (USES). Definitions for both
+are put before its text, so that a script can write ``head`` for ``KEYS[1]``, and stored rows are parsed in one place.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ OPERATIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Script(Generic[Result]):
-    """One operation with the type of its reply; ``Nodes.run`` and its kin call it."""
+    """One operation with the type of its reply; ``Nodes.run`` and its variants call it."""
 
     name: str
     decode: Callable[[RespValue], Result]
@@ -94,22 +94,22 @@ class Script(Generic[Result]):
 
     @property
     def file(self) -> ScriptFile:
-        """What the server knows it by."""
+        """The loaded script file."""
         return read_script(self.name)
 
 
 @cache
 def read_script(name: str) -> ScriptFile:
-    """The script of an operation, as it is loaded."""
+    """The script of an operation, as loaded."""
     text = compose_script(_LUA.joinpath(f"{name}.lua").read_text("utf-8")).encode()
     return ScriptFile.of(name, text)
 
 
 def compose_script(text: str) -> str:
-    """A script file as it is loaded: the shared functions that its header names, its KEYS by name, and ``control``.
+    """A script file as loaded: with the shared functions of its header, its KEYS by name, and ``control``.
 
     Raises:
-        KeyError: the header names a function that there is not.
+        KeyError: the header names an unknown function.
     """
     flags, _, rest = text.partition("\n")
     keys = _KEYS.search(rest)
@@ -128,7 +128,7 @@ def compose_script(text: str) -> str:
 
 
 def _collect_functions(names: Iterable[str]) -> list[str]:
-    """The texts of shared functions and of those that they call, each behind those that it calls."""
+    """The texts of shared functions and their dependencies, each after those that it calls."""
     functions, wanted, left = read_functions(), set[str](), list(names)
     while left:
         name = left.pop()
@@ -146,5 +146,5 @@ def read_functions() -> dict[str, str]:
 
 
 def read_all_scripts() -> list[bytes]:
-    """Every text, to load into a server that does not know one."""
+    """Every script text, to be loaded into a server that does not know one."""
     return [read_script(name).text for name in OPERATIONS]

@@ -1,7 +1,7 @@
-"""Sealed values of the runtime: tickets of browsers, the key pair for push services, the owner token.
+"""Sealed values of the runtime: browser tickets, the key pair for push services, the owner token.
 
-A ticket is taken once. The key pair is written once, by the instance that needs it first. Each generation of the owner
-token is written once, and the highest one counts.
+A ticket is taken once. The key pair is written once, by the first instance that needs it. Each generation of the owner
+token is written once, and the highest one is valid.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
 
 class RedisTickets:
-    """Sealed values by name; each goes away when it is taken, or by itself."""
+    """Sealed values by name; each is removed when it is taken, or expires."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
     async def put(self, name: str, value: bytes, keep_ms: int) -> None:
-        """Keeps a value for ``keep_ms``. Raises StoreUnavailable."""
+        """Stores a value for ``keep_ms``. Raises StoreUnavailable."""
         shard = derive_shard("ticket", name)
         command = pack("SET", keys.ticket(shard, name), value, "PX", keep_ms)
         await self._nodes.update(shard, command)
 
     async def take(self, name: str) -> bytes | None:
-        """The value, for the first one who asks. Raises StoreUnavailable; the value may be gone then."""
+        """Returns the value to the first caller. Raises StoreUnavailable; the value may be gone then."""
         shard = derive_shard("ticket", name)
         return as_bytes(await self._nodes.write(shard, pack("GETDEL", keys.ticket(shard, name))))
 
 
 class RedisPushKeys:
-    """Keeps one value that is written once."""
+    """Stores one value that is written once."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
@@ -50,7 +50,7 @@ class RedisPushKeys:
         return await self._nodes.query(Shard(0), pack("GET", keys.push_key()), as_bytes)
 
     async def keep(self, value: bytes) -> bytes:
-        """The value that is kept: this one, or the one that somebody else was faster with. Raises StoreUnavailable."""
+        """Returns the stored value: this one, or that of a faster instance. Raises StoreUnavailable."""
         command = pack("SET", keys.push_key(), value, "NX")
         await self._nodes.update(Shard(0), command)
         return await self.read() or value
@@ -58,36 +58,36 @@ class RedisPushKeys:
 
 _HOME: Final = Shard(0)
 _MOST: Final = 16
-"""Generations that one removal reaches back: each rotation removes those before it."""
+"""Generations removed at once: each rotation removes those before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SealedToken:
-    """The token of a generation, from 1 on, as it is stored."""
+    """The stored token of a generation, from 1 on."""
 
     generation: int
     sealed: bytes
 
 
 class RedisOwnerTokens:
-    """Keeps the token over a server or cluster, and tells every instance of another one."""
+    """Stores the token in a server or cluster, and notifies every instance of a new one."""
 
     def __init__(self, nodes: Nodes, hints: RedisHints) -> None:
         self._nodes = nodes
         self._hints = hints
 
     async def read(self) -> SealedToken | None:
-        """The one that counts; None where there is none yet. Raises StoreUnavailable."""
+        """The valid token; None if there is none yet. Raises StoreUnavailable."""
         command = pack("HGETALL", keys.owner_token())
         found = await self._nodes.query(_HOME, command, as_hash)
         tokens = [SealedToken(int(generation), sealed) for generation, sealed in found.items()]
         return max(tokens, key=lambda one: one.generation, default=None)
 
     async def keep(self, token: SealedToken) -> SealedToken:
-        """The token that counts: this one, unless somebody was faster with its generation or is beyond it.
+        """Returns the valid token: this one, unless another instance was faster with this or a later generation.
 
         Raises:
-            StoreUnavailable: whether it is kept is not known.
+            StoreUnavailable: whether it is stored is not known.
         """
         command = pack("HSETNX", keys.owner_token(), token.generation, token.sealed)
         await self._nodes.update(_HOME, command)
@@ -106,15 +106,15 @@ class RedisOwnerTokens:
             await self._nodes.update(_HOME, command)
 
     async def tell(self) -> None:
-        """Tells every instance that there is another one, once. Raises StoreUnavailable."""
+        """Notifies every instance of a new token, once. Raises StoreUnavailable."""
         await self._nodes.write(_HOME, pack("SPUBLISH", keys.owner_hints(), ""))
 
     async def listen(self, on_news: Callable[[], None]) -> None:
-        """Returns once every further news is told here, and when some may have been lost.
+        """Returns once ``on_news`` is called for every further token, and when some may have been lost.
 
         Raises:
-            StoreUnavailable: not confirmed within 5 s; nothing is told then.
-            ValueError: somebody listens already.
+            StoreUnavailable: not confirmed within 5 s; nothing is subscribed then.
+            ValueError: it is subscribed already.
         """
         await self._hints.listen(_HOME, keys.owner_hints(), lambda _raw: on_news())
         self._hints.on_loss(on_news)

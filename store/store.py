@@ -1,6 +1,6 @@
 """The store as a whole: opened once, checked once, probed for readiness, closed once.
 
-Over a server or cluster that somebody else runs, or over the embedded engine: the same code path.
+Over an operator's server or cluster, or over the embedded engine: the same code path.
 """
 
 from __future__ import annotations
@@ -90,24 +90,24 @@ _PROBE_MS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """``url`` is what ``store.topology`` reads. Blobs need a folder that all instances share, or a bucket.
+    """``url`` is parsed by ``store.topology``. Blobs need a folder shared by all instances, or a bucket.
 
-    ``batches`` counts exchanges with the store by how many calls they carry.
+    ``batches`` counts exchanges with the store by how many calls they contain.
     """
 
     url: str
     blobs: Path | str
     durability: StoreDurability = "aof"
-    """What keeps the server's data."""
+    """What makes the server's data durable."""
     replicated_acts: bool = True
     """Irreversible acts wait for a replica, if there are any."""
     alone_after_s: float | None = ALONE_AFTER_S
     """How long they wait at a promoted server without a replica, in seconds; None: until it has one."""
     batches: Counter[int] = field(default_factory=Counter[int])
     owns_engine: bool = False
-    """Whether the engine is one of ours, which writes its files anew once something is forgotten."""
+    """Whether the engine is embedded: its files are then rewritten once something is forgotten."""
     sealer: KeySealer | None = None
-    """Seals the data keys of owners; without one they are stored as they are."""
+    """Seals the data keys of owners; without one they are stored in plain form."""
 
 
 class Store:
@@ -199,12 +199,12 @@ class Store:
 
     @property
     def list_surveys(self) -> RedisListSurveys:
-        """Looks at many lists at once."""
+        """Surveys many lists at once."""
         return RedisListSurveys(self.nodes)
 
     @property
     def agent_reports(self) -> RedisAgentReports:
-        """What instances tell each other of their agents."""
+        """Agent observations that instances share."""
         return RedisAgentReports(self.nodes)
 
     def _open_exports(
@@ -224,10 +224,10 @@ class Store:
 
     @classmethod
     async def open(cls, settings: StoreSettings) -> Self:
-        """Connects, checks that the server keeps what it is given, and learns who this runtime is.
+        """Connects, checks that the server keeps its data, and reads the runtime id.
 
         Raises:
-            ConfigInvalid: the server is too old, a replica, evicts or forgets; or the blobs have no place.
+            ConfigInvalid: the server is too old, a replica, evicts or is not durable; or the blobs have no valid place.
             StoreUnavailable: it cannot be reached, or cannot write.
         """
         seeds = read_seeds(settings.url)
@@ -263,7 +263,7 @@ class Store:
 
     @classmethod
     async def examine(cls, url: str, durability: StoreDurability = "aof") -> int:
-        """Judges a server as ``open`` does, but writes nothing: how many primaries it has.
+        """Checks a server as ``open`` does, but writes nothing; returns the number of primaries.
 
         Raises:
             ConfigInvalid, StoreUnavailable: as ``open`` does.
@@ -278,7 +278,7 @@ class Store:
             await nodes.close()
 
     async def read_facts(self) -> dict[Node, ServerFacts]:
-        """What each primary says of itself.
+        """The facts that each primary reports.
 
         Raises:
             StoreUnavailable: one does not answer.
@@ -286,10 +286,10 @@ class Store:
         return await _read_facts(self.nodes)
 
     async def shares_archive(self) -> bool:
-        """Whether the archive is where all other instances have it.
+        """Whether this instance shares the archive with all others.
 
         Raises:
-            StoreUnavailable: the engine or the place does not answer.
+            StoreUnavailable: the engine or the archive does not answer.
         """
         return await is_shared_place(self.nodes, self.archiver.segments)
 
@@ -308,7 +308,7 @@ class Store:
         )
 
     async def close(self) -> None:
-        """Ends hints, waits for what is under way, closes all connections."""
+        """Ends hints, waits for running calls, closes all connections."""
         await self.hints.close()
         await self.nodes.close()
 
@@ -319,7 +319,7 @@ class Store:
         await self.close()
 
     async def _adopt_runtime(self) -> None:
-        """Every process over one store is the same runtime: the first one names it."""
+        """Every process over one store belongs to the same runtime: the first one names it."""
         home = Shard(0)
         mint = pack("SET", keys.runtime(), f"rt_{secrets.token_hex(8)}", "NX")
         await self.nodes.update(home, mint)
@@ -336,7 +336,7 @@ class Store:
             )
         if stored < keys.SCHEMA:
             await complete_heads(self.nodes, stored)
-            # From here on there may be what an earlier version cannot read.
+            # From here on the store may have data that an earlier version cannot read.
             raised = pack("HSET", keys.meta(home), "schema", keys.SCHEMA)
             await self.nodes.update(home, raised)
 

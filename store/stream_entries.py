@@ -1,4 +1,4 @@
-"""Entries of a stream as the server says them, and the events that they have.
+"""Decodes stream entries as the server returns them into events.
 
 An entry has the events of one append (``core/packed_events.py``), or, in schemas up to 2, one event with its envelope.
 """
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from passerelle.store.connection import RespValue
 
 EntryRow: TypeAlias = "tuple[bytes, list[bytes]]"
-"""Id and members of a stream entry, as the server says them."""
+"""Id and members of a stream entry, as the server returns them."""
 
 
 def read_entries(reply: RespValue, stream: StreamRef, after: int, limit: int) -> list[Entry]:
-    """Reads the events above a sequence, at most ``limit``, out of stream entries as XRANGE returns them."""
+    """Reads the events above a sequence, at most ``limit``, from stream entries as XRANGE returns them."""
     return read_rows(as_entry_rows(reply), stream, after, limit)
 
 
 def read_rows(rows: Sequence[EntryRow], stream: StreamRef, after: int, limit: int) -> list[Entry]:
-    """The same of entries that were decoded as rows."""
+    """The same from decoded rows."""
     entries = list[Entry]()
     for row in rows:
         if int(row[0].partition(b"-")[0]) <= after:
@@ -45,7 +45,7 @@ def as_entry_rows(reply: RespValue) -> list[EntryRow]:
 def read_row(
     row: EntryRow, stream: StreamRef, after: int, limit: int, *, is_chained: bool = True
 ) -> list[Entry]:
-    """The events of one entry above a sequence, at most ``limit``; without the chain where nobody asks for it."""
+    """The events of one entry above a sequence, at most ``limit``; without the chain if it is not needed."""
     identifier, members = row
     last = int(identifier.partition(b"-")[0])
     if members[0] == b"i":
@@ -55,7 +55,7 @@ def read_row(
     try:
         return unpack_events(packed, stream.id, last, chain, after, limit)
     except ValueError:
-        # Damaged: it continues no chain, so followers tell it as a gap and the verification names it.
+        # Damaged: it breaks the chain, so followers report a gap and the verification names it.
         return [Entry(last, "", "", "", packed)] if last > after else []
 
 
@@ -72,7 +72,7 @@ def read_row_frame(row: EntryRow, stream: StreamRef, sequence: int) -> bytes:
 
 
 def _read_single(sequence: int, members: list[bytes]) -> Entry:
-    """An entry of one event with its whole envelope, as schemas up to 2 have it."""
+    """An entry of one event with its whole envelope, as in schemas up to 2."""
     fields = dict(zip(members[::2], members[1::2], strict=True))
     frame = fields.get(b"w")
     facade = fields.get(b"t")

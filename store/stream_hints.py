@@ -1,4 +1,4 @@
-"""Hints of streams and shards, over the same connections as those of every other channel."""
+"""Hints of streams and shards, over the same connections as all other channels."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _SharedHints:
-    """Those who hear one channel: a stored stream, and what is read off it."""
+    """Listeners of one channel: a stored stream, and streams derived from it."""
 
     listeners: dict[StreamRef, Callable[[bytes], None]]
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     """The subscription is confirmed, or failed."""
     failed: bool = False
 
-    def tell(self, raw: bytes) -> None:
+    def deliver(self, raw: bytes) -> None:
         for on_hint in tuple(self.listeners.values()):
             on_hint(raw)
 
@@ -53,7 +53,7 @@ class StreamHints(RedisHints):
             return
         shared = self._shared[channel] = _SharedHints({stream: on_hint})
         try:
-            await self.listen(stream.shard, channel, shared.tell)
+            await self.listen(stream.shard, channel, shared.deliver)
         except BaseException:
             shared.failed = True
             if self._shared.get(channel) is shared:
@@ -85,5 +85,5 @@ class StreamHints(RedisHints):
         await self.ignore(stream.shard, channel)
 
     async def subscribe_shard(self, shard: Shard, on_hint: Callable[[bytes], None]) -> None:
-        """The same for news of a shard: ``s <epoch>``."""
+        """The same for a shard's epoch changes: ``s <epoch>``."""
         await self.listen(shard, keys.shard_hints(shard), on_hint)

@@ -1,7 +1,7 @@
 """Webhook receivers on a stream: a cursor, a state and one due row each.
 
-A target is made and ended by the append that says so (``TargetChange``), and woken by the appends that it wants. What
-its row leads to, and how often it is tried, is for the caller to say.
+A target is created and ended by the append of a ``TargetChange``, and woken by the appends that it wants. The caller
+decides what its row delivers, and how often it is retried.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _TARGET: Final = Script("target", as_texts)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """``filter`` is a facade id, or ``*`` for the whole stream; ``cursor`` is what the receiver has.
+    """``filter`` is a facade id, or ``*`` for the whole stream; ``cursor`` is what the receiver has confirmed.
 
-    The rest is 0 or empty while deliveries succeed: tries and refusals since the last success, when the first of
-    them was (ms), and the reason of the last failure (one word).
+    The rest is 0 or empty while deliveries succeed: tries and refusals since the last success, the time of the first of
+    them (ms), and the reason of the last failure (one word).
     """
 
     state: TargetState
@@ -49,7 +49,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class StuckTarget:
-    """A target whose deliveries fail, since ``since_ms``."""
+    """A target whose deliveries have failed since ``since_ms``."""
 
     stream: StreamRef
     name: str
@@ -58,9 +58,9 @@ class StuckTarget:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """``claimed``: the claim held and the outcome is stored. ``token``: of the row that stays claimed for what is left.
+    """``claimed``: the claim was valid and the outcome is stored. ``token``: of the row, if it stays claimed.
 
-    ``confirmed``: a replica has all that was written before, or there are no replicas.
+    ``confirmed``: a replica has everything written before, or there are no replicas.
     """
 
     claimed: bool
@@ -69,7 +69,7 @@ class Settlement:
 
 
 def decode_target(stored: bytes) -> Target:
-    """The target of a stored form."""
+    """Decodes the stored form."""
     state, chosen, tries, cursor, since, refusals, reason = stored.decode().split("|", 6)
     return Target(
         cast("TargetState", state), chosen, cursor, int(tries), int(since), int(refusals), reason
@@ -91,10 +91,10 @@ class RedisTargets:
         return {name: decode_target(stored) for name, stored in found.items()}
 
     async def make(self, stream: StreamRef, target: str, cursor: str) -> None:
-        """Makes a receiver of everything, due at once, unless it is there.
+        """Creates a target for all events, due at once, unless it exists.
 
         Raises:
-            StoreUnavailable: whether it is there is not known; it can be made again.
+            StoreUnavailable: the outcome is unknown; the call can be repeated.
         """
         shard = stream.shard
         stored = f"live|*|0|{cursor}|0|0|"
@@ -160,7 +160,7 @@ class RedisTargets:
                 return Settlement(claimed=False, token=None, confirmed=confirmed)
 
     async def revive(self, stream: StreamRef, target: str) -> Revived:
-        """Has a target that is stuck tried again now, from its cursor on."""
+        """Retries a stuck target now, from its cursor on."""
         answer = await self._revive(stream, target)
         if answer == "unknown" and stream.kind is StreamKind.SESSION:
             shard = stream.shard

@@ -3,8 +3,8 @@
 The setting ``redis_url`` names one address, or several of one store separated by commas: servers of one failover
 group, nodes of one cluster, or Sentinels, ``redis+sentinel://user:password@host:26379,host:26379/service/0``.
 
-The node that answered last is asked first, and nodes that were heard of are remembered: the configured ones may all be
-gone by then. A node that does not answer delays the others by a fraction of a second.
+The node that answered last is asked first, and discovered nodes are remembered: the configured ones may all be gone
+later. A node that does not answer delays the others by a fraction of a second.
 """
 
 from __future__ import annotations
@@ -38,37 +38,37 @@ SlotRange: TypeAlias = "list[int | list[bytes | int | None]]"
 SLOTS: Final = 16_384
 _ANSWER_S: Final = 2.0
 _PATIENCE_S: Final = 0.2
-"""How long one node is waited for before the next one is asked beside it."""
+"""How long to wait for one node before the next one is asked in parallel."""
 _REMEMBERED: Final = 256
-"""Nodes that are remembered beside the seeds."""
+"""Nodes remembered besides the seeds."""
 
 
 class Topology(Protocol):
-    """Says which server is the primary of each shard."""
+    """Determines the primary of each shard."""
 
     @property
     def moves(self) -> bool:
-        """Whether another server may come to serve a shard."""
+        """Whether another server may take over a shard."""
         ...
 
     async def read_table(self) -> list[Endpoint]:
         """The primary of each shard, by its number.
 
         Raises:
-            StoreUnavailable: nobody can say, or a shard has none.
+            StoreUnavailable: no server can name it, or a shard has none.
         """
         ...
 
 
 async def find_topology(seeds: Seeds) -> Topology:
-    """Asks the seeds what they are.
+    """Asks the seeds for their topology.
 
     Raises:
         StoreUnavailable: none of them answers.
     """
     if seeds.service is not None:
         return Sentinels(seeds.endpoints, seeds.service)
-    # A server behind TLS, or on a machine with much to do, is not away because one connection took a second.
+    # A slow TLS server or a busy machine is not unavailable because one connection took a second.
     clustered = await retry(lambda: ask_any(seeds.endpoints, _ask_whether_clustered))
     return Cluster(seeds.endpoints) if clustered else Servers(seeds.endpoints)
 
@@ -81,11 +81,11 @@ class Servers:
 
     @property
     def moves(self) -> bool:
-        """Where there is more than one."""
+        """True if there is more than one."""
         return len(self._seeds) > 1
 
     async def read_table(self) -> list[Endpoint]:
-        """The one server, unasked; else the primary that the most replicas follow.
+        """The only server, unasked; else the primary with the most replicas.
 
         Raises:
             StoreUnavailable: none of several is a primary.
@@ -121,12 +121,12 @@ class Cluster:
             StoreUnavailable: no node answers, or some slot has no primary.
         """
         asked, ranges = await ask_any(self._known.in_order(), _ask_slots)
-        self._known.hear(asked, [node for row in ranges for node in name_nodes(row, asked)])
+        self._known.remember(asked, [node for row in ranges for node in name_nodes(row, asked)])
         return build_table(cast("RespValue", ranges), asked)
 
 
 class Sentinels:
-    """A primary that Sentinels watch, and the one that they make of a replica when it dies."""
+    """A primary watched by Sentinels, which promote a replica when it dies."""
 
     def __init__(self, seeds: Sequence[Endpoint], service: SentinelService) -> None:
         self.moves = True
@@ -135,18 +135,18 @@ class Sentinels:
         self._named: Endpoint | None = None
 
     async def read_table(self) -> list[Endpoint]:
-        """The primary that a Sentinel names, if it says itself that it is one.
+        """The primary that a Sentinel names, if that server confirms it.
 
         Raises:
-            StoreUnavailable: no Sentinel answers or knows the service, or there is no primary just now.
+            StoreUnavailable: no Sentinel answers or knows the service, or there is no primary at the moment.
         """
         asked, primary = await ask_any(self._known.in_order(), self._ask_and_verify)
         self._named = primary
-        self._known.hear(asked, await self._list_others(asked))
+        self._known.remember(asked, await self._list_others(asked))
         return [primary] * len(ALL_SHARDS)
 
     async def has_moved(self) -> bool:
-        """Whether a Sentinel names another primary: the former one may not know yet, and takes writes that get lost."""
+        """Whether a Sentinel names another primary: the former one may not know yet, and its writes get lost."""
         try:
             _, primary = await ask_any(self._known.in_order(), self._ask)
         except StoreUnavailable:
@@ -162,7 +162,7 @@ class Sentinels:
         return sentinel, self._service.primary.at(host, int(port))
 
     async def _ask_and_verify(self, sentinel: Endpoint) -> tuple[Endpoint, Endpoint]:
-        """One that has heard of no switch yet names a server that is gone, or a replica by now."""
+        """Verifies the named server: a Sentinel unaware of a failover names one that is gone, or a replica now."""
         sentinel, primary = await self._ask(sentinel)
         facts = await _read_facts(primary)
         if facts.role != PRIMARY:
@@ -182,17 +182,17 @@ class Sentinels:
 
 
 class _Known:
-    """Nodes that can be asked: the one that answered last, others that were heard of lately, then the seeds."""
+    """Nodes to ask: the last that answered, others discovered recently, then the seeds."""
 
     def __init__(self, seeds: Iterable[Endpoint]) -> None:
         self._seeds = {seed.name: seed for seed in seeds}
-        self._heard: dict[str, Endpoint] = {}
+        self._discovered: dict[str, Endpoint] = {}
 
     def in_order(self) -> list[Endpoint]:
-        return list({**self._heard, **self._seeds}.values())
+        return list({**self._discovered, **self._seeds}.values())
 
-    def hear(self, answered: Endpoint, others: Sequence[Endpoint]) -> None:
-        self._heard = {one.name: one for one in (answered, *others[:_REMEMBERED])}
+    def remember(self, answered: Endpoint, others: Sequence[Endpoint]) -> None:
+        self._discovered = {one.name: one for one in (answered, *others[:_REMEMBERED])}
 
 
 def slot_of(shard: Shard) -> int:
@@ -201,7 +201,7 @@ def slot_of(shard: Shard) -> int:
 
 
 def build_table(reply: RespValue, asked: Endpoint) -> list[Endpoint]:
-    """The primary of each shard out of an answer to CLUSTER SLOTS.
+    """The primary of each shard from a reply to CLUSTER SLOTS.
 
     Raises:
         StoreUnavailable: a slot that a shard needs has no primary.
@@ -235,10 +235,10 @@ def _covers(row: SlotRange, slot: int) -> bool:
 async def ask_any(
     endpoints: Sequence[Endpoint], ask_one: Callable[[Endpoint], Awaitable[Answer]]
 ) -> Answer:
-    """The first answer: each is asked when the one before has failed, or has been silent for a moment.
+    """The first answer: each node is asked when the one before has failed, or is silent for a moment.
 
     Raises:
-        StoreUnavailable: none of them has an answer; the failure of the last one.
+        StoreUnavailable: none of them answers; the failure of the last one.
     """
     waiting = list(reversed(endpoints))
     running: set[asyncio.Task[Answer]] = set()
@@ -264,10 +264,10 @@ async def ask_any(
 
 
 async def ask_once(endpoint: Endpoint, *arguments: Argument) -> RespValue:
-    """One command over a connection of its own.
+    """Sends one command over a connection of its own.
 
     Raises:
-        StoreUnavailable: it could not be asked, or refused.
+        StoreUnavailable: it could not be sent, or was refused.
     """
     wire = make_connection(endpoint)
     try:
@@ -303,7 +303,7 @@ _SENTINEL_FIELDS: Final = ("sentinel_username", "sentinel_password")
 
 @dataclass(frozen=True, slots=True)
 class SentinelService:
-    """A primary that Sentinels name: under which name, and how to talk to it wherever it is."""
+    """A primary that Sentinels name: its service name, and its connection settings."""
 
     name: str
     primary: Endpoint
@@ -311,14 +311,14 @@ class SentinelService:
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """Addresses that are asked where the store is; with a service they are those of Sentinels."""
+    """Addresses to ask for the topology; with a service they are those of Sentinels."""
 
     endpoints: tuple[Endpoint, ...]
     service: SentinelService | None = None
 
 
 def read_seeds(text: str) -> Seeds:
-    """The seeds out of one address, or several separated by commas.
+    """The seeds from one address, or several separated by commas.
 
     Raises:
         ConfigInvalid: one cannot be used, or they are of different kinds.
@@ -364,7 +364,7 @@ def _add_port(host: str) -> str:
 
 
 def _is_same(one: SentinelService | None, other: SentinelService | None) -> bool:
-    """Whether both name one primary, wherever it is."""
+    """Whether both name the same primary service, at any address."""
     if one is None or other is None:
         return one is other
     settings = [

@@ -1,7 +1,7 @@
-"""Content that agents have uploaded: noted in the shard of the agent's name, and kept beside the copies for a day.
+"""Content uploaded by agents: noted in the shard of the agent's name, and stored next to the copies for a day.
 
-The note is written first, so content without a note is never left behind. Forgetting is owed by a row of the due set
-(I9), one for each agent.
+The note is written first, so content without a note is never left behind. A due row for each agent schedules the
+deletion (I9).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 ROW: Final = "upload"
 KEEP_MS: Final = 24 * 3600 * 1000
 _FORGET_MS: Final = 30 * 24 * 3600 * 1000
-"""Longer than any row stays undone."""
+"""Longer than any row stays unprocessed."""
 _MOST: Final = 1_000
 _AGAIN_MS: Final = 60_000
-"""Until content is checked again that was uploaded again meanwhile, by the clock of its place."""
+"""Delay until content uploaded again in the meantime (by the clock of its storage) is checked again."""
 _AT_ONCE: Final = 32
-"""Contents that are removed side by side; their notes go before the next ones."""
+"""Contents that are removed in parallel; their notes are removed before the next ones."""
 _NO_TOKEN: Final = ""
 """The token of no claim: the row stays as it is."""
 _FORGET_UPLOADS: Final = Script("forget_uploads", as_text)
@@ -48,10 +48,10 @@ class RedisUploads:
     async def put(
         self, agent: str, sha256: str, content: bytes, media_type: str, room_bytes: int
     ) -> bool:
-        """Keeps content, unless the agent has more than ``room_bytes`` then, or too many.
+        """Stores content, unless the agent would exceed ``room_bytes`` or the maximum count.
 
         Raises:
-            StoreUnavailable: it may be kept or not; the same again is safe.
+            StoreUnavailable: it may be stored or not; the same call again is safe.
         """
         shard = _place(agent)
         is_noted = await self._nodes.run(
@@ -74,10 +74,10 @@ class RedisUploads:
         return is_noted
 
     async def get(self, agent: str, sha256: str) -> Uploaded | None:
-        """What the agent has uploaded.
+        """Content that the agent has uploaded; None if there is none.
 
         Raises:
-            StoreUnavailable: nobody knows.
+            StoreUnavailable: the store does not answer.
         """
         shard = _place(agent)
         command = pack("HGET", keys.agent_uploads(shard, agent), sha256)
@@ -88,10 +88,10 @@ class RedisUploads:
         return None if content is None else Uploaded(content, note.decode().split(" ", 2)[2])
 
     async def expire(self, row: DueRow) -> None:
-        """Removes content first and its note then: a second try finds what is left.
+        """Removes content first and its note then: a second try finds the rest.
 
         Raises:
-            StoreUnavailable: it is tried again.
+            StoreUnavailable: it is retried.
         """
         agent, shard = row.entity, _place(row.entity)
         uploads = keys.agent_uploads(shard, agent)
@@ -108,7 +108,7 @@ class RedisUploads:
                 for (sha256, note), is_gone in zip(some, went, strict=True)
                 if is_gone
             ]
-            # When it is interrupted after this, these are done and the rest is still owed.
+            # If it is interrupted after this, these are done and the rest is still pending.
             await self._forget(agent, row.member, _NO_TOKEN, gone)
         await self._forget(agent, row.member, row.token, [])
 

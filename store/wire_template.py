@@ -1,11 +1,10 @@
-"""Templates of store calls: the parts in which one request differs from another are placeholders.
+"""Templates of store calls: placeholders for the parts in which one request differs from another.
 
-A template is made from two sample calls of the same shape, made with unique values. Whatever depends on a value in
-another way than by containing it comes out different in the second sample, and then there is no template. So rendering
-gives what would have been written, as long as the values decide nothing.
-
-The whole call is rendered as it goes over the wire (``connection.pack``): the lengths of its arguments are sums, of
-which all but the lengths of variable-length values are known beforehand.
+A template is made from two sample calls of the same shape, made with unique values. If anything depends on a value in
+another way than by containing it, it differs in the second sample, and no template is made. So rendering produces what
+would have been written, as long as the values decide nothing.
+The whole call is rendered in wire format (``connection.pack``): the lengths of its arguments are sums, of which all but
+the lengths of variable-length values are known beforehand.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
 _Sum: TypeAlias = tuple[int, tuple[int, ...]]
-"""The length of an argument: its known part, and the placeholders whose lengths are added."""
+"""The length of an argument: its fixed part, and the placeholders whose lengths are added."""
 _Piece: TypeAlias = bytes | int | _Sum
-"""A text, a placeholder by its place among the values, or a length."""
+"""A text, a placeholder by its index among the values, or a length."""
 
 
 @value
@@ -44,24 +43,24 @@ class WireTemplate:
     render: Callable[[Sequence[bytes]], bytes | None]
     """The call with these values, in the order of the samples.
 
-    None where a fixed-length value has another length: the call would be cut in the wrong places.
+    None if a fixed-length value has another length: the call would be cut in the wrong places.
     """
 
 
 def make_wire_template(
     one: Example, other: Example, free: AbstractSet[int] = frozenset()
 ) -> WireTemplate | None:
-    """The template of two samples; None where a value has an effect beyond its occurrences.
+    """The template of two samples; None if a value has an effect beyond its occurrences.
 
-    None also where a value that occurs is equal in both: a constant with its digits, such as a port that begins like a
-    length, would pass for a placeholder.
+    None also if an occurring value is equal in both: a constant with its digits, such as a port that begins like a
+    length, would be mistaken for a placeholder.
 
-    ``free``: the places of variable-length values. The others always have the length that they have in the samples.
+    ``free``: the indexes of variable-length values. The others always have the length that they have in the samples.
     """
     places = {value: place for place, value in enumerate(one.values) if value}
     if not places or len(places) != sum(map(bool, one.values)):
         return None
-    # Where several begin at one place, the longest is meant: a title is the beginning of its text.
+    # If several begin at one place, the longest is used: a title is the beginning of its text.
     longest_first = sorted(places, key=len, reverse=True)
     found = re.compile(b"(" + b"|".join(map(re.escape, longest_first)) + b")")
     arguments = [
@@ -79,9 +78,9 @@ def make_wire_template(
 def _make_renderer(
     pieces: Sequence[_Piece], lengths: Mapping[int, int]
 ) -> Callable[[Sequence[bytes]], bytes | None]:
-    """A function that writes the call; ``lengths`` are those of the fixed-length values.
+    """A function that renders the call; ``lengths`` are those of the fixed-length values.
 
-    The call is one format. What it asks for is picked from one list: the values, and the lengths behind them.
+    The call is one format. Its arguments are picked from one list: the values, and the lengths after them.
     """
     sums = list(dict.fromkeys(piece for piece in pieces if isinstance(piece, tuple)))
     places = {piece: place - len(sums) for place, piece in enumerate(sums)}
@@ -117,7 +116,7 @@ def _make_renderer(
 def _lay_out(
     arguments: Sequence[Sequence[bytes | int]], lengths: Mapping[int, int]
 ) -> list[_Piece]:
-    """What the call consists of, in order."""
+    """The pieces of the call, in order."""
     laid, text = list[_Piece](), b"*%d\r\n" % len(arguments)
     for pieces in arguments:
         known, variable = 0, list[int]()
@@ -144,8 +143,8 @@ def _lay_out(
 
 
 def quote(texts: Sequence[str]) -> list[bytes]:
-    """Texts, at least one, as they are written in JSON, without their quotes.
+    """Encodes texts, at least one, as in JSON, without their quotes.
 
-    They are encoded together and cut at line ends, which no JSON string contains.
+    They are encoded together and split at line ends, which no JSON string contains.
     """
     return orjson.dumps(texts, option=orjson.OPT_INDENT_2)[5:-3].split(b'",\n  "')

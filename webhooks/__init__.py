@@ -1,1 +1,1 @@
-"""Deliveries to webhooks of every kind: push notifications, streams, notifiers."""
+"""Webhook deliveries of every kind: push notifications, streams, notifiers."""

@@ -1,8 +1,8 @@
-"""Which URLs webhooks may have: judged when one is set, and again at each connect (SSRF).
+"""Which URLs webhooks may have: checked when a webhook is set, and again at each connect (SSRF).
 
-Without an allow-list every public https address passes. With one, only what it names does. Where it names a host in
-full, the operator has written that address and vouches for it: http and private addresses pass as well. A pattern
-vouches for nothing, since whoever can make a name in the domain decides where it points. Pure.
+Without an allow-list every public https address passes. With one, only the origins on it pass. An entry with a full
+host name means that the operator trusts this host: http and private addresses pass as well. A pattern grants no such
+trust, since anyone who can create a name in the domain decides where it points. Pure.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _WRITTEN: Final = re.compile(r"[\x21-\x7e]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A URL that may be called. ``trusted``: its address is not screened, since the operator wrote it."""
+    """A URL that may be called. ``trusted``: its address is not screened, because the operator configured it."""
 
     url: URL
     trusted: bool
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port: what a breaker is for."""
+        """Scheme, host and port: the key of the circuit breaker."""
         return str(self.url.origin())
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """One origin of the allow-list. ``host`` begins with ``*`` for a pattern; ``port`` None is any."""
+    """One origin of the allow-list. ``host`` begins with ``*`` for a pattern; ``port`` None matches any port."""
 
     scheme: str
     host: str
@@ -62,7 +62,7 @@ class Allowed:
 
 
 class WebhookRules:
-    """Judges URLs by an allow-list."""
+    """Checks URLs against an allow-list."""
 
     __slots__ = ("_allowed", "_screen")
 
@@ -71,14 +71,14 @@ class WebhookRules:
         self._screen = screen or AddressScreen()
 
     def reload(self, allow: Iterable[str]) -> None:
-        """Another allow-list, from the next connection on."""
+        """Replaces the allow-list, from the next connection on."""
         self._allowed = tuple(map(_read_allowed, allow))
 
     def judge(self, text: str, field: str = "url") -> Address:
-        """The address of a webhook URL.
+        """Returns the address of a webhook URL.
 
         Raises:
-            InvalidInput: it is no URL that may be called; names ``field`` and says why.
+            InvalidInput: the URL may not be called; names ``field`` and the reason.
         """
         url = _read_url(text, field)
         matching = [one for one in self._allowed if one.matches(url)]
@@ -113,7 +113,7 @@ def _read_url(text: str, field: str) -> URL:
 
 
 def _is_numeric(host: str) -> bool:
-    """Whether a host is an address and no name, in any notation that resolvers take for one."""
+    """Whether a host is an IP address and not a name, in any notation that resolvers accept as an address."""
     last = host.rstrip(".").rpartition(".")[2]
     return ":" in host or _NUMBER.fullmatch(last) is not None
 

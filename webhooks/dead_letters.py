@@ -1,6 +1,6 @@
-"""Webhooks whose deliveries fail: listed with what is wrong, and tried again from what they have confirmed.
+"""Lists webhooks whose deliveries fail, and retries them from the last confirmed cursor.
 
-Who owns the task sees its webhooks; who operates the gateway sees all of them.
+The owner of a task sees its webhooks; a principal with the operate scope sees all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
     from passerelle.store.targets import RedisTargets, StuckTarget
-    from passerelle.webhooks.kinds import Described, TargetKind
+    from passerelle.webhooks.kinds import TargetDescription, TargetKind
 
 _MOST_LOOKED_AT: Final = 5_000
 _TIME_DIGITS: Final = 15
@@ -34,10 +34,10 @@ class DeadLetters:
     targets: RedisTargets
     kinds: Mapping[str, TargetKind]
     news: Callable[[Shard], None]
-    """Told of a shard with something to do."""
+    """Called with a shard that has a delivery to make."""
 
     async def list(self, principal: Principal, query: ListDeliveries) -> JsonObject:
-        """One page of what fails, the longest failing first; raises InvalidInput for a token that is not ours."""
+        """One page of failing targets, the longest failing first; raises InvalidInput for a wrong page token."""
         found: list[JsonObject] = []
         before = _read_token(query.page_token)
         last = ""
@@ -57,7 +57,7 @@ class DeadLetters:
         return {"deliveries": as_list(found), "nextPageToken": ""}
 
     async def retry(self, principal: Principal, command: RetryDelivery) -> DeliveryRetried:
-        """Has a target tried again now.
+        """Retries the deliveries of a target now.
 
         Raises:
             NotFound: there is no such target that the caller may see.
@@ -74,11 +74,11 @@ class DeadLetters:
             case _:
                 raise NotFound("delivery", command.delivery)
 
-    async def _describe(self, name: str) -> Described | None:
+    async def _describe(self, name: str) -> TargetDescription | None:
         kind = self.kinds.get(name.partition(":")[0])
         return await kind.describe(name) if kind else None
 
-    async def _show(self, stuck: StuckTarget, described: Described) -> JsonObject | None:
+    async def _show(self, stuck: StuckTarget, described: TargetDescription) -> JsonObject | None:
         target = await self.targets.find(stuck.stream, stuck.name)
         if target is None:
             return None
@@ -95,7 +95,7 @@ class DeadLetters:
 
 
 def _read_token(token: str | None) -> tuple[int, str] | None:
-    """The last target of the page before."""
+    """The position of the last target on the previous page."""
     if not token:
         return None
     since, dot, name = token.partition(".")
@@ -104,5 +104,5 @@ def _read_token(token: str | None) -> tuple[int, str] | None:
     return int(since), name
 
 
-def _sees(principal: Principal, described: Described) -> bool:
+def _sees(principal: Principal, described: TargetDescription) -> bool:
     return AccessScope.OPERATE in principal.scopes or described.owner == principal.key

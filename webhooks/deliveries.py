@@ -1,6 +1,6 @@
-"""Deliveries to webhooks: the handler of ``target`` rows, and who works on them beside the due loop.
+"""Webhook deliveries: the handler of ``target`` due rows, and the tasks that process them outside the due loop.
 
-A slow receiver holds back only itself: the due loop does not wait for it, and an origin has a few places of its own.
+A slow receiver delays only its own deliveries: the due loop does not wait for it, and each origin has its own slots.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import InvalidInput, PasserelleError
 from passerelle.store.targets import Target
-from passerelle.webhooks.job import HOLD_MS, Job, JobOrigin
+from passerelle.webhooks.job import HOLD_MS, DeliveryJob, JobOrigin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,9 +32,9 @@ _NOTHING: Final = Target("done", "*", "00000000.0.00000000")
 
 @dataclass(slots=True)
 class Deliveries:
-    """Delivers for every kind of target in ``kinds``. ``on_due`` is the handler of their rows."""
+    """Delivers for every kind of target in ``kinds``. ``on_due`` is the handler of their due rows."""
 
-    means: DeliveryDeps
+    deps: DeliveryDeps
     kinds: Mapping[str, TargetKind]
     _rows: dict[tuple[Shard, str], DueRow] = field(
         default_factory=dict["tuple[Shard, str]", "DueRow"]
@@ -43,10 +43,10 @@ class Deliveries:
     _origins: OrderedDict[str, JobOrigin] = field(default_factory=OrderedDict["str", "JobOrigin"])
 
     async def on_due(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
-        """Begins to work on a claimed row, and returns at once: a receiver may take longer than a row is hidden."""
+        """Starts work on a claimed row and returns at once: a receiver may take longer than the visibility time."""
         key = (shard, row.member)
         if key in self._rows:
-            # It waits for a place, and was claimed again meanwhile: the newer claim is the one that holds.
+            # It waits for a slot, and was claimed again in the meantime: only the newer claim is valid.
             self._rows[key] = row
         elif len(self._rows) < MOST_AT_ONCE:
             self._rows[key] = row
@@ -55,16 +55,16 @@ class Deliveries:
             task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        """Lets what is under way come to its end for a moment; the rows of the rest come due again, anywhere."""
+        """Waits briefly for running deliveries; the rows of the others come due again, at any instance."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_STOP_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.means.sender.close()
+        await self.deps.sender.close()
 
     async def _work(self, shard: Shard, member: str) -> None:
-        logger = self.means.logger
+        logger = self.deps.logger
         try:
             await self._deliver(shard, member)
         except PasserelleError as error:
@@ -78,20 +78,20 @@ class Deliveries:
         name = member.partition(":")[2]
         kind = self.kinds.get(name.partition(":")[0])
         if kind is None:
-            # Another version may know it: the row stays for whoever does.
-            self.means.logger.error("delivery.unknown", row=member)
+            # Another version may know this kind: the row stays for an instance of that version.
+            self.deps.logger.error("delivery.unknown", row=member)
             return
         opened = await kind.open(name)
         if opened is None:
-            await self.means.drop(shard, self._rows[shard, member])
+            await self.deps.drop(shard, self._rows[shard, member])
             return
         address, origin = self._find_origin(opened.feed)
         async with origin.places:
-            claim = await self.means.due.extend_claim(shard, self._rows[shard, member], HOLD_MS)
-            target = await self.means.targets.find(opened.stream, name)
+            claim = await self.deps.due.extend_claim(shard, self._rows[shard, member], HOLD_MS)
+            target = await self.deps.targets.find(opened.stream, name)
             if claim.row is None:
                 return
-            job = Job(self.means, shard, opened.stream, name, claim.row.token, origin)
+            job = DeliveryJob(self.deps, shard, opened.stream, name, claim.row.token, origin)
             if target is None or opened.feed is None:
                 await job.close(target or _NOTHING, "done")
             elif target.state == "dead":
@@ -100,7 +100,7 @@ class Deliveries:
                 await job.run(opened.feed, address, target, confirmed=claim.confirmed)
 
     def _find_origin(self, feed: Feed | None) -> tuple[Address | None, JobOrigin]:
-        """Where a feed goes. An address that may not be called any more has no origin to share places with."""
+        """Returns the address and origin of a feed. A blocked address gets an origin of its own."""
         if feed is None:
             return None, JobOrigin()
         try:

@@ -1,7 +1,7 @@
 """One run of deliveries to one target, under one claim: in order, one in flight, each settled before the next.
 
-The claim is held for longer than one request takes, and with it the replicas are asked, since a delivery cannot be
-undone. What became of it is settled under that claim: a crash in between repeats one delivery, with the same event id.
+A delivery cannot be undone. So the claim lasts longer than one request, and extending it waits for a replica. The
+outcome is settled under the same claim: a crash in between repeats one delivery, with the same event id.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from passerelle.runtime.common.breaker import HEALTHY, PAUSE_MS, Breaker, step
 from passerelle.store.targets import Target
 from passerelle.webhooks.reader import ReaderRun, ReceiverBehind, read_cursor, read_next
 from passerelle.webhooks.retries import (
-    Barred,
+    AddressBlocked,
     Delivered,
+    FailureStreak,
     GivenUp,
-    Later,
+    Postponed,
     ReceiverAnswered,
     ReceiverUnreached,
-    Trouble,
     judge,
-    put_off,
+    postpone,
     read_reaction,
 )
 
@@ -43,23 +43,23 @@ if TYPE_CHECKING:
     from passerelle.store.due import RedisDueRows
     from passerelle.store.targets import RedisTargets, TargetState
     from passerelle.webhooks.addresses import Address
-    from passerelle.webhooks.kinds import Feed, Parcel
+    from passerelle.webhooks.kinds import DeliveryRequest, Feed
     from passerelle.webhooks.retries import Outcome
     from passerelle.webhooks.sender import WebhookSender
 
-    Compose: TypeAlias = Callable[[], Awaitable[Parcel]]
+    Compose: TypeAlias = Callable[[], Awaitable[DeliveryRequest]]
 
 HOLD_MS: Final = 15_000
-"""Longer than a request may take, so that nobody else sends the same meanwhile."""
+"""Longer than one request may take, so that no other instance sends the same delivery in the meantime."""
 PLACES: Final = 8
-"""Deliveries to one origin at a time."""
+"""Concurrent deliveries to one origin."""
 MOST_IN_A_ROW: Final = 64
 _UNCONFIRMED_MS: Final = 1_000
 
 
 @dataclass(slots=True)
 class JobOrigin:
-    """What is known of one origin, in this process."""
+    """The state of one origin in this process: its breaker and its delivery slots."""
 
     breaker: Breaker = HEALTHY
     places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PLACES))
@@ -67,10 +67,10 @@ class JobOrigin:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryDeps:
-    """What deliveries work with. ``chance()`` is in 0..1; ``drop(shard, row)`` settles a row that leads nowhere.
+    """Dependencies of deliveries. ``chance()`` is in 0..1; ``drop(shard, row)`` settles a row without a target.
 
-    ``wake(shard, within_s)`` brings the due loop back, ``may_send(shard)`` says whether enough of our lease is left;
-    ``count(kind, outcome)`` and ``time(kind, seconds)`` are for the metrics.
+    ``wake(shard, within_s)`` wakes the due loop, ``may_send(shard)`` returns whether enough of our lease is left;
+    ``count(kind, outcome)`` and ``time(kind, seconds)`` record metrics.
     """
 
     targets: RedisTargets
@@ -86,18 +86,18 @@ class DeliveryDeps:
     count: Callable[[str, str], None] = lambda _kind, _outcome: None
     time: Callable[[str, float], None] = lambda _kind, _seconds: None
     timer: Callable[[], float] = lambda: 0.0
-    """Seconds that never go back."""
+    """A monotonic clock, in seconds."""
 
 
 class StoppedError(Exception):
-    """The job is over for now: what is to be done next stands in the store."""
+    """The run is over for now: the next step is in the store."""
 
 
 @dataclass(slots=True)
-class Job:
+class DeliveryJob:
     """One run of deliveries to one target, under one claim."""
 
-    means: DeliveryDeps
+    deps: DeliveryDeps
     shard: Shard
     stream: StreamRef
     name: str
@@ -107,55 +107,55 @@ class Job:
     _address: Address | None = field(init=False)
     _filter: str = field(init=False)
     _cursor: Cursor = field(init=False)
-    _trouble: Trouble = field(init=False)
+    _streak: FailureStreak = field(init=False)
 
     async def run(
         self, feed: Feed, address: Address | None, target: Target, *, confirmed: bool
     ) -> None:
-        """Delivers what is there, in order, until something is in the way or nothing is left.
+        """Delivers pending events in order, until a delivery fails or none is left.
 
         Raises:
-            StoreUnavailable: what was done last is done again when the row comes due.
+            StoreUnavailable: the last delivery is repeated when the row comes due.
         """
         self._feed, self._address, self._filter = feed, address, target.filter
         self._cursor = read_cursor(target.cursor)
-        self._trouble = Trouble(target.tries, target.since_ms, target.refusals, target.reason)
+        self._streak = FailureStreak(target.tries, target.since_ms, target.refusals, target.reason)
         try:
             await self._require_confirmed(confirmed=confirmed)
             for _ in range(MOST_IN_A_ROW):
-                match await read_next(self.means.log, self.stream, self._cursor, feed):
+                match await read_next(self.deps.log, self.stream, self._cursor, feed):
                     case ReaderRun() as found:
-                        await self._tell(found)
+                        await self._send_entries(found)
                     case ReceiverBehind(why=why):
-                        await self._tell_whole(why)
-            # Others wait for a place at this origin.
+                        await self._send_snapshot(why)
+            # Other targets wait for a slot at this origin.
             await self.settle(self._outcome("live"))
         except StoppedError:
             return
 
     async def close(self, target: Target, state: TargetState) -> None:
-        """Settles the row of a target that gets nothing any more."""
+        """Settles the row of a target that gets no more deliveries."""
         with contextlib.suppress(StoppedError):
             await self.settle(replace(target, state=state))
 
     async def settle(self, outcome: Target, *, delay_ms: int = 0, hold_ms: int = 0) -> bool:
-        """Stores an outcome; whether a replica has it. The claim goes on where there is more and ``hold_ms`` is given.
+        """Stores an outcome; returns whether a replica has it. ``hold_ms`` keeps the claim while events are pending.
 
         Raises:
-            StoppedError: the row is settled, or somebody else's.
+            StoppedError: the row is settled, or another instance has claimed it.
         """
-        settled = await self.means.targets.settle(
+        settled = await self.deps.targets.settle(
             self.stream, self.name, self.token, outcome, delay_ms=delay_ms, hold_ms=hold_ms
         )
         if not settled.claimed:
-            self.means.logger.info("delivery.unclaimed", target=self.name)
+            self.deps.logger.info("delivery.unclaimed", target=self.name)
         if settled.token is None:
             raise StoppedError
         self.token = settled.token
         return settled.confirmed
 
-    async def _tell(self, found: ReaderRun) -> None:
-        """One part after the other; each is settled before the next is sent."""
+    async def _send_entries(self, found: ReaderRun) -> None:
+        """Sends one part after the other; each is settled before the next is sent."""
         feed = self._feed
         ends = feed.is_over(found.cursor)
         parts = feed.split(found.wanted)
@@ -169,115 +169,115 @@ class Job:
                 await self._judge(refused)
             elif acked != position:
                 await self._move(acked, ends=False)
-                return  # what follows is read from there
+                return  # the next read continues from there
             elif place < len(parts):
                 await self._move(position, ends=False)
             else:
                 ends = ends or feed.ends_with(last.entry)
         await self._move(found.cursor, ends=ends)
 
-    async def _tell_whole(self, why: str) -> None:
-        whole = await self._feed.compose_whole(why, self._cursor)
-        self.means.logger.info("delivery.behind", target=self.name, why=why)
-        if (parcel := whole.parcel) is not None:
-            self.means.count(self._kind, "whole")
+    async def _send_snapshot(self, why: str) -> None:
+        snapshot = await self._feed.compose_snapshot(why, self._cursor)
+        self.deps.logger.info("delivery.behind", target=self.name, why=why)
+        if (request := snapshot.request) is not None:
+            self.deps.count(self._kind, "whole")
 
-            async def compose() -> Parcel:
-                return parcel
+            async def compose() -> DeliveryRequest:
+                return request
 
             await self._send(compose)
-        await self._move(whole.cursor, ends=whole.ends)
+        await self._move(snapshot.cursor, ends=snapshot.ends)
 
     async def _move(self, cursor: Cursor, *, ends: bool) -> None:
-        """The receiver has everything up to a cursor."""
-        self._cursor, self._trouble = cursor, Trouble()
+        """Records that the receiver has everything up to a cursor."""
+        self._cursor, self._streak = cursor, FailureStreak()
         confirmed = await self.settle(self._outcome("done" if ends else "live"), hold_ms=HOLD_MS)
         await self._require_confirmed(confirmed=confirmed)
 
     async def _require_confirmed(self, *, confirmed: bool) -> None:
-        """A delivery cannot be undone, so it waits for a replica that has what it tells of."""
+        """Postpones the delivery until a replica has the events in it: a delivery cannot be undone."""
         if not confirmed:
-            now_ms = self.means.clock.now_ms()
-            await self._stop(put_off(self._trouble, _UNCONFIRMED_MS, "unconfirmed", now_ms))
+            now_ms = self.deps.clock.now_ms()
+            await self._stop(postpone(self._streak, _UNCONFIRMED_MS, "unconfirmed", now_ms))
 
     async def _send(self, compose: Compose) -> bytes:
-        """Sends one parcel; returns when the receiver has it, with the beginning of what it said.
+        """Sends one request; returns the beginning of the response body once the receiver has confirmed it.
 
         Raises:
-            StoppedError: it has not, and when it is tried again is stored.
+            StoppedError: the receiver has not confirmed it; the time of the next try is stored.
         """
-        clock, origin = self.means.clock, self.origin
+        clock, origin = self.deps.clock, self.origin
         wait_ms = origin.breaker.wait_ms(clock.now_ms())
         if wait_ms > 0:
-            self.means.count(self._kind, "put_off")
-            wait_ms += round(self.means.chance() * PAUSE_MS)
-            await self._stop(put_off(self._trouble, wait_ms, "breaker", clock.now_ms()))
-        if not self.means.may_send(self.shard):
+            self.deps.count(self._kind, "put_off")
+            wait_ms += round(self.deps.chance() * PAUSE_MS)
+            await self._stop(postpone(self._streak, wait_ms, "breaker", clock.now_ms()))
+        if not self.deps.may_send(self.shard):
             raise StoppedError
         origin.breaker = step(origin.breaker, "asked", clock.now_ms())
         outcome = await self._post(compose)
         reached = not is_unreached(outcome)
         origin.breaker = step(origin.breaker, "answered" if reached else "failed", clock.now_ms())
-        self.means.count(self._kind, read_reaction(outcome).value)
+        self.deps.count(self._kind, read_reaction(outcome).value)
         await self._judge(outcome)
         return outcome.body if isinstance(outcome, ReceiverAnswered) else b""
 
     async def _judge(self, outcome: Outcome) -> None:
-        """Goes on where the receiver has it. Raises StoppedError where it has not."""
-        now_ms, chance = self.means.clock.now_ms(), self.means.chance()
-        verdict = judge(self._trouble, outcome, now_ms, chance)
+        """Returns if the receiver has confirmed the request. Raises StoppedError otherwise."""
+        now_ms, chance = self.deps.clock.now_ms(), self.deps.chance()
+        verdict = judge(self._streak, outcome, now_ms, chance)
         if not isinstance(verdict, Delivered):
             await self._stop(verdict)
 
     async def _post(self, compose: Compose) -> Outcome:
         if self._address is None:
-            return Barred()
+            return AddressBlocked()
         try:
-            parcel = await compose()
+            request = await compose()
         except ConfigInvalid:
-            return Barred("secret_key")
-        began_s = self.means.timer()
-        outcome = await self.means.sender.post(self._address, parcel.headers, parcel.body)
-        self.means.time(self._kind, self.means.timer() - began_s)
+            return AddressBlocked("secret_key")
+        began_s = self.deps.timer()
+        outcome = await self.deps.sender.post(self._address, request.headers, request.body)
+        self.deps.time(self._kind, self.deps.timer() - began_s)
         return outcome
 
-    async def _stop(self, verdict: Later | GivenUp) -> NoReturn:
-        """Stores what is next.
+    async def _stop(self, verdict: Postponed | GivenUp) -> NoReturn:
+        """Stores the next step.
 
         Raises:
             StoppedError: always.
         """
-        self._trouble = verdict.trouble
+        self._streak = verdict.streak
         facts = {
             "target": self.name,
-            "reason": verdict.trouble.reason,
-            "tries": verdict.trouble.tries,
+            "reason": verdict.streak.reason,
+            "tries": verdict.streak.tries,
         }
         match verdict:
-            case Later(delay_ms=delay_ms):
-                self.means.logger.info("delivery.later", **facts, delay_ms=delay_ms)
+            case Postponed(delay_ms=delay_ms):
+                self.deps.logger.info("delivery.later", **facts, delay_ms=delay_ms)
                 with contextlib.suppress(StoppedError):
                     await self.settle(self._outcome("backoff"), delay_ms=delay_ms)
-                self.means.wake(self.shard, delay_ms / 1000)
+                self.deps.wake(self.shard, delay_ms / 1000)
             case GivenUp():
-                self.means.logger.warning("delivery.given_up", **facts)
-                self.means.count(self._kind, "given_up")
-                await self._feed.warn(verdict.trouble.reason, verdict.trouble.since_ms)
+                self.deps.logger.warning("delivery.given_up", **facts)
+                self.deps.count(self._kind, "given_up")
+                await self._feed.warn(verdict.streak.reason, verdict.streak.since_ms)
                 await self.settle(self._outcome("dead"))
             case _:
                 assert_never(verdict)
         raise StoppedError
 
     def _outcome(self, state: TargetState) -> Target:
-        trouble = self._trouble
+        streak = self._streak
         return Target(
             state,
             self._filter,
             str(self._cursor),
-            trouble.tries,
-            trouble.since_ms,
-            trouble.refusals,
-            trouble.reason,
+            streak.tries,
+            streak.since_ms,
+            streak.refusals,
+            streak.reason,
         )
 
     @property
@@ -286,7 +286,7 @@ class Job:
 
 
 def is_unreached(outcome: Outcome) -> bool:
-    """Whether nobody was there: what a breaker counts. A refusal is an answer."""
+    """Whether the receiver was not reached, which the breaker counts as a failure. A refusal is an answer."""
     if isinstance(outcome, ReceiverAnswered):
         return outcome.status >= HTTPStatus.INTERNAL_SERVER_ERROR
     return isinstance(outcome, ReceiverUnreached)

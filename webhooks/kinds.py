@@ -1,7 +1,7 @@
-"""Kinds of targets: what a target's name leads to, and what its receiver gets.
+"""Kinds of targets: how a target's name is resolved, and what its receiver gets.
 
-A target's name reads ``<kind>:<rest>``. A further kind is a further row of the registry that ``deliveries`` is given;
-order, retries, gaps and dead letters are the same for all of them.
+A target's name reads ``<kind>:<rest>``. A new kind is one more row of the registry that ``deliveries`` is given;
+order, retries, gaps and dead letters are the same for all kinds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class DeliveryRequest:
     """One request to a receiver. ``headers`` may hold secrets."""
 
     body: bytes
@@ -28,37 +28,37 @@ class Parcel:
 
 
 @dataclass(frozen=True, slots=True)
-class WholeState:
-    """The state in place of events: None where there is nothing to be told, and the cursor behind all that it holds."""
+class StateSnapshot:
+    """The current state in place of events: the request (None: nothing to send), and the cursor after that state."""
 
-    parcel: Parcel | None
+    request: DeliveryRequest | None
     cursor: Cursor
     ends: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayLimits:
-    """How far behind a receiver may be and still get every event: in events that it wants, and in all of the stream."""
+    """How far behind a receiver may be and still get every event: in events that it wants, and in all stream events."""
 
     wanted: int
     events: int
 
 
 class Feed(Protocol):
-    """What one target gets, opened for one run of deliveries."""
+    """What one target receives, opened for one run of deliveries."""
 
     @property
     def address(self) -> Address:
-        """Where it is sent.
+        """Where requests are sent.
 
         Raises:
-            InvalidInput: it may not be called (any more).
+            InvalidInput: the address may not be called (any more).
         """
         ...
 
     @property
     def bounds(self) -> ReplayLimits:
-        """When it gets the state in place of events."""
+        """Beyond these limits the receiver gets the state in place of events."""
         ...
 
     def wants(self, entry: Entry) -> bool:
@@ -66,48 +66,48 @@ class Feed(Protocol):
         ...
 
     def ends_with(self, entry: Entry) -> bool:
-        """Whether nothing comes after an entry that it wants."""
+        """Whether this wanted entry is the last one of the feed."""
         ...
 
     def is_over(self, cursor: Cursor) -> bool:
-        """Whether nothing will ever come after a cursor."""
+        """Whether no entry can ever follow a cursor."""
         ...
 
     def split(self, wanted: tuple[LinkedEntry, ...]) -> list[tuple[LinkedEntry, ...]]:
-        """What goes in one request, in order; no part is empty."""
+        """Groups entries into requests, in order; no group is empty."""
         ...
 
     async def compose(
         self, together: tuple[LinkedEntry, ...], since: Cursor, cursor: Cursor
-    ) -> Parcel:
-        """The request for entries after ``since``; ``cursor`` is the position behind the last of them."""
+    ) -> DeliveryRequest:
+        """The request for entries after ``since``; ``cursor`` is the position after the last of them."""
         ...
 
     def find_acked(
         self, answer: bytes, together: tuple[LinkedEntry, ...], cursor: Cursor
     ) -> Cursor | None:
-        """How far a receiver has come that has answered well; None where it has nothing of it."""
+        """The cursor up to which a receiver that answered 2xx has confirmed; None if it has confirmed nothing."""
         ...
 
-    async def compose_whole(self, why: str, since: Cursor) -> WholeState:
-        """The request for the state as it stands, for a receiver that cannot get every event after ``since``."""
+    async def compose_snapshot(self, why: str, since: Cursor) -> StateSnapshot:
+        """The request with the current state, for a receiver that cannot get every event after ``since``."""
         ...
 
     async def warn(self, reason: str, since_ms: int) -> None:
-        """Records in the stream that the receiver was given up; once for each ``since_ms``."""
+        """Records in the stream that deliveries were given up; once for each ``since_ms``."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A target whose stream is known; ``feed`` None: its owner has removed it."""
+    """A target whose stream is known; ``feed`` None: its owner has removed the target."""
 
     stream: StreamRef
     feed: Feed | None
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class TargetDescription:
     """A target in a list; ``owner`` is the key of a principal."""
 
     owner: str
@@ -119,9 +119,9 @@ class TargetKind(Protocol):
     """One kind of target."""
 
     async def open(self, name: str) -> Opened | None:
-        """What a target gets; None when nothing of it is left, and its row can go."""
+        """Opens a target; None when nothing of it is left and its row can be dropped."""
         ...
 
-    async def describe(self, name: str) -> Described | None:
-        """What can be told of a target to its owner and to operators, without secrets."""
+    async def describe(self, name: str) -> TargetDescription | None:
+        """Describes a target for its owner and for operators, without secrets."""
         ...

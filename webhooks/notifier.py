@@ -1,9 +1,9 @@
-"""Questions to a receiver of the operator's: ``notify:<owner>:<notifier>``, a target on the inbox of a person.
+"""Notifies a receiver of the operator about approvals: ``notify:<owner>:<notifier>``, a target on a person's inbox.
 
-What rings elsewhere (a pager, a chat) gets one small message for each question that comes and each that ends, in order,
-with the retries and dead letters of every webhook, signed as Standard Webhooks has it: HMAC-SHA256 over id, timestamp
-and body. It holds no word of an agent and nothing to decide by: whoever is rung opens the question. A receiver that is
-new, or too far behind, gets the list of open questions instead.
+The receiver (a pager, a chat) gets one small message for each approval that opens or closes, in order, with the
+retries and dead letters of every webhook, signed by Standard Webhooks: HMAC-SHA256 over id, timestamp and body. The
+message contains no text of an agent and nothing to decide with: the person opens the approval to decide it. A receiver
+that is new, or too far behind, gets the list of open approvals instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from passerelle.core.ports.log import StreamKind as Kind
 from passerelle.core.ports.log import StreamRef
 from passerelle.core.wire.times import format_ms
 from passerelle.webhooks.addresses import Address
-from passerelle.webhooks.kinds import Described, Opened, Parcel, ReplayLimits, WholeState
+from passerelle.webhooks.kinds import (
+    DeliveryRequest,
+    Opened,
+    ReplayLimits,
+    StateSnapshot,
+    TargetDescription,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,8 +48,8 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.places import Home
 
 
-def sign_parcel(secret: bytes | None, body: bytes, delivery: str, sent_s: int) -> Parcel:
-    """A request with its headers; without a secret it is not signed."""
+def sign_request(secret: bytes | None, body: bytes, delivery: str, sent_s: int) -> DeliveryRequest:
+    """Returns a request with its headers; without a secret it is not signed."""
     headers = {
         "Content-Type": "application/json",
         "webhook-id": delivery,
@@ -53,38 +59,38 @@ def sign_parcel(secret: bytes | None, body: bytes, delivery: str, sent_s: int) -
         signed = b".".join((delivery.encode(), str(sent_s).encode(), body))
         made = base64.b64encode(hmac.new(secret, signed, hashlib.sha256).digest()).decode()
         headers["webhook-signature"] = f"v1,{made}"
-    return Parcel(body, delivery, headers)
+    return DeliveryRequest(body, delivery, headers)
 
 
 KIND: Final = "notify"
 NEW: Final = "00000000.0.00000000"
-"""The cursor of a receiver that has nothing: it never holds, so the whole comes first."""
+"""The cursor of a new receiver: it never verifies, so the state is sent first."""
 _BOUNDS: Final = ReplayLimits(wanted=100, events=1_000)
-_TOLD: Final = frozenset({EventType.ACTION_REQUIRED, EventType.ACTION_RESOLVED})
+_NOTIFIED: Final = frozenset({EventType.ACTION_REQUIRED, EventType.ACTION_RESOLVED})
 
 
 @dataclass(frozen=True, slots=True)
 class Notifier:
-    """One receiver of the configuration. ``people`` are those whose questions it gets; none: everybody's."""
+    """One configured receiver. ``people`` are those whose approvals it gets; empty: everyone's."""
 
     name: str
     url: URL
     people: frozenset[str] = frozenset()
     secret: bytes | None = None
 
-    def rings_for(self, principal: Principal) -> bool:
-        """Whether it gets the questions of a principal."""
+    def covers(self, principal: Principal) -> bool:
+        """Whether it gets the approvals of a principal."""
         return not self.people or principal.id in self.people
 
 
 def name_target(notifier: Notifier, owner: str) -> str:
-    """The target of a notifier on the inbox of an owner."""
+    """The target name of a notifier on the inbox of an owner."""
     return f"{KIND}:{owner}:{notifier.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class NotifierKind:
-    """Opens notifiers over what is stored. One that the configuration has no more is over."""
+    """Opens notifiers from configuration and store. A notifier that is no longer configured ends."""
 
     notifiers: Mapping[str, Notifier]
     log: EventLog
@@ -94,14 +100,14 @@ class NotifierKind:
     operator: Principal
 
     async def open(self, name: str) -> Opened | None:
-        """The notifier as it is configured now."""
+        """Opens the notifier as it is configured now."""
         _, owner, called = name.split(":", 2)
         notifier = self.notifiers.get(called)
         feed = NotifierFeed(self, notifier, owner) if notifier else None
         return Opened(StreamRef(Kind.INBOX, owner), feed)
 
-    async def describe(self, name: str) -> Described | None:
-        """What operators may read: everything but the secret."""
+    async def describe(self, name: str) -> TargetDescription | None:
+        """Describes it for operators: everything but the secret."""
         _, owner, called = name.split(":", 2)
         notifier = self.notifiers.get(called)
         if notifier is None:
@@ -111,7 +117,7 @@ class NotifierKind:
             "notifier": called,
             "url": str(notifier.url.with_query(None)),
         }
-        return Described(owner, StreamRef(Kind.INBOX, owner), members)
+        return TargetDescription(owner, StreamRef(Kind.INBOX, owner), members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +130,17 @@ class NotifierFeed:
 
     @property
     def address(self) -> Address:
-        """The URL; the operator has written it, and vouches for it."""
+        """The URL; trusted, because the operator configured it."""
         return Address(self.notifier.url, trusted=True)
 
     @property
     def bounds(self) -> ReplayLimits:
-        """Nobody wants to be rung a hundred times for what is over."""
+        """The limits beyond which one list of open approvals replaces many single messages."""
         return _BOUNDS
 
     def wants(self, entry: Entry) -> bool:
-        """Questions that come, and questions that end; nothing that is for paired devices alone."""
-        return entry.type in _TOLD and not is_for_paired(entry.data)
+        """Approvals that open or close, except those only paired devices may see."""
+        return entry.type in _NOTIFIED and not is_for_paired(entry.data)
 
     def ends_with(self, entry: Entry) -> bool:
         """Never: an inbox has no last event."""
@@ -142,18 +148,18 @@ class NotifierFeed:
         return False
 
     def is_over(self, cursor: Cursor) -> bool:
-        """Never, as above."""
+        """Never, for the same reason."""
         del cursor
         return False
 
     def split(self, wanted: tuple[LinkedEntry, ...]) -> list[tuple[LinkedEntry, ...]]:
-        """One message for each."""
+        """One message for each entry."""
         return [(linked,) for linked in wanted]
 
     async def compose(
         self, together: tuple[LinkedEntry, ...], since: Cursor, cursor: Cursor
-    ) -> Parcel:
-        """What has become of one question."""
+    ) -> DeliveryRequest:
+        """The new state of one approval."""
         del since, cursor
         (linked,) = together
         envelope: JsonObject = orjson.loads(linked.entry.data)
@@ -163,17 +169,17 @@ class NotifierFeed:
     def find_acked(
         self, answer: bytes, together: tuple[LinkedEntry, ...], cursor: Cursor
     ) -> Cursor | None:
-        """A receiver that has answered well has it."""
+        """A 2xx answer confirms everything."""
         del answer, together
         return cursor
 
-    async def compose_whole(self, why: str, since: Cursor) -> WholeState:
-        """The open questions as they stand; none are no reason to ring."""
+    async def compose_snapshot(self, why: str, since: Cursor) -> StateSnapshot:
+        """The approvals open now; no request if there are none."""
         del why
         inbox = StreamRef(Kind.INBOX, self.owner)
         head = await self.kind.log.read_head(inbox)
         if head is None:
-            return WholeState(None, since, ends=False)
+            return StateSnapshot(None, since, ends=False)
         open_: list[Json] = [
             _summarize(orjson.loads(view))
             for _, view in await self.kind.projections.read_inbox(self.owner)
@@ -181,33 +187,36 @@ class NotifierFeed:
         ]
         cursor = end_of(head)
         if not open_:
-            return WholeState(None, cursor, ends=False)
-        parcel = self._pack({"kind": "open", "questions": open_}, f"open.{cursor}")
-        return WholeState(parcel, cursor, ends=False)
+            return StateSnapshot(None, cursor, ends=False)
+        request = self._pack({"kind": "open", "questions": open_}, f"open.{cursor}")
+        return StateSnapshot(request, cursor, ends=False)
 
     async def warn(self, reason: str, since_ms: int) -> None:
-        """The operator learns of it; the inbox is not the place to say that the inbox is not told."""
+        """Records the warning in the operator's home session: the inbox is not the place to report its own failure."""
         message = f"notifier {self.notifier.name}: deliveries were given up ({reason})"
         warning = WarningRaised("notifier_given_up", message)
         key = f"{self.notifier.name} {self.owner} {since_ms}"
         await self.kind.home.record(self.kind.operator, warning, key=key)
 
-    def _pack(self, body: JsonObject, delivery: str) -> Parcel:
+    def _pack(self, body: JsonObject, delivery: str) -> DeliveryRequest:
         sent_s = self.kind.clock.now_ms() // 1000
         content = orjson.dumps({**body, "inbox": self.owner})
-        return sign_parcel(self.notifier.secret, content, delivery, sent_s)
+        return sign_request(self.notifier.secret, content, delivery, sent_s)
 
 
 def _describe(envelope: JsonObject) -> JsonObject:
     said = object_at(envelope, "payload")
     decision, request = object_at(said, "decision"), object_at(said, "request")
-    told: JsonObject = {"actionId": text_at(envelope, "actionId")}
+    described: JsonObject = {"actionId": text_at(envelope, "actionId")}
     if decision:
-        told |= {"state": text_at(decision, "outcome"), "decidedBy": text_at(decision, "decidedBy")}
-        return told
+        described |= {
+            "state": text_at(decision, "outcome"),
+            "decidedBy": text_at(decision, "decidedBy"),
+        }
+        return described
     expires_ms = whole_at(request, "expiresMs") or 0
     return {
-        **told,
+        **described,
         "state": "pending",
         "title": text_at(request, "title"),
         "risk": text_at(request, "risk"),

@@ -1,11 +1,11 @@
 """A2A push notifications as a kind of target: ``push:<facade>:<config id>``.
 
-The receiver gets the StreamResponse that a reader of the task's stream gets, frame by frame, or one whole Task where it
-is too far behind (A2A 1.0 section 4.3.3).
+The receiver gets the StreamResponse frames that a subscriber of the task gets, one by one, or one whole Task if it is
+too far behind (A2A 1.0 section 4.3.3).
 
-The headers say what it is, and that it comes from us (A2A 1.0 section 13.2). Credentials of the config go into
-``Authorization`` as they were given. A config with the scheme Bearer and no credentials gets a token that we sign, over
-the digest of the body, for receivers that verify by our JWKS.
+The headers state the protocol version and prove the origin (A2A 1.0 section 13.2). Credentials of the config go into
+``Authorization`` as they were given. A config with the scheme Bearer and no credentials gets a token signed by us, over
+the digest of the body, for receivers that verify with our JWKS.
 """
 
 from __future__ import annotations
@@ -32,9 +32,15 @@ from passerelle.core.task import machine as tasks
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED
 from passerelle.core.wire.codec import from_bytes
-from passerelle.runtime.records.exposures import look_back
+from passerelle.runtime.records.exposures import view_exposure
 from passerelle.runtime.records.writes import AppendOptions
-from passerelle.webhooks.kinds import Described, Opened, Parcel, ReplayLimits, WholeState
+from passerelle.webhooks.kinds import (
+    DeliveryRequest,
+    Opened,
+    ReplayLimits,
+    StateSnapshot,
+    TargetDescription,
+)
 from passerelle.webhooks.push_configs import StoredPush, read_push_name
 
 if TYPE_CHECKING:
@@ -61,14 +67,14 @@ _MEDIA_TYPES: Final = {"1.0": "application/a2a+json", "0.3": "application/json"}
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Signs deliveries in the name of ``issuer``, where the JWKS is."""
+    """Signs deliveries as ``issuer``, which publishes the JWKS."""
 
     signer: Signer
     issuer: str
     clock: Clock
 
     def sign_body(self, body: bytes) -> str:
-        """Detached signatures over a body, one by each key that signs."""
+        """Detached signatures over a body, one by each signing key."""
         return ", ".join(signature.detached for signature in self.signer.sign(body))
 
     def make_token(self, audience: str, delivery: str, body: bytes) -> str:
@@ -113,20 +119,20 @@ def compose_headers(
 
 
 BOUNDS: Final = ReplayLimits(wanted=100, events=2_000)
-"""Reading through more of a session than this would cost more than the Task as it stands."""
+"""Reading more of a session than this costs more than sending the whole Task."""
 _WARNING_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class PushKind:
-    """Opens push targets over what is stored. ``authority`` signs deliveries, if there are keys."""
+    """Opens push targets from the store. ``authority`` signs deliveries, if there are keys."""
 
     configs: PushConfigs
     following: Following
     authority: Authority | None = None
 
     async def open(self, name: str) -> Opened | None:
-        """The config as it stands now."""
+        """Opens the config as it is stored now."""
         found = await self._find(name)
         if found is None:
             return None
@@ -135,8 +141,8 @@ class PushKind:
         feed = PushFeed(self, push, stored, held, record) if stored else None
         return Opened(StreamRef(StreamKind.SESSION, record.session_id), feed)
 
-    async def describe(self, name: str) -> Described | None:
-        """What its owner may read: everything but secrets, and but what may be one in the URL."""
+    async def describe(self, name: str) -> TargetDescription | None:
+        """Describes it for its owner: without secrets, and without the URL query, which may contain one."""
         found = await self._find(name)
         if found is None:
             return None
@@ -148,11 +154,13 @@ class PushKind:
             "configId": push.config_id,
             "url": stored.url.partition("?")[0] if stored else "",
         }
-        return Described(record.owner, StreamRef(StreamKind.SESSION, record.session_id), members)
+        return TargetDescription(
+            record.owner, StreamRef(StreamKind.SESSION, record.session_id), members
+        )
 
     @property
     def writes(self) -> Writes:
-        """The way to what is stored."""
+        """The write path of the configs."""
         return self.configs.writes
 
     async def _find(self, name: str) -> tuple[PushName, Held, TaskRecord] | None:
@@ -160,13 +168,13 @@ class PushKind:
         if push is None:
             return None
         held = (await self.writes.load([push.task]))[push.task]
-        return _look_back(push, held)
+        return _view_exposure(push, held)
 
 
-def _look_back(push: PushName, held: Held) -> tuple[PushName, Held, TaskRecord] | None:
-    """The task as it is seen under the id that the config is for."""
+def _view_exposure(push: PushName, held: Held) -> tuple[PushName, Held, TaskRecord] | None:
+    """The task as callers see it under the id of the config."""
     parsed = parse_facade(push.facade)
-    then = look_back(held, parsed[1]) if parsed else None
+    then = view_exposure(held, parsed[1]) if parsed else None
     if then is None or not isinstance(then.record, TaskRecord):
         return None
     return push, then, then.record
@@ -191,12 +199,12 @@ class PushFeed:
 
     @property
     def address(self) -> Address:
-        """The URL of the config, judged by the rules as they are now."""
+        """The URL of the config, checked against the current rules."""
         return self.kind.configs.rules.judge(self.stored.url)
 
     @property
     def bounds(self) -> ReplayLimits:
-        """When it gets the Task in place of frames."""
+        """Beyond these limits it gets the Task in place of frames."""
         return BOUNDS
 
     def wants(self, entry: Entry) -> bool:
@@ -208,24 +216,24 @@ class PushFeed:
         return entry.type in LAST
 
     def is_over(self, cursor: Cursor) -> bool:
-        """Whether the task had ended when it was read, and the receiver has all of it."""
+        """Whether the task had ended when it was read, and the receiver has confirmed all of it."""
         return self._has_ended() and cursor.sequence >= self.record.last
 
     def split(self, wanted: tuple[LinkedEntry, ...]) -> list[tuple[LinkedEntry, ...]]:
-        """Each frame by itself."""
+        """One frame for each request."""
         return [(linked,) for linked in wanted]
 
     def find_acked(
         self, answer: bytes, together: tuple[LinkedEntry, ...], cursor: Cursor
     ) -> Cursor | None:
-        """All of it: A2A has no word for less."""
+        """Everything: A2A defines no partial acknowledgement."""
         del answer, together
         return cursor
 
     async def compose(
         self, together: tuple[LinkedEntry, ...], since: Cursor, cursor: Cursor
-    ) -> Parcel:
-        """The frame of an entry as it is stored; a 0.3 receiver gets the Task as it stands."""
+    ) -> DeliveryRequest:
+        """The frame of an entry as stored; a 0.3 receiver gets the current Task."""
         del since
         entry = together[0].entry
         if self.stored.dialect == "0.3":
@@ -235,22 +243,22 @@ class PushFeed:
             return self._pack(entry.data[offset : offset + length], entry.event_id, cursor)
         return self._pack(orjson.dumps(await self._read_frame(entry)), entry.event_id, cursor)
 
-    async def compose_whole(self, why: str, since: Cursor) -> WholeState:
-        """The Task as it stands, and the cursor behind its last event; both come from one reading of its record."""
+    async def compose_snapshot(self, why: str, since: Cursor) -> StateSnapshot:
+        """The current Task, and the cursor after its last event; both from one read of its record."""
         del why, since
         await self._reload()
         cursor = await self.kind.following.locate(self.record)
         if not self.record.shown:
-            return WholeState(None, cursor, ends=self._has_ended())
+            return StateSnapshot(None, cursor, ends=self._has_ended())
         task = await self._read_task()
         old = self.stored.dialect == "0.3"
         body = _render_old(task) if old else orjson.dumps(task_frame(task))
-        return WholeState(
+        return StateSnapshot(
             self._pack(body, f"whole.{cursor.sequence}", cursor), cursor, ends=self._has_ended()
         )
 
     async def warn(self, reason: str, since_ms: int) -> None:
-        """A ``runtime.warning`` of the task, once: what follows it may have to be done again."""
+        """Records a ``runtime.warning`` of the task, once for each ``since_ms``."""
         message = f"push config {self.name.config_id}: deliveries were given up ({reason})"
         warning = WarningRaised("push_given_up", message)
         task, writes = self.name.task, self.kind.writes
@@ -269,12 +277,12 @@ class PushFeed:
 
     async def _reload(self) -> None:
         task = self.name.task
-        found = _look_back(self.name, (await self.kind.writes.load([task]))[task])
+        found = _view_exposure(self.name, (await self.kind.writes.load([task]))[task])
         if found is not None:
             _, self.held, self.record = found
 
     async def _compose_old(self, entry: Entry) -> bytes:
-        """0.3 knows the Task as the body of a notification; a bare Message is all that there is of its turn."""
+        """In 0.3 the body of a notification is the Task; a turn answered with a Message sends that Message."""
         frame = await self._read_frame(entry) or {}
         if "message" in frame:
             return orjson.dumps(write_message(object_at(frame, "message"), Form.KIND))
@@ -290,14 +298,14 @@ class PushFeed:
             raise NotFound("task", self.name.facade)
         return task
 
-    def _pack(self, body: bytes, event_id: str, cursor: Cursor) -> Parcel:
+    def _pack(self, body: bytes, event_id: str, cursor: Cursor) -> DeliveryRequest:
         config = self.kind.configs.open(self.name, self.stored)
         delivery = f"{quote(self.name.config_id, safe='')}/{event_id}"
         authority = self.kind.authority
         headers = compose_headers(config, self.address, body, delivery, str(cursor), authority)
-        return Parcel(body, event_id, headers)
+        return DeliveryRequest(body, event_id, headers)
 
 
 def _render_old(task: JsonObject) -> bytes:
-    """What receivers of protocol 0.3 get: the Task, in its form of JSON (A2A 0.3 section 9.5)."""
+    """The body for receivers of protocol 0.3: the Task in 0.3 JSON (A2A 0.3 section 9.5)."""
     return orjson.dumps(write_task(task, Form.KIND))

@@ -1,7 +1,7 @@
-"""Push notification configs: fields of the task's hash, for each exposure of it, with their secrets sealed.
+"""Push notification configs: fields of the task's hash, for each exposure of the task, with sealed secrets.
 
-A config is also a target of the session's stream, made and ended by the same append, so it starts exactly where it
-was set. It is keyed by the facade id and its own id; the owner of the task sees it.
+A config is also a target of the session's stream, created and ended by the same append, so delivery starts at the event
+after which it was set. It is keyed by facade id and config id; only the owner of the task sees it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ KIND: Final = "push"
 
 @record
 class StoredPush:
-    """A config as it stands in the task's hash; ``sealed`` holds ``secrets`` by name, ``by`` is who set it."""
+    """A config as stored in the task's hash; ``sealed`` holds ``secrets`` by name, ``by`` is its creator."""
 
     url: str
     dialect: PushDialect
@@ -61,7 +61,7 @@ class StoredPush:
 
 @dataclass(frozen=True, slots=True)
 class PushName:
-    """Names one config: the task as its owner knows it, and the config's id."""
+    """Names one config: the facade id of the task, and the config's id."""
 
     facade: str
     config_id: str
@@ -87,14 +87,14 @@ class PushName:
 
 @value
 class SealedPush:
-    """A config of a new task as it stands in its hash."""
+    """A config of a new task as stored in its hash."""
 
     name: PushName
     stored: bytes
 
 
 def find_sealed(facade: str, fields: Mapping[str, bytes | None]) -> SealedPush | None:
-    """The first config of a task among its fields."""
+    """The first push config among the fields of a task."""
     start = name_fields(facade)
     for field, stored in fields.items():
         if stored is not None and field.startswith(start):
@@ -103,20 +103,20 @@ def find_sealed(facade: str, fields: Mapping[str, bytes | None]) -> SealedPush |
 
 
 def read_push_name(target: str) -> PushName | None:
-    """The config that a target's name stands for; None for a target of another kind."""
+    """The config that a target name refers to; None for a target of another kind."""
     kind, _, rest = target.partition(":")
     facade, _, config_id = rest.partition(":")
     return PushName(facade, config_id) if kind == KIND and parse_facade(facade) else None
 
 
 def name_fields(facade: str) -> str:
-    """What the fields of all configs of an exposure begin with."""
+    """The prefix of the fields of all configs of an exposure."""
     parsed = parse_facade(facade)
     return f"pc{parsed[1] if parsed else 0}:"
 
 
 def end_targets(record: TaskRecord, fields: Mapping[str, bytes]) -> tuple[TargetChange, ...]:
-    """Ends the targets of a task whose owner will never see an event of it: nothing would ever wake them."""
+    """Ends the targets of a task that callers will never see: no event would ever wake them."""
     facade = expose(TaskId(record.task_id), record.exposure)
     start = name_fields(facade)
     names = (name.removeprefix(start) for name in fields if name.startswith(start))
@@ -124,7 +124,7 @@ def end_targets(record: TaskRecord, fields: Mapping[str, bytes]) -> tuple[Target
 
 
 def forget_all(decision: Decision, task: EntityRef, record: TaskRecord) -> tuple[TargetChange, ...]:
-    """Forgets every config of a task; the changes of targets belong to the same append."""
+    """Deletes every config of a task; the returned target changes belong to the same append."""
     fields = decision.fields(task)
     start = name_fields(expose(TaskId(record.task_id), record.exposure))
     ended = end_targets(record, fields)
@@ -135,7 +135,7 @@ def forget_all(decision: Decision, task: EntityRef, record: TaskRecord) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class PushConfigs:
-    """Keeps push configs. Without a sealer there is nowhere to keep their secrets, so there are none."""
+    """Stores push configs. Without a sealer secrets cannot be stored, so push is off."""
 
     writes: Writes
     ownership: Ownership
@@ -145,11 +145,11 @@ class PushConfigs:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a key to seal secrets with; the cards say so."""
+        """Whether there is a key to seal secrets with; agent cards announce push only then."""
         return self.sealer is not None
 
     def check(self, config: PushConfig) -> None:
-        """Judges a config before anything is stored.
+        """Checks a config before anything is stored.
 
         Raises:
             PushNotificationNotSupported: there is no key to seal its secrets with.
@@ -163,11 +163,11 @@ class PushConfigs:
     ) -> JsonObject:
         """Stores a config of a task of the caller, and returns it as its owner sees it.
 
-        Without an id of its own it is named after the idempotency key, so that a repeat finds it.
+        A config without an id gets one derived from the idempotency key, so that a repeated call finds it.
 
         Raises:
             NotFound: no such task of the caller.
-            InvalidInput: the address may not be called, or the task has as many configs as it can have.
+            InvalidInput: the address may not be called, or the task has the maximum number of configs.
         """
         self.check(command.config)
         owned = await self.ownership.find(principal, command.task, command.agent)
@@ -189,7 +189,7 @@ class PushConfigs:
     ) -> None:
         """Stores a config that comes with a message to a task, before the message has any effect.
 
-        Without an id of its own it is named after the message, so that the repeat of a request adds none.
+        A config without an id gets one derived from the message id, so that a repeated request adds none.
         """
         task = EntityRef(EntityKind.TASK, (command.task or "").partition("~")[0])
         if config.id is None and parse_facade(command.task or "") is not None:
@@ -205,12 +205,12 @@ class PushConfigs:
         principal: Principal,
         config: PushConfig,
     ) -> tuple[TargetChange, ...]:
-        """Puts a config that has an id into a decision over its task.
+        """Adds a config that has an id to a decision over its task.
 
-        The changes of targets belong to the same append.
+        The returned target changes belong to the same append.
 
         Raises:
-            InvalidInput: the task has as many configs as it can have.
+            InvalidInput: the task has the maximum number of configs.
         """
         name = PushName(facade, config.id or "")
         fields = decision.fields(task)
@@ -222,11 +222,11 @@ class PushConfigs:
         decision.set_field(task, name.field, self.seal(config, name, principal).stored)
         if _is_live(decision.state(task), facade):
             return (TargetChange(name.target, facade),)
-        # Nothing will come any more: a target of a frozen task is for its final state only.
+        # No event will follow: a target of a frozen task gets only its final state.
         return (TargetChange(name.target, facade, whole=True),) if self.deliver_final else ()
 
     async def delete(self, principal: Principal, command: DeletePushConfig) -> None:
-        """Forgets a config and what is owed to it; one that is not there is as good as forgotten.
+        """Deletes a config and its pending deliveries; deleting a config that does not exist succeeds.
 
         Raises:
             NotFound: no such task of the caller.
@@ -265,7 +265,7 @@ class PushConfigs:
 
         Raises:
             NotFound: no such task of the caller.
-            InvalidInput: a page token that is not ours.
+            InvalidInput: the page token is not from this list.
         """
         self._require_sealer()
         owned = await self.ownership.find(principal, query.task, query.agent)
@@ -289,7 +289,7 @@ class PushConfigs:
         return _restore(name, stored, secrets)
 
     def _show(self, principal: Principal, name: PushName, stored: StoredPush) -> JsonObject:
-        """Secrets are shown to the principal that set them, and to nobody else."""
+        """Renders a config; only the principal that set it sees its secrets."""
         masked = _restore(name, stored, dict.fromkeys(stored.secrets, MASK))
         if stored.by != principal.key:
             return render_config(name.facade, masked)
@@ -302,7 +302,7 @@ class PushConfigs:
         return config if config.id else change(config, id=self.writes.ids.mint("push", task.shard))
 
     def seal(self, config: PushConfig, name: PushName, principal: Principal) -> SealedPush:
-        """A config as it stands in the task's hash, with its secrets sealed for the place ``name``.
+        """Returns a config as stored in the task's hash, with its secrets sealed for ``name``.
 
         Raises:
             PushNotificationNotSupported: there is no key to seal them with.

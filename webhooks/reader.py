@@ -1,7 +1,7 @@
-"""What a target gets next: the entries behind its cursor that it wants, or that it has to be told the whole.
+"""Reads what a target gets next: the wanted entries after its cursor, or the result that it needs the whole state.
 
-The cursor is verified as for every reader: one that does not hold exactly is a gap, never a skip (I8). Who is too far
-behind is not told every step either.
+The cursor is verified as for every reader: a cursor that does not verify is a gap, never a skip (I8). A receiver that
+is too far behind gets the state as well.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PAGE: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class ReaderRun:
-    """Entries that are wanted, in order, and the cursor behind all that was read. ``more``: the stream goes on."""
+    """The wanted entries in order, and the cursor after all entries read. ``more``: the stream continues."""
 
     wanted: tuple[LinkedEntry, ...]
     cursor: Cursor
@@ -37,7 +37,7 @@ class ReaderRun:
 
 @dataclass(frozen=True, slots=True)
 class ReceiverBehind:
-    """The receiver gets the state in place of events: a short word why."""
+    """The receiver gets the state in place of events; ``why`` is one word."""
 
     why: str
 
@@ -46,7 +46,7 @@ Next: TypeAlias = ReaderRun | ReceiverBehind
 
 
 async def read_next(log: EventLog, stream: StreamRef, cursor: Cursor, feed: Feed) -> Next:
-    """What comes behind a cursor.
+    """Reads what follows a cursor.
 
     Raises:
         StoreUnavailable: the store does not answer.

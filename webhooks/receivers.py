@@ -1,4 +1,4 @@
-"""Who follows the stream of a task, and how far: webhooks by their targets, devices by what they confirm."""
+"""Lists the receivers of a task's stream and their positions: webhooks by target cursor, devices by acknowledgement."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Receivers:
-    """Finds receivers."""
+    """Lists receivers."""
 
     targets: RedisTargets
     acks: RedisAcks
 
     async def find(self, record: TaskRecord, fields: Mapping[str, bytes]) -> list[Receiver]:
-        """The webhooks of a task whose hash has ``fields``, and the devices that confirm events of its session."""
+        """The webhooks of a task whose hash has ``fields``, and the devices that acknowledge events of its session."""
         stream = StreamRef(StreamKind.SESSION, record.session_id)
         facade = expose(TaskId(record.task_id), record.exposure)
         start = name_fields(facade)
@@ -46,7 +46,7 @@ class Receivers:
 
 
 def _read_target(config: str, target: Target | None) -> Receiver:
-    """A target that is not there any more had nothing left to get."""
+    """The state of a webhook; a target that is gone had no pending deliveries."""
     name = f"webhook:{config}"
     if target is None:
         return Receiver(name, 0, "done")

@@ -1,12 +1,11 @@
-"""What follows from an answer of a webhook receiver: it is a table, and this is the whole of it. Pure.
+"""The retry policy of webhook deliveries, as a table from response to next step. Pure.
 
-| answer | then |
+| response | next step |
 |---|---|
 | 2xx | delivered |
-| 410 | given up: the receiver says that it is gone |
-| 3xx, other 4xx but 408, 425, 429; a refused address | refused; given up after the third in a row |
-| the rest, or no answer at all | tried again after 1 s, doubling to 5 min, for 24 h; then given up |
-
+| 410 | given up: the receiver reports that it is gone |
+| 3xx, other 4xx except 408, 425, 429; a blocked address | refused; given up after the third refusal in a row |
+| the rest, or no response | retried after 1 s, doubling to 5 min, for 24 h; then given up |
 ``Retry-After`` makes a pause longer, never shorter (RFC 9110 section 10.2.3).
 """
 
@@ -27,7 +26,7 @@ MOST_REFUSALS: Final = 3
 
 
 class Reaction(StrEnum):
-    """How an answer is taken."""
+    """How a response is classified."""
 
     TAKEN = "taken"
     GONE = "gone"
@@ -50,7 +49,7 @@ _BY_CLASS: Final[Mapping[int, Reaction]] = {
 
 @dataclass(frozen=True, slots=True)
 class ReceiverAnswered:
-    """The receiver answered; ``retry_after_ms`` is what it asked for, ``body`` how its answer begins."""
+    """The receiver answered; ``retry_after_ms`` is its Retry-After, ``body`` the beginning of its response body."""
 
     status: int
     retry_after_ms: int = 0
@@ -59,24 +58,24 @@ class ReceiverAnswered:
 
 @dataclass(frozen=True, slots=True)
 class ReceiverUnreached:
-    """No answer: a short word that says why."""
+    """No response; ``reason`` is one word."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Barred:
-    """The address may not be connected to."""
+class AddressBlocked:
+    """The address may not be connected to (SSRF)."""
 
     reason: str = "address"
 
 
-Outcome: TypeAlias = ReceiverAnswered | ReceiverUnreached | Barred
+Outcome: TypeAlias = ReceiverAnswered | ReceiverUnreached | AddressBlocked
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """What went wrong since the last success; all zero while nothing has."""
+class FailureStreak:
+    """Failures since the last success; all zero when there are none."""
 
     tries: int = 0
     since_ms: int = 0
@@ -86,33 +85,33 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The receiver has it."""
+    """The receiver has confirmed the request."""
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
-    """To be tried again in ``delay_ms``."""
+class Postponed:
+    """To be retried in ``delay_ms``."""
 
-    trouble: Trouble
+    streak: FailureStreak
     delay_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """Not tried again by itself."""
+    """Not retried automatically."""
 
-    trouble: Trouble
+    streak: FailureStreak
 
 
-DeliveryVerdict: TypeAlias = Delivered | Later | GivenUp
+DeliveryVerdict: TypeAlias = Delivered | Postponed | GivenUp
 
 
 def read_reaction(outcome: Outcome) -> Reaction:
-    """How an outcome is taken."""
+    """Classifies an outcome."""
     match outcome:
         case ReceiverAnswered(status=status):
             return _BY_STATUS.get(status) or _BY_CLASS.get(status // 100, Reaction.BUSY)
-        case Barred():
+        case AddressBlocked():
             return Reaction.REFUSED
         case ReceiverUnreached():
             return Reaction.BUSY
@@ -120,37 +119,37 @@ def read_reaction(outcome: Outcome) -> Reaction:
             assert_never(outcome)
 
 
-def judge(trouble: Trouble, outcome: Outcome, now_ms: int, chance: float) -> DeliveryVerdict:
-    """What follows from an outcome; ``chance`` in 0..1 spreads the next tries."""
+def judge(streak: FailureStreak, outcome: Outcome, now_ms: int, chance: float) -> DeliveryVerdict:
+    """Returns the next step after an outcome; ``chance`` in 0..1 adds jitter."""
     reaction = read_reaction(outcome)
     if reaction is Reaction.TAKEN:
         return Delivered()
-    after = Trouble(
-        tries=trouble.tries + 1,
-        since_ms=trouble.since_ms or now_ms,
-        refusals=trouble.refusals + 1 if reaction is Reaction.REFUSED else 0,
+    after = FailureStreak(
+        tries=streak.tries + 1,
+        since_ms=streak.since_ms or now_ms,
+        refusals=streak.refusals + 1 if reaction is Reaction.REFUSED else 0,
         reason=_name(outcome),
     )
     if reaction is Reaction.GONE or after.refusals >= MOST_REFUSALS or is_over(after, now_ms):
         return GivenUp(after)
     wanted_ms = outcome.retry_after_ms if isinstance(outcome, ReceiverAnswered) else 0
     left_ms = after.since_ms + LONGEST_MS - now_ms
-    return Later(after, min(max(pause_ms(after.tries, chance), wanted_ms), left_ms))
+    return Postponed(after, min(max(pause_ms(after.tries, chance), wanted_ms), left_ms))
 
 
-def put_off(trouble: Trouble, delay_ms: int, reason: str, now_ms: int) -> Later | GivenUp:
-    """What follows where nothing was sent: the receiver's breaker is open, or a replica has not confirmed."""
-    after = replace(trouble, since_ms=trouble.since_ms or now_ms, reason=trouble.reason or reason)
-    return GivenUp(after) if is_over(after, now_ms) else Later(after, delay_ms)
+def postpone(streak: FailureStreak, delay_ms: int, reason: str, now_ms: int) -> Postponed | GivenUp:
+    """Returns the next step if nothing was sent: the receiver's breaker is open, or no replica has confirmed."""
+    after = replace(streak, since_ms=streak.since_ms or now_ms, reason=streak.reason or reason)
+    return GivenUp(after) if is_over(after, now_ms) else Postponed(after, delay_ms)
 
 
-def is_over(trouble: Trouble, now_ms: int) -> bool:
-    """Whether it has been tried for long enough."""
-    return trouble.since_ms > 0 and now_ms - trouble.since_ms >= LONGEST_MS
+def is_over(streak: FailureStreak, now_ms: int) -> bool:
+    """Whether the retry period is over."""
+    return streak.since_ms > 0 and now_ms - streak.since_ms >= LONGEST_MS
 
 
 def pause_ms(tries: int, chance: float) -> int:
-    """The pause after so many tries in a row: between half of it and the whole."""
+    """The pause after ``tries`` failures in a row: between half of it and the whole."""
     whole = find_pause(FIRST_PAUSE_MS, LONGEST_PAUSE_MS, tries)
     return round(whole * (0.5 + chance / 2))
 
@@ -159,7 +158,7 @@ def _name(outcome: Outcome) -> str:
     match outcome:
         case ReceiverAnswered(status=status):
             return f"http_{status}"
-        case ReceiverUnreached(reason=reason) | Barred(reason=reason):
+        case ReceiverUnreached(reason=reason) | AddressBlocked(reason=reason):
             return reason
         case _:
             assert_never(outcome)

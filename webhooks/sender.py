@@ -1,7 +1,7 @@
-"""One POST to a webhook: no redirect, no proxy, no cookie; of the answer its status, Retry-After and the first 4 KiB.
+"""Sends one POST to a webhook: no redirect, proxy or cookie; reads status, Retry-After and the first 4 KiB.
 
-Each address is judged again when it is connected to, unless the operator wrote it. Two pools: what one origin may do
-to its connections is no business of the other.
+Each address is checked again when it is connected to, unless the operator configured it. Screened and trusted addresses
+use separate connection pools, so that neither can affect the connections of the other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aiohttp import ClientConnectorDNSError, ClientError, ClientSSLError, Client
 
 from passerelle.peers.sessions import PeerSessions
 from passerelle.runtime.common.address_screen import REFUSED_ERRNO, AddressScreen
-from passerelle.webhooks.retries import Barred, ReceiverAnswered, ReceiverUnreached
+from passerelle.webhooks.retries import AddressBlocked, ReceiverAnswered, ReceiverUnreached
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +33,7 @@ _DAY_S: Final = 86_400
 
 
 class WebhookSender:
-    """Sends; ``close`` ends its connections."""
+    """Sends requests; ``close`` closes its connections."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class WebhookSender:
         self._trusted = PeerSessions()
 
     async def post(self, address: Address, headers: Mapping[str, str], body: bytes) -> Outcome:
-        """Posts once; every failure is a value."""
+        """Posts once; returns every failure as a value."""
         sessions = self._trusted if address.trusted else self._screened
         try:
-            # One session serves all origins: who may be called is not bounded by the configuration.
+            # One session serves all origins: the configuration does not bound the number of receivers.
             async with sessions.open("webhooks").post(
                 address.url,
                 data=body,
@@ -83,7 +83,7 @@ class WebhookSender:
 
 
 async def _read_some(response: ClientResponse) -> bytes:
-    """Reads so little of the answer that a friendly receiver keeps its connection, and a hostile one gains nothing."""
+    """Reads at most ``ANSWER_BYTES`` of the response: a short body keeps the connection reusable, a long one is cut."""
     said = b""
     with contextlib.suppress(ClientError, TimeoutError, ValueError):
         while len(said) < ANSWER_BYTES:
@@ -98,7 +98,7 @@ async def _read_some(response: ClientResponse) -> bytes:
 
 def _explain(error: Exception) -> Outcome:
     if isinstance(error, OSError) and error.errno == REFUSED_ERRNO:
-        return Barred()
+        return AddressBlocked()
     if isinstance(error, ClientConnectorDNSError):
         return ReceiverUnreached("dns")
     return ReceiverUnreached("tls" if isinstance(error, ClientSSLError) else "connection")

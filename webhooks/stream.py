@@ -1,8 +1,8 @@
 """A stream as a kind of target, delivered in ordered, signed batches: ``stream:<session>:<webhook id>``.
 
-A batch is ``{stream, from, cursor, events}``: the stored envelopes between two cursors, those that the view shows. It
-is signed as Standard Webhooks has it: HMAC-SHA256 over id, timestamp and body. 2xx has the batch; an answer with
-``ack``, the cursor behind one of its events, has less. A cursor that does not hold is a batch of the kind ``gap`` (I8).
+A batch is ``{stream, from, cursor, events}``: the stored envelopes between two cursors that the view shows. It is
+signed by Standard Webhooks: HMAC-SHA256 over id, timestamp and body. 2xx confirms the batch; a response with ``ack``,
+the cursor after one of its events, confirms it up to there. A cursor that does not verify sends a ``gap`` batch (I8).
 """
 
 from __future__ import annotations
@@ -16,8 +16,14 @@ from passerelle.channels.cursor_check import end_of
 from passerelle.channels.views import PlainView, TaskView, UnpairedView, shows
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.protocol.cursor import Cursor
-from passerelle.webhooks.kinds import Described, Opened, Parcel, ReplayLimits, WholeState
-from passerelle.webhooks.notifier import sign_parcel
+from passerelle.webhooks.kinds import (
+    DeliveryRequest,
+    Opened,
+    ReplayLimits,
+    StateSnapshot,
+    TargetDescription,
+)
+from passerelle.webhooks.notifier import sign_request
 from passerelle.webhooks.stream_webhooks import read_webhook_name
 
 if TYPE_CHECKING:
@@ -36,14 +42,14 @@ _GONE: Final = "http_410"
 
 @dataclass(frozen=True, slots=True)
 class StreamWebhookKind:
-    """Opens webhooks of streams over what is stored."""
+    """Opens stream webhooks from the store."""
 
     webhooks: StreamWebhooks
     log: EventLog
     clock: Clock
 
     async def open(self, name: str) -> Opened | None:
-        """The webhook as it stands now."""
+        """Opens the webhook as it is stored now."""
         known = read_webhook_name(name)
         if known is None:
             return None
@@ -53,8 +59,8 @@ class StreamWebhookKind:
         feed = StreamFeed(self, known, stored) if stored else None
         return Opened(known.stream, feed)
 
-    async def describe(self, name: str) -> Described | None:
-        """What its owner may read: everything but secrets, and but what may be one in the URL."""
+    async def describe(self, name: str) -> TargetDescription | None:
+        """Describes it for its owner: without secrets, and without the URL query, which may contain one."""
         known = read_webhook_name(name)
         stored = (await self.webhooks.load(known)).get(known.field) if known else None
         if known is None or stored is None:
@@ -66,7 +72,7 @@ class StreamWebhookKind:
             "channelId": stored.channel_id,
             "url": stored.url.partition("?")[0],
         }
-        return Described(stored.owner.key, known.stream, members)
+        return TargetDescription(stored.owner.key, known.stream, members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +85,16 @@ class StreamFeed:
 
     @property
     def address(self) -> Address:
-        """The URL, judged by the rules as they are now."""
+        """The URL, checked against the current rules."""
         return self.kind.webhooks.rules.judge(self.stored.url)
 
     @property
     def bounds(self) -> ReplayLimits:
-        """It gets every event, however far behind it is: what is not kept any more is a gap."""
+        """No limits: it gets every event; events that are no longer kept are a gap."""
         return _ANYTHING
 
     def wants(self, entry: Entry) -> bool:
-        """What a device sees that follows the same stream."""
+        """The entries that a device on the same stream sees."""
         return shows(self._view, entry)
 
     def ends_with(self, entry: Entry) -> bool:
@@ -97,12 +103,12 @@ class StreamFeed:
         return False
 
     def is_over(self, cursor: Cursor) -> bool:
-        """Never, as above."""
+        """Never, for the same reason."""
         del cursor
         return False
 
     def split(self, wanted: tuple[LinkedEntry, ...]) -> list[tuple[LinkedEntry, ...]]:
-        """Batches of at most 100 events and 256 KiB, but of one event at least."""
+        """Batches of at most 100 events and 256 KiB, at least one event each."""
         batches: list[tuple[LinkedEntry, ...]] = []
         batch: list[LinkedEntry] = []
         size = 0
@@ -117,8 +123,8 @@ class StreamFeed:
 
     async def compose(
         self, together: tuple[LinkedEntry, ...], since: Cursor, cursor: Cursor
-    ) -> Parcel:
-        """The batch, its envelopes byte for byte as they are stored."""
+    ) -> DeliveryRequest:
+        """The batch with its envelopes byte for byte as stored."""
         events = b",".join(linked.entry.data for linked in together)
         body = b'{"kind":"events","stream":%b,"from":"%b","cursor":"%b","events":[%b]}' % (
             orjson.dumps(self.stored.stream),
@@ -128,11 +134,11 @@ class StreamFeed:
         )
         return self._sign(body, f"{self.name.webhook_id}.{cursor}")
 
-    async def compose_whole(self, why: str, since: Cursor) -> WholeState:
-        """A gap: the receiver fetches the state, and goes on behind the cursor."""
+    async def compose_snapshot(self, why: str, since: Cursor) -> StateSnapshot:
+        """A gap: the receiver fetches the state, and continues after the cursor."""
         head = await self.kind.log.read_head(self.name.stream)
         if head is None:
-            return WholeState(None, since, ends=True)
+            return StateSnapshot(None, since, ends=True)
         cursor = end_of(head)
         gap: JsonObject = {
             "kind": "gap",
@@ -142,13 +148,13 @@ class StreamFeed:
             "cursor": str(cursor),
             "snapshot": f"/v1/streams/{self.stored.stream}/snapshot",
         }
-        parcel = self._sign(orjson.dumps(gap), f"{self.name.webhook_id}.gap.{cursor}")
-        return WholeState(parcel, cursor, ends=False)
+        request = self._sign(orjson.dumps(gap), f"{self.name.webhook_id}.gap.{cursor}")
+        return StateSnapshot(request, cursor, ends=False)
 
     def find_acked(
         self, answer: bytes, together: tuple[LinkedEntry, ...], cursor: Cursor
     ) -> Cursor | None:
-        """How far the receiver has it: all of it, unless it names the cursor behind an event. None: not at all."""
+        """What the receiver confirms: everything, or up to the ``ack`` cursor; None: ``ack`` is unknown."""
         said = _read_ack(answer)
         if said is None or said == str(cursor):
             return cursor
@@ -159,7 +165,7 @@ class StreamFeed:
         return None
 
     async def warn(self, reason: str, since_ms: int) -> None:
-        """Tells who set it; a receiver that says that it is gone is gone."""
+        """Records a status message for the webhook's owner; removes the webhook if the receiver answered 410."""
         webhooks = self.kind.webhooks
         await webhooks.warn(self.stored, reason, key=f"{self.name.target} {since_ms}")
         if reason == _GONE:
@@ -171,10 +177,10 @@ class StreamFeed:
             return UnpairedView()
         return TaskView(self.stored.task) if self.stored.task else PlainView()
 
-    def _sign(self, body: bytes, delivery: str) -> Parcel:
+    def _sign(self, body: bytes, delivery: str) -> DeliveryRequest:
         sent_s = self.kind.clock.now_ms() // 1000
         secret = self.kind.webhooks.open_secret(self.name, self.stored)
-        return sign_parcel(secret, body, delivery, sent_s)
+        return sign_request(secret, body, delivery, sent_s)
 
 
 def _read_ack(answer: bytes) -> str | None:

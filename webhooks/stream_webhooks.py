@@ -1,10 +1,10 @@
-"""Webhooks on streams: fields of a session's hash with their secrets sealed, and targets of its stream.
+"""Webhooks on streams: fields of a session's hash with sealed secrets, and targets of its stream.
 
-A webhook of a session or a task stands in the hash of that session. One of an inbox stands in the home session of the
-inbox's owner, as an inbox is a projection and holds nothing of its own (I10).
+A webhook of a session or a task is stored in the hash of that session. A webhook of an inbox is stored in the home
+session of the inbox's owner, because an inbox is a projection and stores nothing of its own (I10).
 
-Who sets one must be allowed to follow the stream, and the address is judged as that of any webhook. A webhook is a
-channel: what becomes of it is told in the home session of who set it, as of every other link (EXT-8).
+The caller must be allowed to follow the stream, and the address is checked as for any webhook. A webhook is a channel:
+its connect and disconnect facts are recorded in its owner's home session, as for every other link (EXT-8).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ FIELD: Final = "wh:"
 
 @record
 class StoredWebhook:
-    """A webhook as it stands in the session's hash. ``task`` is that of a stream that is the view of one."""
+    """A webhook as stored in the session's hash. ``task``: the stream is the view of this task."""
 
     url: str
     stream: str
@@ -74,18 +74,18 @@ class StoredWebhook:
 
     @property
     def owner(self) -> Principal:
-        """Who set it."""
+        """The principal that set it."""
         return Principal(self.principal, self.tenant)
 
     @property
     def follows_inbox(self) -> bool:
-        """Whether it is on an inbox: its owner's, as nobody follows another one."""
+        """Whether it follows an inbox, which is always its owner's."""
         return self.stream.partition(":")[0] == StreamKind.INBOX
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookName:
-    """Names one webhook: the session that it stands in, its own id, and the owner of the inbox that it follows."""
+    """Names one webhook: the session that stores it, its id, and the owner of the inbox that it follows."""
 
     session: str
     webhook_id: str
@@ -116,7 +116,7 @@ class WebhookName:
 
 
 def read_webhook_name(target: str) -> WebhookName | None:
-    """The webhook that a target's name stands for; None for a target of another kind."""
+    """The webhook that a target name refers to; None for a target of another kind."""
     match target.split(":"):
         case [kind, session, webhook_id] if kind == KIND:
             return WebhookName(session, webhook_id)
@@ -134,7 +134,7 @@ _SECRET_BITS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class StreamWebhooks:
-    """Keeps webhooks of streams. Without a sealer there is nowhere to keep their secrets, so there are none."""
+    """Stores webhooks of streams. Without a sealer secrets cannot be stored, so webhooks are off."""
 
     writes: Writes
     targets: RedisTargets
@@ -147,11 +147,11 @@ class StreamWebhooks:
     async def execute(
         self, access: StreamAccess, principal: Principal, command: WebhookRequest
     ) -> WebhookAnswer:
-        """Carries out one command; either may be repeated.
+        """Executes one command; commands may be repeated.
 
         Raises:
-            NotFound: no such stream, or somebody else's: the two look the same.
-            InvalidInput: the address may not be called, or the stream has as many webhooks as it can have.
+            NotFound: no such stream, or it is another owner's: the two look the same.
+            InvalidInput: the address may not be called, or the stream has the maximum number of webhooks.
             UnsupportedOperation: there is no key to seal secrets with.
         """
         grant = await self._find(access, principal, command.stream)
@@ -170,7 +170,7 @@ class StreamWebhooks:
     async def list_all(
         self, access: StreamAccess, principal: Principal, query: ListStreamWebhooks
     ) -> JsonObject:
-        """The webhooks of a stream with their state; no secrets, and no query of their addresses."""
+        """The webhooks of a stream with their state, without secrets and without the query of their URLs."""
         grant = await self._find(access, principal, query.stream)
         stored = await self.load(_name(principal, grant, ""))
         targets = await self.targets.read(grant.stream)
@@ -193,7 +193,7 @@ class StreamWebhooks:
         return {"webhooks": as_list(shown)}
 
     async def list_links(self, session: str, owner: str) -> list[WebhookLink]:
-        """The webhooks that its owner has on a session, as its channel summary has them (SNAP-13)."""
+        """The webhooks that an owner has on a session, for its channel summary (SNAP-13)."""
         stored = await self.load(WebhookName(session, ""))
         links: list[WebhookLink] = []
         for field, webhook in sorted(stored.items()):
@@ -213,7 +213,7 @@ class StreamWebhooks:
         return _list_stored((await self.writes.load([name.ref]))[name.ref])
 
     def open_secret(self, name: WebhookName, stored: StoredWebhook) -> bytes:
-        """What deliveries are signed with.
+        """The signing key of deliveries.
 
         Raises:
             ConfigInvalid: the key that sealed it is not known here.
@@ -222,24 +222,24 @@ class StreamWebhooks:
         return base64.b64decode(text.removeprefix(_SECRET))
 
     async def remove(self, name: WebhookName, stored: StoredWebhook, *, gone: bool = False) -> None:
-        """Forgets a webhook and what is owed to it; ``gone``: its receiver said so."""
+        """Deletes a webhook and its pending deliveries; ``gone``: its receiver answered 410."""
 
         def body(decision: Decision) -> AppendOptions:
             if name.field not in decision.fields(name.ref):
                 return AppendOptions()
             decision.set_field(name.ref, name.field, None)
-            if name.inbox is not None:  # its row finds nothing, and ends the target
+            if name.inbox is not None:  # its due row finds no webhook, and ends the target
                 return AppendOptions(due=(DueChange(_row(name), 0),))
             return AppendOptions(targets=(TargetChange(name.target, None),))
 
         await self.writes.decide(name.session, [name.ref], body)
         ended = ChannelDisconnected(stored.channel_id, 1, "refused" if gone else "left")
-        await self.tell(stored, ended)
+        await self.record_status(stored, ended)
 
     def end_all(
         self, decision: Decision, session: EntityRef, task: str
     ) -> tuple[tuple[TargetChange, ...], tuple[StoredWebhook, ...]]:
-        """Forgets the webhooks that see what a session's stream says of a task; the changes belong to that append."""
+        """Deletes the webhooks that see a task's events in a session's stream; the changes belong to that append."""
         ended: list[TargetChange] = []
         gone: list[StoredWebhook] = []
         fields = decision.fields(session)
@@ -253,19 +253,21 @@ class StreamWebhooks:
             gone.append(stored)
         return tuple(ended), tuple(gone)
 
-    async def tell_left(self, stored: StoredWebhook) -> None:
-        """Says to who set a webhook that it has ended."""
-        await self.tell(stored, ChannelDisconnected(stored.channel_id, 1, "left"))
+    async def record_left(self, stored: StoredWebhook) -> None:
+        """Records for the owner of a webhook that it has ended."""
+        await self.record_status(stored, ChannelDisconnected(stored.channel_id, 1, "left"))
 
-    async def tell(self, stored: StoredWebhook, fact: AnyPayload, key: str | None = None) -> None:
-        """Says what became of a webhook, to who set it."""
+    async def record_status(
+        self, stored: StoredWebhook, fact: AnyPayload, key: str | None = None
+    ) -> None:
+        """Records a fact about a webhook in its owner's home session."""
         await self.home.record(stored.owner, fact, key=key)
 
     async def warn(self, stored: StoredWebhook, reason: str, key: str) -> None:
-        """Tells that deliveries were given up, once for each key; they can be tried again."""
+        """Records that deliveries were given up, once for each key; they can be retried."""
         text = f"deliveries of {stored.stream} were given up: {reason}"
         given_up = ChannelMessage(stored.channel_id, "status", "out", "webhook_given_up", text)
-        await self.tell(stored, given_up, key)
+        await self.record_status(stored, given_up, key)
 
     async def _find(self, access: StreamAccess, principal: Principal, stream: str) -> StreamGrant:
         grant = await access.grant(principal, parse_stream_name(stream), full=False)
@@ -303,13 +305,13 @@ class StreamWebhooks:
             await self.start(name, stored)
             await self.targets.revive(name.stream, name.target)
         if known is None:
-            await self.tell(stored, self._describe(principal, stored))
+            await self.record_status(stored, self._describe(principal, stored))
         return StreamWebhookSet(
             command.webhook_id, stored.channel_id, stored.stream, stored.url, made
         )
 
     async def start(self, name: WebhookName, stored: StoredWebhook) -> None:
-        """Has an inbox delivered from its end on, unless it is already; what a crash left undone, its row does."""
+        """Starts delivery of an inbox at its end, unless it is started; the due row resumes after a crash."""
         if await self.targets.find(name.stream, name.target) is not None:
             return
         owner, now = stored.owner, format_ms(self.writes.clock.now_ms())
@@ -326,7 +328,7 @@ class StreamWebhooks:
             native_protocol=PROTOCOL,
             device_id="",
         )
-        # Who says hello has an inbox, if it is an empty one.
+        # A hello creates the inbox, if there is none.
         await self.channels.say_hello(owner.key, stored.channel_id, to_bytes(record), None)
         head = await self.log.read_head(name.stream)
         if head is None:

@@ -1,4 +1,4 @@
-"""What webhooks stand on besides the store: who may be called, what seals their secrets, who signs."""
+"""Dependencies of webhooks besides the store: allowed addresses, the sealer of secrets, the signing authority."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Webhooks:
-    """Without a sealer there are no push notifications, since there is nowhere to keep their secrets."""
+    """Without a sealer there are no push notifications, since their secrets cannot be stored."""
 
     sealer: Sealer | None = None
     rules: WebhookRules = field(default_factory=lambda: WebhookRules(()))

@@ -99,7 +99,7 @@ class Channels(Protocol):
         """Ends what ``listen`` began."""
         ...
 
-    async def tell_devices(self, owner: str) -> None:
+    async def notify_devices(self, owner: str) -> None:
         """Tells all who listen that the devices of the owner have changed."""
         ...
 

@@ -140,7 +140,7 @@ async def stop_job(writes: Writes, ref: EntityRef, command: StopJob) -> None:
         return AppendOptions(due=(DueChange(name_row(ref.id), decision.now_ms),))
 
     await writes.decide(ref.id, [ref], body)
-    writes.news(ref.shard)
+    writes.wake_duties(ref.shard)
 
 
 async def list_live(writes: Writes, tasks_above: Iterable[TaskRecord]) -> list[EntityRef]:

@@ -145,7 +145,7 @@ class ScheduleRunner:
             return _move(row, at_ms + _AGAIN_MS if starts else visit_ms)
 
         await self.writes.decide(ref.id, [ref], body)
-        self.writes.news(ref.shard)  # the next tick may come before a regular visit
+        self.writes.wake_duties(ref.shard)  # the next tick may come before a regular visit
         return found[0] if found else None
 
     async def _begin(
@@ -180,7 +180,7 @@ class ScheduleRunner:
             return AppendOptions(due=(DueChange(name_row(ref.id), visit_ms),))
 
         await self.writes.decide(ref.id, [ref], body)
-        self.writes.news(ref.shard)
+        self.writes.wake_duties(ref.shard)
         return found[0] if found else None
 
     async def _send(

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.peer_profile import PeerBehaviour
     from passerelle.delegation.runs.read_scheduler import ReadScheduler
     from passerelle.permission_bridge.hooks.consultation import PolicyConsultation
-    from passerelle.runtime.records.references import References, Referred
+    from passerelle.runtime.records.references import References, ResolvedReferences
     from passerelle.runtime.records.writes import AppendOptions, Written
 
 
@@ -236,7 +236,7 @@ class ActiveRun:
             return None if content is None else cast("JsonObject", orjson.loads(content))
         return find_first(self.run.context.accepted, run)
 
-    async def refer(self, message: JsonObject) -> Referred:
+    async def refer(self, message: JsonObject) -> ResolvedReferences:
         """What a stored message refers to, as this peer may read it."""
         return await self.deps.references.recall(self.run.record, self.peer.name, message)
 
@@ -255,7 +255,7 @@ class ActiveRun:
         self.sent = self.address(params, referred)
         return self.sent
 
-    def address(self, params: JsonObject, referred: Referred) -> JsonObject | None:
+    def address(self, params: JsonObject, referred: ResolvedReferences) -> JsonObject | None:
         """What the agent is sent; None where the run has ended."""
         if self.run.templated is not None:
             to = RemoteAddress(

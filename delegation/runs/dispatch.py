@@ -25,7 +25,7 @@ from passerelle.delegation.runs.peer_calls import cancel_task
 from passerelle.delegation.runs.read_scheduler import ReadScheduler, name_caller
 from passerelle.delegation.runs.run import Run, RunMovedError
 from passerelle.delegation.runs.run_factory import RunFactory
-from passerelle.runtime.common.carried import TRACE, keep_wishes
+from passerelle.runtime.common.carried import TRACE, restore_extensions
 from passerelle.runtime.records.references import NOTHING
 from passerelle.runtime.records.task_fields import read_driver
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.common.concurrency import FairLock
     from passerelle.runtime.limits.costs import Spending
     from passerelle.runtime.records.contents import Contents
-    from passerelle.runtime.records.references import References, Referred
+    from passerelle.runtime.records.references import References, ResolvedReferences
     from passerelle.runtime.records.writes import Writes, Written
 
 
@@ -155,8 +155,8 @@ class Dispatch:
             on_loss=self._find_loss,
         )
         # Runs are made of appends, and appends give way to runs.
-        self.writes.find_line = self._find_line
-        self.writes.make_way = self._make_way
+        self.writes.find_writer_lock = self._find_writer_lock
+        self.writes.ask_to_yield = self._ask_to_yield
 
     def connect(
         self,
@@ -173,7 +173,7 @@ class Dispatch:
         peer: Peer,
         message: JsonObject,
         params: JsonObject,
-        referred: Referred = NOTHING,
+        referred: ResolvedReferences = NOTHING,
         sent_at: SendPlace | None = None,
     ) -> Begun:
         """The run that was just opened, and its driving, which has not begun; ``sent_at`` was reserved for its send."""
@@ -196,13 +196,13 @@ class Dispatch:
         peer: Peer,
         driver: Incarnation,
         params: JsonObject,
-        referred: Referred = NOTHING,
+        referred: ResolvedReferences = NOTHING,
         place: SendPlace | None = None,
     ) -> None:
         """Starts the driver of a further attempt that was just stored; ``place`` was reserved for its send."""
         last = run.record.attempts[-1]
         TRACE.set(last.trace)
-        keep_wishes(last.extensions)
+        restore_extensions(last.extensions)
         following = self._factory.make(peer, run.context, run.held, driver)
         _give(following, place)
         begun = "run.retried" if last.ordinal > 1 else "run.begun"
@@ -232,11 +232,11 @@ class Dispatch:
             raise RunMovedError
         return True
 
-    def _find_line(self, ref: EntityRef) -> FairLock | None:
+    def _find_writer_lock(self, ref: EntityRef) -> FairLock | None:
         active = self.runs.find(ref.id)
         return None if active is None else active.run.line
 
-    async def _make_way(self, held: Mapping[EntityRef, Held]) -> None:
+    async def _ask_to_yield(self, held: Mapping[EntityRef, Held]) -> None:
         for ref in held:
             if self.signals is not None and ref.kind is EntityKind.TASK and not self.find(ref.id):
                 await self.signals.tell(Nudge(ref.id, gives_way=True), held)
@@ -259,7 +259,7 @@ class Dispatch:
         if record.queued is not None:
             return  # nobody drives it before its turn
         peer = self.find_peer(record.peer or "")
-        context, refs = await self._factory.look_back(task, record)
+        context, refs = await self._factory.view_exposure(task, record)
         own = await self.writes.load(refs)
         active = self._factory.make(peer, context, own, self.drives(task.shard))
         active.tries, active.has_lost = tries, has_lost
@@ -269,7 +269,7 @@ class Dispatch:
         # It stays in the trace that it began in, and asks for what its caller asked for.
         last = record.attempts[-1] if record.attempts else None
         TRACE.set(last.trace if last else None)
-        keep_wishes(last.extensions if last else ())
+        restore_extensions(last.extensions if last else ())
         self.runs.start(active, drive(active))
 
     async def hold(self, task_id: str) -> Run:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.task import TaskDependencyUpdated
     from passerelle.core.payloads.tool import ToolCatalogResolved
     from passerelle.core.principal import Principal
-    from passerelle.runtime.records.references import Referred
+    from passerelle.runtime.records.references import ResolvedReferences
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class FollowUp:
     """Tells the request from others of its key; a hook may change the message, and a repeat is the same request."""
     catalog: ToolCatalogResolved | None = None
     """What its caller may use, where a rule holds any of it back."""
-    referred: Referred = NOTHING
+    referred: ResolvedReferences = NOTHING
     """The tasks that it refers to."""
 
     @property

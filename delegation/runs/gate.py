@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.permission_bridge.send_judgement import JudgedSend
-    from passerelle.runtime.records.references import Referred
+    from passerelle.runtime.records.references import ResolvedReferences
 
 FIRST_REVISION: Final = 1
 
@@ -188,7 +188,7 @@ def _store(draft: DecisionDraft, active: ActiveRun, judged: JudgedSend) -> None:
             refuse_send(draft, f"policy does not let it be sent: {judged.strictest.reason}")
 
 
-def _note_references(draft: DecisionDraft, referred: Referred) -> None:
+def _note_references(draft: DecisionDraft, referred: ResolvedReferences) -> None:
     """Says which tasks names of the message have turned out to mean, and what goes along in their place."""
     if not referred.names_any:
         return

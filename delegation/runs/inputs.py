@@ -26,7 +26,7 @@ from passerelle.delegation.runs.delivery import back_off, judge_refusal
 from passerelle.delegation.runs.peer_calls import send_input
 from passerelle.delegation.runs.results import apply_input_outcome
 from passerelle.delegation.runs.run import RunMovedError
-from passerelle.runtime.common.carried import wishing
+from passerelle.runtime.common.carried import adding_extensions
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
@@ -141,8 +141,8 @@ class Inputs:
 
     def _send_again(self, record: TaskRecord, turn_id: str, turn: TurnInput) -> None:
         """Sends a stored message with what its caller asked for beside it."""
-        with wishing(turn.wishes.extensions):
-            self.send(record.task_id, turn_id, turn.message, turn.wishes.options)
+        with adding_extensions(turn.send_options.extensions):
+            self.send(record.task_id, turn_id, turn.message, turn.send_options.options)
 
     async def _waits(self, task_id: str) -> bool:
         record = await self.dispatch.read_task(task_id)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.follow_strategy import Mechanism
-    from passerelle.runtime.records.references import Referred
+    from passerelle.runtime.records.references import ResolvedReferences
 
 
 _HELD_UP: Final = frozenset({Status.WAITING_PERMISSION, Status.WAITING_RESOURCE})
@@ -44,7 +44,7 @@ _OWED_PAUSE_S: Final = 0.05
 
 
 async def drive(
-    active: ActiveRun, params: JsonObject | None = None, referred: Referred = NOTHING
+    active: ActiveRun, params: JsonObject | None = None, referred: ResolvedReferences = NOTHING
 ) -> None:
     """Sends the first message of the run, if there is one, and stays with the task to its end.
 
@@ -81,7 +81,9 @@ def _goes_as_it_is(active: ActiveRun) -> bool:
     return turn is not None and active.callback is None and not turn.is_gated()
 
 
-async def _prepare(active: ActiveRun, params: JsonObject, referred: Referred) -> JsonObject | None:
+async def _prepare(
+    active: ActiveRun, params: JsonObject, referred: ResolvedReferences
+) -> JsonObject | None:
     """The first message as it is sent, once all who have a say in it let it through; None where it stays here."""
     if active.run.is_gated():
         active.options = read_options(params)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.peer_profile import PeerTerms
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.limits.costs import Charge, Shortage, Spending
-    from passerelle.runtime.records.references import Referred
+    from passerelle.runtime.records.references import ResolvedReferences
     from passerelle.runtime.records.writes import Writes
 
 
@@ -72,7 +72,7 @@ class Delegation:
     drives: Callable[[Shard], Incarnation]
     facts: tuple[LimitPayload | WarningRaised | ContextResolved, ...] = ()
     """What is to be said on the turn beside it: its price, a quota that is low, what goes along with it."""
-    referred: Referred = NOTHING
+    referred: ResolvedReferences = NOTHING
     """What the message refers to."""
     acceptance: tuple[JsonObject, ...] = ()
     """What the task must bring."""

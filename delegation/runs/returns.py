@@ -58,8 +58,8 @@ from passerelle.permission_bridge.return_machine import (
     judge_sending,
     read_attempts,
 )
-from passerelle.runtime.common.carried import wishing
-from passerelle.runtime.records.task_fields import Wishes
+from passerelle.runtime.common.carried import adding_extensions
+from passerelle.runtime.records.task_fields import SendOptions
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ class PauseAnswers:
         if decision is None or decision.outcome != "answered_by_caller":
             return "", None
         turn = await self._read_turn(decision.decision_id)
-        return decision.decision_id, turn.wishes.sealed if turn else None
+        return decision.decision_id, turn.send_options.sealed if turn else None
 
     async def _message_id(self, actions: list[ActionRecord]) -> str:
         own = await self._find_message(actions)
@@ -274,8 +274,8 @@ class PauseAnswers:
             await self._cancel(actions)
             return
         await self.active.await_lease()
-        wishes = await self._read_wishes(actions)
-        streams = self._is_streamed(wishes)
+        send_options = await self._read_send_options(actions)
+        streams = self._is_streamed(send_options)
         if not await self._begin(
             actions, message_id=text_at(message, "messageId"), streams=streams
         ):
@@ -283,8 +283,8 @@ class PauseAnswers:
         self.active.pending.untaken.discard(self.action_ids[0])
         await self.active.await_leave()
         attempts = _find_last(actions).return_attempts + 1
-        with wishing(wishes.extensions):
-            options = withheld.options if withheld else wishes.options
+        with adding_extensions(send_options.extensions):
+            options = withheld.options if withheld else send_options.options
             params: JsonObject = {**options, "message": message}
             sent, state = await self._exchange(params, remote, streams=streams)
         judged = judge_sending(sent, state, attempts, self.active.deps.clock.now_ms())
@@ -303,20 +303,20 @@ class PauseAnswers:
             case _:
                 assert_never(judged)
 
-    def _is_streamed(self, wishes: Wishes) -> bool:
+    def _is_streamed(self, send_options: SendOptions) -> bool:
         """Whether the answer goes out as a stream: for a caller who reads one, to an agent that has them.
 
         To all others it goes out unary. The task is known, so nothing is lost that subscribing or asking cannot bring.
         """
         card = self.active.peer.peek()
-        return card is not None and card.streaming and wishes.streams
+        return card is not None and card.streaming and send_options.streams
 
-    async def _read_wishes(self, actions: list[ActionRecord]) -> Wishes:
+    async def _read_send_options(self, actions: list[ActionRecord]) -> SendOptions:
         """What was asked for beside the message that is the answer; nothing where it came another way."""
         run = self.active.run
         turns = await find_turns(run, actions) or run.record.open_turns
         turn = await self._read_turn(turns[-1]) if turns else None
-        return turn.wishes if turn else Wishes()
+        return turn.send_options if turn else SendOptions()
 
     async def _cancel(self, actions: list[ActionRecord]) -> bool:
         """CancelTask takes the place of words; a peer that was not reached is told again."""

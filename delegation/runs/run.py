@@ -234,8 +234,8 @@ class Run:
                     # A repeat hid what came after the first try.
                     await self._refold()
                 return outcome
-            await self.writes.make_way(self.held)
-            await self.writes.step_back(tries)
+            await self.writes.ask_to_yield(self.held)
+            await self.writes.pause_before_retry(tries)
             await self._recover(outcome)
         raise WriteConflict("the task was changed by others again and again")
 
@@ -342,7 +342,9 @@ class Run:
     ) -> Written | Outdated | WriteRefusal:
         """Appends. A task that callers see from now on is in their list before they have their answer (LT-7)."""
         record = draft.record
-        writing = self.writes.insist(draft.decision, self.held, terms, self.store_pause_s)
+        writing = self.writes.commit_until_known(
+            draft.decision, self.held, terms, self.store_pause_s
+        )
         is_listed = self.record.shown and self.record.exposure == record.exposure
         if is_listed or not record.shown:
             return await writing
@@ -363,7 +365,7 @@ class Run:
             self.last = (written.last, written.chain)
         self.content, self.answer = self.context.content, self.context.answer
         if self.record.status is Status.RETRYING or is_waited_for(self.record):
-            self.writes.news(self.shard)
+            self.writes.wake_duties(self.shard)
         self.tell_changed()
 
     def _keep_place(self, draft: DecisionDraft) -> None:

@@ -143,10 +143,10 @@ class RunFactory:
         record = (await self.writes.load([task]))[task].record
         if not isinstance(record, TaskRecord):
             raise NotFound("task", task_id)
-        context, refs = await self.look_back(task, record)
+        context, refs = await self.view_exposure(task, record)
         return context, await self.writes.load(refs)
 
-    async def look_back(
+    async def view_exposure(
         self, task: EntityRef, record: TaskRecord
     ) -> tuple[RunContext, list[EntityRef]]:
         """What a driver knew of a run, from what is stored, and what it held."""

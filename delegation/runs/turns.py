@@ -120,7 +120,7 @@ class Turns:
             outcome = await TurnAttempt(self, request, place, held).append()
             if isinstance(outcome, OpenedTurn):
                 return outcome
-            await self.writes.step_back(tries)
+            await self.writes.pause_before_retry(tries)
         raise WriteConflict("the context was changed by others again and again; try once more")
 
     async def _find_same(

@@ -50,7 +50,7 @@ from passerelle.gateway.a2a.streams import EventStream
 from passerelle.gateway.a2a.visits import Visit
 from passerelle.gateway.a2a.waits import AdmittedCaller
 from passerelle.runtime.common.calls import KEY_HEADER, check_key, require_scope
-from passerelle.runtime.common.carried import carry_on, list_confirmed
+from passerelle.runtime.common.carried import list_confirmed, set_call_context
 from passerelle.runtime.common.secret import Secret
 from passerelle.runtime.memory.room import MemoryDraw
 from passerelle.runtime.records.long_content import LongTaskError
@@ -275,7 +275,7 @@ class CallServer:
         ):
             require_scope(principal, SCOPES[asked.method])
             known = visit.reading.admitted = self._compose(visit, asked, principal)
-        carry_on(known.call.asked, known.authorization)
+        set_call_context(known.call.asked, known.authorization)
         return known.ask(asked.params)
 
     def _compose(

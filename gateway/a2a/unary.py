@@ -26,7 +26,7 @@ from passerelle.gateway.a2a.http_request import CallerLeftError
 from passerelle.gateway.a2a.normalized_call import read_asked_rpc
 from passerelle.gateway.a2a.operations import compose_turn, cut_answer
 from passerelle.runtime.common.calls import require_operation
-from passerelle.runtime.common.carried import carry_on
+from passerelle.runtime.common.carried import set_call_context
 from passerelle.runtime.limits.gate import UNBOUND
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.a2a.visits import Visits
     from passerelle.gateway.a2a.waits import Judge
     from passerelle.gateway.auth.authenticator import CachedAuthenticator
-    from passerelle.runtime.limits.gate import Entered
+    from passerelle.runtime.limits.gate import AdmittedRequest
     from passerelle.runtime.observability.logs import Requests
 
 
@@ -150,7 +150,7 @@ class UnaryCalls:
             )
             turn = compose_turn(known, message.request, "unary", message.push)
             self.requests.begin()
-            carry_on(known.asked, admitted.authorization)
+            set_call_context(known.asked, admitted.authorization)
             operations.service.begin(
                 known.principal, turn, _Sender(self, visit, message, admitted, entered)
             )
@@ -189,7 +189,7 @@ class _Sender:
         visit: HttpVisit,
         message: _Message,
         admitted: AuthorizedCall,
-        entered: Entered,
+        entered: AdmittedRequest,
     ) -> None:
         self._calls = calls
         self._visit = visit

@@ -29,7 +29,7 @@ from passerelle.gateway.settings.values import load_sealer, name_setting
 from passerelle.peers.sessions import PeerSessions
 from passerelle.runtime.common.address_screen import AddressScreen
 from passerelle.runtime.common.clock import SystemClock, SystemIds
-from passerelle.runtime.common.refresh import NewsFollowing
+from passerelle.runtime.common.refresh import HintFollower
 from passerelle.runtime.common.sealer import SETTING
 from passerelle.store.data_directory import make_data_directory
 
@@ -148,7 +148,7 @@ async def open_access(
             return
         kept.on_change = access.know_owner
         listen = store.owner_tokens.listen
-        async with NewsFollowing("owner_token", kept.refresh, listen, log).follow():
+        async with HintFollower("owner_token", kept.refresh, listen, log).follow():
             yield access
 
 

@@ -42,7 +42,7 @@ from passerelle.gateway.grpc.metadata import GrpcHead, list_texts, read_head, re
 from passerelle.peers.grpc.status import GrpcRefusal, render_refusal
 from passerelle.peers.grpc.wire import to_json, to_message
 from passerelle.runtime.common.calls import KEY_HEADER, check_key, require_scope
-from passerelle.runtime.common.carried import carry_on, list_confirmed
+from passerelle.runtime.common.carried import list_confirmed, set_call_context
 from passerelle.runtime.common.secret import Secret
 from passerelle.runtime.memory.room import MemoryDraw
 from passerelle.runtime.observability.logs import Requests
@@ -207,7 +207,7 @@ class GrpcFace:
     ) -> OperationCall:
         named = read_metadata(head.headers, legacy=asked.legacy is not None)
         authorization = head.headers.get("authorization")
-        carry_on(named, Secret(authorization) if authorization else None)
+        set_call_context(named, Secret(authorization) if authorization else None)
         active = activate(named)
         return OperationCall(
             principal,

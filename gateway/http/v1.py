@@ -31,7 +31,7 @@ from passerelle.gateway.http.bodies import read_json
 from passerelle.gateway.http.problem import render_problem
 from passerelle.gateway.rpc.table import ANSWERING, CALLS, call
 from passerelle.runtime.common.calls import KEY_HEADER, Caller, MethodRow
-from passerelle.runtime.common.carried import carry_on
+from passerelle.runtime.common.carried import set_call_context
 from passerelle.runtime.limits.gate import Gate
 from passerelle.runtime.records.action_index import forget_ahead
 
@@ -308,7 +308,7 @@ class _Endpoint:
             # Without a key of the caller's every request is a new one, with a message of its own.
             key = self.ids.mint("idem", _NO_SHARD)
         # What is kept of a token is the A2A face's business.
-        carry_on(read_metadata(request.headers), None)
+        set_call_context(read_metadata(request.headers), None)
         return Caller(
             principal,
             "http",

@@ -28,7 +28,7 @@ from passerelle.gateway.a2a.http_request import watch_nobody
 from passerelle.gateway.a2a.operations import SCOPES, OperationCall
 from passerelle.gateway.a2a.visits import Visits
 from passerelle.runtime.common.calls import check_key, require_operation, require_scope
-from passerelle.runtime.common.carried import carry_on
+from passerelle.runtime.common.carried import set_call_context
 from passerelle.runtime.observability.logs import Requests
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class OutgoingAsking:
 
     def _compose(self, ask: AgentAsk, method: Method, principal: Principal) -> OperationCall:
         named = read_metadata(ask.headers)
-        carry_on(named, None)
+        set_call_context(named, None)
         check_key(ask.idem)
         params, wish = _read_wish(ask, method)
         return OperationCall(

@@ -116,7 +116,7 @@ class Routing:
                 return True
             if not isinstance(outcome, Conflict | StaleEpoch | Early):
                 return False
-            await writes.step_back(tries)
+            await writes.pause_before_retry(tries)
         return False
 
     async def _enter(

@@ -27,7 +27,7 @@ from passerelle.peers.grpc.status import DETAILS_KEY, parse_status, read_end
 from passerelle.peers.grpc.wire import to_json, to_message
 from passerelle.peers.http_client import EXTENSIONS_HEADER, write_carried, write_version
 from passerelle.peers.stream_room import StreamRoom
-from passerelle.runtime.common.carried import find_wanted, note_confirmed
+from passerelle.runtime.common.carried import choose_extensions, note_confirmed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -116,7 +116,7 @@ class GrpcTransport:
         if not await connect(channel, self._config.connect_timeout_s):
             yield Unreached(f"no connection to {interface.url}")
             return
-        headers = write_version(interface.version, find_wanted(interface.extensions))
+        headers = write_version(interface.version, choose_extensions(interface.extensions))
         headers |= write_carried(self._config, shown)
         metadata = tuple((name.lower(), value) for name, value in headers.items())
         if call.is_held_back:

@@ -16,7 +16,7 @@ from passerelle.peers import answers
 from passerelle.peers.call import LEASE_OVER, SENDS, STREAMS
 from passerelle.peers.credential import show_fixed
 from passerelle.peers.http_client import write_carried, write_version
-from passerelle.runtime.common.carried import find_wanted
+from passerelle.runtime.common.carried import choose_extensions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -103,7 +103,7 @@ class ChannelTransport:
 
     @contextmanager
     def _open(self, served: Served, interface: Interface, call: PeerCall) -> Generator[OpenCall]:
-        headers = write_version(interface.version, find_wanted(interface.extensions))
+        headers = write_version(interface.version, choose_extensions(interface.extensions))
         headers |= write_carried(self._config, show_fixed(None))
         work = int(call.operation in _WORK)
         opened = served.link.open(

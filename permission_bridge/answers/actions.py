@@ -287,7 +287,7 @@ class Actions:
         if not isinstance(closed, ActionRecord) or closed.is_open or closed.consumed_at:
             return AppendOptions(not_after_ms=not_after, claim=claim)
         frames += _go_on(decision, refs)
-        is_here = any(self.writes.find_line(ref) is not None for ref in refs)
+        is_here = any(self.writes.find_writer_lock(ref) is not None for ref in refs)
         due = close_rows(closed, decision.now_ms, is_carried=is_told and is_here)
         return AppendOptions(not_after_ms=not_after, due=due, claim=claim)
 
@@ -302,7 +302,7 @@ class Actions:
     async def _load(self, action_id: str, *beside: EntityRef) -> dict[EntityRef, Held]:
         if read_shard(action_id) is None:
             raise NotFound("action", action_id)
-        known = self.writes.whereabouts.find(action_id)
+        known = self.writes.action_index.find(action_id)
         wanted = [EntityRef(EntityKind.ACTION, action_id), *beside]
         held = await self.writes.load([*wanted, *_refer_task(known)])
         record = find_record(held, action_id)

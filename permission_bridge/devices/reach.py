@@ -83,7 +83,7 @@ class Reaching:
     async def _read_webhooks(self, principal: Principal, inbox: StreamRef) -> dict[str, Target]:
         """Receivers of the inbox; those of the configuration are made where they are not there yet."""
         known = await self.targets.read(inbox)
-        wanted = [one for one in self.notifiers if one.rings_for(principal)]
+        wanted = [one for one in self.notifiers if one.covers(principal)]
         missing = [name for one in wanted if (name := name_target(one, principal.key)) not in known]
         for name in missing:
             await self.targets.make(inbox, name, NEW)

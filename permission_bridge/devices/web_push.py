@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from passerelle.core.errors import CallerError, InvalidInput
 from passerelle.permission_bridge.delivery_record import DeliveryTarget
-from passerelle.webhooks.retries import Barred, ReceiverAnswered
+from passerelle.webhooks.retries import AddressBlocked, ReceiverAnswered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -142,7 +142,7 @@ def _judge(outcome: Outcome) -> str | None:
             return GONE
         case ReceiverAnswered(status=status):
             return f"http_{status}"
-        case Barred():
+        case AddressBlocked():
             return "barred"
         case _:
             return outcome.reason

@@ -19,7 +19,7 @@ from passerelle.permission_bridge.edited_rules import (
 )
 from passerelle.permission_bridge.governing.rule_edits import HOME
 from passerelle.permission_bridge.rules import DEFAULT_POLICY, UNCONDITIONAL
-from passerelle.runtime.common.refresh import NewsFollowing
+from passerelle.runtime.common.refresh import HintFollower
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -130,7 +130,7 @@ class RuleFollowing:
         """
         news = self._editing.news
         listen = partial(news.listen, HOME)
-        return NewsFollowing("rules", self._read, listen, self._log).follow()
+        return HintFollower("rules", self._read, listen, self._log).follow()
 
     async def _read(self) -> None:
         await self._editing.refresh()

@@ -1,11 +1,11 @@
 """Which network addresses the gateway may connect to for a URL that its operator did not write.
 
-A webhook, a key set, an address on a foreign card: whoever writes such a URL could point it at the inside of our
-network. A name is resolved once, each address is judged in the moment before its socket is made, and that very address
-is connected to, with the name kept for TLS and ``Host``. So a name that changes its mind between the check and
-the connection gains nothing.
+A webhook, a key set, an address on a foreign card: the author of such a URL could point it at our internal network. A
+name is resolved once, each address is checked right before its socket is opened, and exactly this address is connected
+to, with the name kept for TLS and ``Host``. So a name that resolves differently between check and connection gains
+nothing.
 
-Pure: ``peers.sessions`` connects. What is allowed all the same is the operator's to say.
+Pure: ``peers.sessions`` connects. The operator configures the exceptions.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 REFUSED_ERRNO: Final = errno.EACCES
 
 # The kinds of the IANA special-purpose registries. The standard library has such a list too, but it
-# changed from patch to patch of Python, and it takes the metadata services of clouds for public.
+# changed between patch releases of Python, and it treats cloud metadata addresses as public.
 _REFUSED: Final = tuple(
     (kind, tuple(ip_network(network) for network in networks.split()))
     for kind, networks in (
         (
             "metadata",
-            # Link-local and private ones are here for their name; Azure's looks public.
+            # Listed first for the name "metadata": some are also link-local or private, and Azure's looks public.
             "169.254.169.254/32 169.254.170.2/32 168.63.129.16/32 100.100.100.200/32 192.0.0.192/32",
         ),
         ("metadata", "fd00:ec2::254/128 fd20:ce::254/128"),
@@ -67,12 +67,12 @@ class AddressRefused(OSError):
 
 @dataclass(frozen=True, slots=True)
 class AddressScreen:
-    """What passes: every public address, and what lies in ``allowed``."""
+    """Allows every public address, and the networks in ``allowed``."""
 
     allowed: tuple[Network, ...] = ()
 
     def judge(self, text: str) -> str | None:
-        """The kind of address that ``text`` is, if it is refused; None when it may be connected to."""
+        """The kind of the address ``text`` if it is refused; None if it may be connected to."""
         try:
             address = ip_address(text)
         except ValueError:
@@ -83,7 +83,7 @@ class AddressScreen:
         return _find_kind(carried)
 
     def check(self, text: str) -> None:
-        """Lets an address pass.
+        """Returns if an address is allowed.
 
         Raises:
             AddressRefused: it is of a refused kind.
@@ -103,7 +103,7 @@ def _find_kind(address: Address) -> str | None:
 
 
 def _unwrap(address: Address) -> Address:
-    """The IPv4 address inside an IPv6 one, which is where packets go in the end; else the address itself."""
+    """The IPv4 address embedded in an IPv6 one, to which packets finally go; else the address itself."""
     if isinstance(address, IPv4Address) or address in _UNSPECIFIED_OR_LOOPBACK:
         return address
     for network, trailing_bits in _CARRIERS:

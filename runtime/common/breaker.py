@@ -1,17 +1,17 @@
-"""The circuit breaker of one interface of an agent, or of one origin of webhooks: a step function, and no clock.
+"""The circuit breaker of one interface of an agent, or of one webhook origin: a step function without a clock.
 
 ::
 
     closed ──5 failures in 10 s, or more than half of the last 20──> open
-    open   ──its pause is over, and somebody asks────────────────> trial
+    open   ──pause over, and a call is to be made──────────────────> trial
     trial  ──success──> closed          trial ──failure──> open, with a pause twice as long
-    any    ──answer to a question that was asked while it was not closed──────────────> closed
+    any    ──answer to a query sent while not closed───────────────> closed
 
-While it is open no work is sent: it would only wait for the same failure. Questions about tasks go through, as their
-callers know how to wait, and an answer shows that the way is free again. Without one, one send at a time is let through
-as a trial. A trial that never reports (whoever made it was cancelled) is over after 15 s.
+While it is open no work is sent: it would only wait for the same failure. Queries about tasks pass, because their
+callers can wait, and an answer shows that the interface is reachable again. Otherwise one send at a time passes as a
+trial. A trial that never reports (its caller was cancelled) ends after 15 s.
 
-Errors of whoever answers are no failures: only the way there is judged.
+Error responses are no failures: the breaker judges only whether the interface can be reached.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Signal: TypeAlias = Literal["asked", "answered", "succeeded", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """What is known of one interface; ``failures`` are times, ``sample`` the last outcomes, newest last."""
+    """The state of one interface; ``failures`` are times, ``sample`` the last outcomes, newest last."""
 
     mode: BreakerMode = "closed"
     failures: tuple[int, ...] = ()
@@ -41,24 +41,24 @@ class Breaker:
     pause_ms: int = PAUSE_MS
 
     def admits(self, now_ms: int) -> bool:
-        """Whether a send may be tried; one that is let through while it is not closed says ``asked`` first."""
+        """Whether a send may be tried; while the breaker is not closed, signal ``asked`` before the send."""
         return self.mode == "closed" or now_ms >= self.until_ms
 
     def wait_ms(self, now_ms: int) -> int:
-        """Milliseconds until it may admit a call; 0 where it does."""
+        """Milliseconds until it may admit a call; 0 if it admits one now."""
         return 0 if self.admits(now_ms) else self.until_ms - now_ms
 
     def wait_s(self, now_ms: int) -> int:
-        """Whole seconds until it may admit a call, one at least."""
+        """Whole seconds until it may admit a call, at least one."""
         return max(1, -(-self.wait_ms(now_ms) // 1000))
 
 
 HEALTHY: Final = Breaker()
-"""Nothing is held against it, and an answer changes nothing."""
+"""No failures recorded; an answer changes nothing."""
 
 
 def step(breaker: Breaker, signal: Signal, now_ms: int) -> Breaker:
-    """The breaker after something happened."""
+    """The breaker after a signal."""
     match signal:
         case "asked":
             if breaker.mode == "closed":
@@ -67,7 +67,7 @@ def step(breaker: Breaker, signal: Signal, now_ms: int) -> Breaker:
         case "answered":
             return HEALTHY
         case "succeeded":
-            # What began before it opened may still end well: only a trial closes it.
+            # A call begun before the breaker opened may still succeed: only a trial closes it.
             return breaker if breaker.mode == "open" else _note_success(breaker)
         case "failed":
             return _note_failure(breaker, now_ms)
@@ -78,7 +78,7 @@ def step(breaker: Breaker, signal: Signal, now_ms: int) -> Breaker:
 def _note_success(breaker: Breaker) -> Breaker:
     if breaker.mode == "trial":
         return HEALTHY
-    # A healthy peer costs nothing: without a failure in the sample there is nothing to weigh.
+    # Fast path for a healthy peer: without a failure in the sample there is nothing to update.
     if not breaker.failures and False not in breaker.sample:
         return breaker
     return replace(breaker, sample=(*breaker.sample[1 - SAMPLE :], True))

@@ -1,8 +1,8 @@
-"""When a schedule has its ticks: by a cron expression in a time zone, or at a fixed distance.
+"""Computes the ticks of a schedule: by a cron expression in a time zone, or at a fixed interval.
 
-A cron expression has five fields, and means what the cron of Debian does with it: where a change of the clock leaves
-out the time of a daily tick, the tick comes right behind the change, and a time that comes twice has one tick. What is
-due every so many minutes goes on through either as if nothing had happened.
+A cron expression has five fields with the semantics of Debian's cron: if a clock change skips the time of a daily tick,
+the tick follows right after the change, and a time that occurs twice has one tick. Ticks every N minutes continue
+through both without interruption.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _FIELDS: Final = {
     "month": "month",
     "day-of-week": "day of the week",
 }
-"""The fields in their order, as the library names them, and as we do."""
+"""The fields in their order: the library's name, then ours."""
 
 
 class ZonedCalendar:
-    """The calendar of this machine, with the time zones that it knows or that come with ``tzdata``."""
+    """The calendar of this machine, with the time zones of the system or of ``tzdata``."""
 
     def next_after(self, terms: ScheduleTerms, after_ms: int) -> int | None:
-        """The first tick behind a time, in ms; None where there is none in the next fifty years.
+        """The first tick after a time, in ms; None if there is none in the next fifty years.
 
         Raises:
-            InvalidInput: the terms name no time zone, or are no cron expression.
+            InvalidInput: the time zone is unknown, or the cron expression is invalid.
         """
         if terms.every_s is not None:
             step_ms = terms.every_s * 1000
             return terms.anchor_ms + ((after_ms - terms.anchor_ms) // step_ms + 1) * step_ms
         zone = find_zone(terms.timezone)
-        # From the second that has begun, since the library counts in seconds.
+        # Rounded down to the second, because the library counts in seconds.
         moment = datetime.fromtimestamp(after_ms // 1000, UTC).astimezone(zone)
         try:
             found = next(CronSim(_read_cron(terms.cron or ""), moment))
@@ -60,7 +60,7 @@ def _read_cron(text: str) -> str:
 
 
 def _explain(error: CronSimError, text: str) -> str:
-    """Which field is wrong, and what stands there: the library says "Bad hour"."""
+    """Names the invalid field and its value: the library only reports "Bad hour"."""
     said = str(error).removeprefix("Bad ")
     for (name, words), given in zip(_FIELDS.items(), text.split(), strict=True):
         if name == said:
@@ -70,7 +70,7 @@ def _explain(error: CronSimError, text: str) -> str:
 
 @lru_cache(256)
 def find_zone(name: str) -> ZoneInfo:
-    """The time zone of a name such as ``Europe/Paris``. Raises InvalidInput."""
+    """The time zone with a name such as ``Europe/Paris``. Raises InvalidInput."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""What a row of the table of calls says, who makes a call, and what both need: a right, and a key of the right form."""
+"""Rows of the table of calls, the caller of a call, and their checks: required scopes, idempotency key format."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 IDEMPOTENCY_KEY_LIMIT: Final = 255
 KEY_HEADER: Final = "Idempotency-Key"
-"""Where the key travels over HTTP."""
+"""The HTTP header with the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, over which edge, and under which idempotency key."""
+    """The principal of a call, the edge it came over, and its idempotency key."""
 
     principal: Principal
     source: TurnSource
@@ -32,7 +32,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class MethodRow:
-    """One row. ``result`` None is a read model, whose members are those of the record that is asked for."""
+    """One row. ``result`` None is a read model, whose members are those of the requested record."""
 
     name: str
     summary: str
@@ -42,15 +42,15 @@ class MethodRow:
     read: Callable[[Any, Caller], Command | Query]
     result: type[Any] | None = None
     key_member: str | None = None
-    """The member that is the idempotency key where the request has none."""
+    """The member that is used as idempotency key if the request has none."""
     model: type[Any] | None = None
-    """What a read model looks like, where its form is its own."""
+    """The type of a read model that has a form of its own."""
     names_message: bool = False
-    """Whether a message without an id takes it from the key."""
+    """Whether a message without an id gets it from the key."""
 
     @property
     def changes(self) -> bool:
-        """Whether it is a command; a query has no result of its own."""
+        """Whether it is a command; a query has no result type."""
         return self.result is not None
 
 
@@ -67,7 +67,7 @@ def require_operation(principal: Principal, agent: str, operation: str) -> None:
 
 
 def name_key(row: MethodRow, caller: Caller, params: JsonObject) -> Caller:
-    """The caller with the idempotency key that counts for a request.
+    """The caller with the effective idempotency key of a request.
 
     Raises:
         InvalidInput: the key is empty or too long.
@@ -80,7 +80,7 @@ def name_key(row: MethodRow, caller: Caller, params: JsonObject) -> Caller:
 
 
 def check_key(key: str | None) -> None:
-    """Raises InvalidInput for an idempotency key that is empty or too long; None is fine."""
+    """Raises InvalidInput for an idempotency key that is empty or too long; None is valid."""
     if key is None:
         return
     if not 0 < len(key) <= IDEMPOTENCY_KEY_LIMIT or not key.isprintable():

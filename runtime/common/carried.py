@@ -1,7 +1,7 @@
-"""What a call of ours carries on from the call that caused it: its trace, its extensions, and at most its token.
+"""What a call to an agent inherits from the call that caused it: trace, extensions, and possibly the caller's token.
 
-The variables hold for the task that serves the caller and for what it starts. A run that goes on elsewhere or after a
-restart has its trace and its extensions from its record, and the token not at all.
+The variables are valid in the task that serves the caller and in tasks it starts. A run that continues at another
+instance or after a restart has its trace and extensions from its record, and no token.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from passerelle.core.wire.trace import SPAN_BITS, Trace
 from passerelle.runtime.common.secret import Secret
 
 TRACE: Final[ContextVar[Trace | None]] = ContextVar("trace", default=None)
-"""Set by whoever drives a run, before the call: our span, as the peer is told of it (ENV-8)."""
+"""Our span as sent to the peer; the run driver sets it before the call (ENV-8)."""
 SERVED: Final[ContextVar[Trace | None]] = ContextVar("served", default=None)
-"""The exported span of the request that is served now; a run that it begins has it as its own."""
+"""The exported span of the request being served; a run that it starts uses it as its own."""
 CALLING: Final[ContextVar[Trace | None]] = ContextVar("calling", default=None)
-"""The exported span of the call that is made now, which the peer is told of in place of the run's."""
+"""The exported span of the current call, sent to the peer in place of the run's."""
 EXTENSIONS: Final[ContextVar[frozenset[str]]] = ContextVar("extensions", default=frozenset())
-"""URIs that the caller asks for; those that a peer declares are forwarded to it (A2A 1.0 section 4.6)."""
+"""Extension URIs that the caller requests; those that a peer declares are forwarded to it (A2A 1.0 section 4.6)."""
 CONFIRMED: Final[ContextVar[set[str] | None]] = ContextVar("confirmed", default=None)
-"""Where the calls that a request causes gather what agents say they have activated; None: nobody has asked."""
+"""Collects the extensions that called agents report as activated; None: the caller requested none."""
 AUTHORIZATION: Final[ContextVar[Secret | None]] = ContextVar("authorization", default=None)
 """The caller's own ``Authorization`` header, for peers with ``forward_auth``."""
 
 
-def carry_on(extensions: frozenset[str], authorization: Secret | None) -> None:
-    """Notes what the call that is served now asked for, and who made it."""
+def set_call_context(extensions: frozenset[str], authorization: Secret | None) -> None:
+    """Sets what the served call requested, and its credentials."""
     EXTENSIONS.set(extensions)
     CONFIRMED.set(set() if extensions else None)
     AUTHORIZATION.set(authorization)
 
 
-def find_wanted(declared: frozenset[str]) -> frozenset[str]:
-    """The extensions that the caller asks for and those that are understood here, as far as a peer declares them."""
+def choose_extensions(declared: frozenset[str]) -> frozenset[str]:
+    """The extensions requested by the caller or supported by the gateway that a peer declares."""
     return (EXTENSIONS.get() | UNDERSTOOD) & declared if declared else declared
 
 
-def keep_wishes(extensions: Iterable[str]) -> None:
-    """Goes on with what the caller of a run asked for, as its record has it."""
+def restore_extensions(extensions: Iterable[str]) -> None:
+    """Restores the extensions requested by a run's caller, from the run's record."""
     EXTENSIONS.set(frozenset(extensions))
 
 
 @contextmanager
-def wishing(extensions: Iterable[str]) -> Generator[None]:
-    """Calls made inside also ask for what the caller of a further message asked for."""
+def adding_extensions(extensions: Iterable[str]) -> Generator[None]:
+    """Calls inside also request the extensions that the caller of a further message requested."""
     token = EXTENSIONS.set(EXTENSIONS.get() | frozenset(extensions))
     try:
         yield
@@ -57,20 +57,20 @@ def wishing(extensions: Iterable[str]) -> Generator[None]:
 
 
 def note_confirmed(text: str | None) -> None:
-    """Notes the extensions that an agent says it has activated, in the form of its header."""
+    """Records the extensions that an agent reports as activated, from its header value."""
     gathered = CONFIRMED.get()
     if text and gathered is not None:
         gathered.update(filter(None, map(str.strip, text.split(","))))
 
 
 def list_confirmed() -> frozenset[str]:
-    """What the caller asked for and the agents that were called for it have activated."""
+    """The extensions that the caller requested and the called agents have activated."""
     gathered = CONFIRMED.get()
     return EXTENSIONS.get() & gathered if gathered else frozenset()
 
 
 def choose_trace(caller: Trace | None, draw: Callable[[int], int]) -> Trace | None:
-    """Our span for what a request begins: the exported one, else a new one in the caller's trace, if it has one."""
+    """Our span for work that a request starts: the exported one, else a new one in the caller's trace, if any."""
     served = SERVED.get()
     if served is not None or caller is None:
         return served
@@ -78,7 +78,7 @@ def choose_trace(caller: Trace | None, draw: Callable[[int], int]) -> Trace | No
 
 
 def write_trace() -> dict[str, str]:
-    """The headers of the trace that a call belongs to (W3C Trace Context section 3)."""
+    """The trace headers of a call (W3C Trace Context section 3)."""
     trace = CALLING.get() or TRACE.get()
     if trace is None:
         return {}

@@ -1,4 +1,4 @@
-"""The only place that asks for time and randomness; everything else is given them."""
+"""The only place that reads time and randomness; all other code receives them as parameters."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
 
 _BLOCK_LETTERS = 256 * MINTED_LETTERS
-"""One call of the operating system for as many."""
+"""Letters for this many ids are read in one system call."""
 _BLOCK_BITS = 1024
-"""One call of it for what is drawn for a few requests. It is shifted as a whole for each, so it is no larger."""
+"""Bits read in one system call, enough for a few requests. Each draw shifts the whole number, so it stays small."""
 
 
 class SystemClock:
@@ -40,7 +40,7 @@ _read_ms: Final = SystemClock().now_ms
 
 @dataclass(frozen=True, slots=True)
 class StoppedClock:
-    """A clock that stands; implements ``core.ports.chance.Clock``."""
+    """A clock with a fixed time; implements ``core.ports.chance.Clock``."""
 
     at_ms: int
 

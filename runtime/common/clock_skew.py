@@ -1,4 +1,4 @@
-"""Says when the clock of this machine and that of the store are apart. It decides nothing: time is the store's."""
+"""Reports clock skew between this machine and the store. It changes nothing: deadlines follow the store's clock."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ if TYPE_CHECKING:
     from passerelle.store.clock import StoreClock
 
 NOTABLE_MS: Final = 1_000
-"""Tokens and signatures are judged by the clock of this machine, and theirs by others'."""
+"""Tokens and signatures are verified by this machine's clock, and ours by the clocks of others."""
 GRAVE_MS: Final = 30_000
 
 
 @dataclass(slots=True)
 class SkewWatch:
-    """Looks at the skew, as it was last heard."""
+    """Compares the clocks by the store times seen last."""
 
     clock: StoreClock
     log: FilteringBoundLogger
-    _is_told: bool = False
+    _is_logged: bool = False
 
     def look(self) -> None:
-        """Logs when the skew becomes notable, and when it is over."""
+        """Logs when the skew becomes notable, and when it ends."""
         skew_ms = self.clock.skew_ms
         is_notable = abs(skew_ms) > NOTABLE_MS
-        if is_notable == self._is_told:
+        if is_notable == self._is_logged:
             return
-        self._is_told = is_notable
+        self._is_logged = is_notable
         if is_notable:
             self.log.warning("clock.skew", store_ahead_s=round(skew_ms / 1000, 1))
         else:
@@ -37,7 +37,7 @@ class SkewWatch:
 
 
 def describe_skew(clock: StoreClock) -> str | None:
-    """What ``/readyz`` says of the clocks; None: they agree well enough."""
+    """The clock message for ``/readyz``; None: the clocks agree well enough."""
     skew_ms = clock.skew_ms
     if abs(skew_ms) <= GRAVE_MS:
         return None

@@ -1,4 +1,4 @@
-"""Python's cycle collector in a process that lives long and makes thousands of short-lived objects for each request."""
+"""Tunes Python's garbage collector for a long-lived process with thousands of short-lived objects per request."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Final
 from passerelle.runtime.common.deferred_queue import BurstDetector
 
 YOUNG: Final = 10_000
-"""Net allocations between two looks at the youngest objects; Python's own 700 are a look or two for each request."""
+"""Net allocations between two young collections; Python's default of 700 means one or two per request."""
 OLDER: Final = 4
-"""Looks after which the next generation is looked at too: what has outlived them is walked over once more, and whoever
-waits meanwhile waits for all of it at once. Hundreds of devices that come back leave 100,000 objects."""
+"""Young collections per collection of the next generation, which traverses all survivors and blocks every caller
+meanwhile. Hundreds of devices that reconnect leave 100,000 objects."""
 OLDEST: Final = 100
-"""Looks at that generation after which all is looked at."""
+"""Collections of that generation per full collection."""
 RESTS_S: Final = 0.5
-"""Hundreds of devices have their events after a third of a second."""
+"""Hundreds of reconnecting devices have their events after a third of a second."""
 CROWD: Final = 32
 CROWD_WITHIN_S: Final = 0.1
-"""More sockets than ``CROWD`` within this time begin a rest."""
+"""More sockets than ``CROWD`` within this time start a pause."""
 
 
 @contextmanager
 def collect_nothing() -> Generator[None]:
-    """For imports: all that a module makes stays, so each of the hundreds of looks meanwhile would find nothing."""
+    """Disables collection during imports: module objects stay alive, so the collections would find nothing."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -37,16 +37,16 @@ def collect_nothing() -> Generator[None]:
 
 
 def calm_collector() -> None:
-    """For the end of start-up: what was made by then stays for good, so it is not walked over again."""
+    """Called at the end of start-up: freezes the existing objects, so that they are not traversed again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG, OLDER, OLDEST)
 
 
 class GcPause:
-    """A short time without looks while hundreds come in: what is made then is looked at when they are served.
+    """Pauses collection while hundreds of connections arrive: their objects are collected after they are served.
 
-    Used by one event loop. A rest ends by itself, and the next allocation makes up for all looks that were due.
+    Used by one event loop. A pause ends by itself; the next allocation runs the collections that were due.
     """
 
     __slots__ = ("_end", "_surge")
@@ -56,14 +56,14 @@ class GcPause:
         self._end: asyncio.TimerHandle | None = None
 
     def join(self) -> None:
-        """One more has come. Of many at once some begin a rest; while it lasts they change nothing."""
+        """Counts one more connection. A burst starts a pause; during a pause it changes nothing."""
         loop = asyncio.get_running_loop()
         if self._surge.join(loop.time()) and gc.isenabled():
             gc.disable()
             self._end = loop.call_later(RESTS_S, self.end)
 
     def end(self) -> None:
-        """Ends it now, if it was begun."""
+        """Ends the pause, if there is one."""
         if self._end is not None:
             self._end.cancel()
             self._end = None

@@ -1,4 +1,4 @@
-"""A fair lock, and several calls at once of which none is left behind when one fails."""
+"""A fair lock, and a gather that waits for all calls even if one fails."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class FairLock:
-    """Held by one at a time, from ``acquire`` to ``release``, in the order in which it was asked for.
+    """Held by one caller at a time, from ``acquire`` to ``release``, in the order of the calls.
 
-    It costs next to nothing while nobody else wants it: every run has one, and most runs end before two want to write
-    at once. ``asyncio.Lock`` is six calls for each of these.
+    Uncontended use is nearly free: every run has one, and most runs end before two callers want to write at once.
+    ``asyncio.Lock`` takes six calls for each of these.
     """
 
     __slots__ = ("_is_held", "_line")
@@ -22,10 +22,10 @@ class FairLock:
     def __init__(self) -> None:
         self._is_held = False
         self._line: deque[asyncio.Future[None]] | None = None
-        """Whoever waits; made for the first one."""
+        """Waiting callers; created for the first one."""
 
     async def acquire(self) -> None:
-        """Returns when it is ours. Whoever is cancelled meanwhile does not have it."""
+        """Returns once the caller holds the lock. A caller that is cancelled while waiting does not hold it."""
         if not self._is_held:
             self._is_held = True
             return
@@ -37,12 +37,12 @@ class FairLock:
             await place
         except asyncio.CancelledError:
             if not place.cancelled():
-                # It was handed over just before.
+                # The lock was handed over just before the cancellation.
                 self.release()
             raise
 
     def release(self) -> None:
-        """Hands it to the next one in line, if there is one."""
+        """Passes the lock to the next waiter, if there is one."""
         while self._line:
             place = self._line.popleft()
             if not place.done():
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 async def join_all(calls: Iterable[Awaitable[T]]) -> list[T]:
-    """The results in order, once every call has ended; raises the first failure then."""
+    """Returns the results in order once every call has ended; then raises the first failure, if any."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     done: list[T] = []
     for result in results:

@@ -1,6 +1,6 @@
-"""Detects a surge, such as devices that all come back, and defers work that can wait a moment in it.
+"""Detects a burst, such as devices reconnecting at once, and defers work that can wait a moment.
 
-What was deferred is done in portions: whoever comes in is served first.
+Deferred work runs in portions, so that new connections are served first.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class BurstDetector:
-    """More than ``most`` within ``within_s`` are a surge. Times are seconds of one monotonic clock."""
+    """More than ``most`` events within ``within_s`` are a burst. Times are seconds of one monotonic clock."""
 
     most: int
     within_s: float
     _times: deque[float] = field(default_factory=deque[float])
 
     def join(self, now_s: float) -> bool:
-        """One more; whether it is part of a surge."""
+        """Counts one more event; returns whether it is part of a burst."""
         times = self._times
         times.append(now_s)
         if len(times) <= self.most:
@@ -32,11 +32,11 @@ class BurstDetector:
 
 
 _PORTION: Final = 64
-"""Pieces of work that are done in one turn of the loop."""
+"""Pieces of work done in one iteration of the event loop."""
 
 
 class DeferredQueue:
-    """Begins them in order, ``wait_s`` after the first; what is added meanwhile goes with them."""
+    """Runs pieces of work in order, starting ``wait_s`` after the first; pieces added meanwhile run with them."""
 
     __slots__ = ("_due", "_wait_s", "_work")
 
@@ -46,7 +46,7 @@ class DeferredQueue:
         self._due: asyncio.Handle | None = None
 
     def add(self, piece: Callable[[], None]) -> None:
-        """One more."""
+        """Adds a piece of work."""
         self._work.append(piece)
         if self._due is None:
             self._due = asyncio.get_running_loop().call_later(self._wait_s, self._do)
@@ -55,5 +55,5 @@ class DeferredQueue:
         try:
             for _ in range(min(_PORTION, len(self._work))):
                 self._work.popleft()()
-        finally:  # one that raises is reported by the loop, and the others go on
+        finally:  # the loop reports a piece that raises, and the others still run
             self._due = asyncio.get_running_loop().call_soon(self._do) if self._work else None

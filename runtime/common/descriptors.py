@@ -1,4 +1,4 @@
-"""Whether this process has descriptors left. Without any it accepts nobody and reaches no agent."""
+"""Whether this process has file descriptors left. Without any it can neither accept connections nor reach agents."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LEFT: Final = 8
-"""Fewer are none: a call of an agent alone may take some."""
+"""Fewer free descriptors count as none: one call to an agent may take several."""
 
 
 class Descriptors:
-    """Looked at once a second, and by each probe; ``read_limit`` gives None where there is no limit."""
+    """Checked once a second, and by each probe; ``read_limit`` returns None if there is no limit."""
 
     def __init__(self, read_limit: Callable[[], int | None]) -> None:
         self._read_limit = read_limit
         self._were_out = False
 
     def are_out(self) -> bool:
-        """Whether they are used up. The system gives the lowest number that is free, so one look tells."""
+        """Whether they are used up. The system assigns the lowest free number, so opening one file shows it."""
         limit = self._read_limit()
         if limit is None:
             return False
@@ -34,7 +34,7 @@ class Descriptors:
         return number >= limit - _LEFT
 
     def watch(self) -> None:
-        """Logs when they run out, and when there are some again."""
+        """Logs when they run out, and when some are free again."""
         are_out = self.are_out()
         if are_out == self._were_out:
             return

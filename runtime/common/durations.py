@@ -25,7 +25,7 @@ class Duration:
 
     @property
     def seconds(self) -> float:
-        """For calls that take seconds."""
+        """The duration in seconds."""
         return self.ms / 1000
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ def parse_duration(text: str, longest_ms: int = LONGEST_MS) -> Duration:
     return Duration(total_ms)
 
 
-def _read(value: Any) -> Duration:  # noqa: ANN401  whatever stands in the file
+def _read(value: Any) -> Duration:  # noqa: ANN401  any value in the file
     if isinstance(value, Duration):
         return value
     if not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Says when the memory of the store gets low, and when new tasks are refused for it."""
+"""Logs when the store's memory gets low, and when new tasks are refused because of it."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _EFFECTS: Final = {
 
 @dataclass(slots=True)
 class MemoryWatch:
-    """Looks at the memory of the store, as it was last heard."""
+    """Checks the store's memory by the last report."""
 
     memory: StoreMemory
     log: FilteringBoundLogger
-    _told: Fullness = Fullness.NORMAL
+    _logged: Fullness = Fullness.NORMAL
 
     def look(self) -> None:
-        """Logs each change of what the memory that is used means."""
+        """Logs each change of the memory level."""
         found = self.memory.look()
-        if found is self._told:
+        if found is self._logged:
             return
-        self._told = found
+        self._logged = found
         if found is Fullness.NORMAL:
             self.log.info("store.memory_normal")
             return
@@ -47,7 +47,7 @@ class MemoryWatch:
 
 
 def describe_memory(memory: StoreMemory) -> str | None:
-    """What ``/readyz`` says of it; None: there is room."""
+    """The memory message for ``/readyz``; None: there is enough."""
     found = memory.look()
     if found is Fullness.NORMAL:
         return None

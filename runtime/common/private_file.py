@@ -1,4 +1,4 @@
-"""Small secrets of an instance in its data directory: made once, whole, and readable by nobody else."""
+"""Small secrets of an instance in its data directory: created once, complete, and readable by their owner only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PrivateText:
-    """The text of a file; ``minted`` only for the call that made it."""
+    """The text of a file; ``minted`` is true only for the call that created it."""
 
     text: str
     minted: bool
@@ -25,12 +25,12 @@ class PrivateText:
 
 
 def load_or_mint(path: Path, mint: Callable[[], str]) -> PrivateText:
-    """Reads a private file, and makes it when there is none.
+    """Reads a private file, and creates it if there is none.
 
-    It comes into being whole and with mode 0600, so a crash or a second process leaves no half secret.
+    It is created complete and with mode 0600, so a crash or a second process never leaves a partial secret.
 
     Raises:
-        ConfigInvalid: the file cannot be read, made or trusted.
+        ConfigInvalid: the file cannot be read, created or trusted.
     """
     try:
         minted = not path.exists() and _make(path, mint)
@@ -40,7 +40,7 @@ def load_or_mint(path: Path, mint: Callable[[], str]) -> PrivateText:
 
 
 def read_private(path: Path) -> str | None:
-    """Reads a private file; None where there is none.
+    """Reads a private file; None if there is none.
 
     Raises:
         ConfigInvalid: the file cannot be read or trusted.
@@ -49,7 +49,7 @@ def read_private(path: Path) -> str | None:
 
 
 def replace_private(path: Path, text: str) -> None:
-    """Writes a private file whole, in place of the one that stands there.
+    """Replaces a private file atomically.
 
     Raises:
         OSError: it cannot be written.
@@ -90,7 +90,7 @@ def _make(path: Path, mint: Callable[[], str]) -> bool:
 
 
 def _write_once(path: Path, text: str) -> bool:
-    """Whether this process made the file; a link refuses where a rename would replace."""
+    """Whether this process created the file; a link fails if the file exists, where a rename would replace it."""
     draft = _write_draft(path, text)
     try:
         os.link(draft, path)

@@ -1,4 +1,4 @@
-"""Has something that is stored count at this instance: read when it starts, when others say so, and every round."""
+"""Keeps stored settings current in an instance: read at start, on a hint, and in regular rounds."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
 ROUND_S: Final = 5.0
-"""For how long a hint that is lost can leave an instance with what counted before."""
+"""How long a lost hint can leave an instance with outdated values."""
 _AGAIN_S: Final = 0.5
 
 
-class NewsFollowing:
-    """Calls ``read`` again and again. While the store is away, what was read before counts.
+class HintFollower:
+    """Calls ``read`` again and again. While the store is unavailable, the last values stay in effect.
 
-    ``name`` begins the names of its log events; ``listen`` returns once each further news is told, and None is told of
-    nothing; ``find_round_s`` says after how many seconds the next call comes without news.
+    ``name`` prefixes its log events; ``listen`` returns once the subscription to hints is active (None: no hints);
+    ``find_round_s`` returns the seconds until the next call without a hint.
     """
 
     def __init__(
@@ -35,17 +35,17 @@ class NewsFollowing:
     ) -> None:
         self._name = name
         self._read = read
-        self._tell_me = listen
+        self._listen_source = listen
         self._log = log
         self._find_round_s = find_round_s
         self._news = asyncio.Event()
 
     @asynccontextmanager
     async def follow(self) -> AsyncGenerator[None]:
-        """What is stored counts from the first moment on, and is followed until the end.
+        """Reads before the block starts, and keeps reading until it ends.
 
         Raises:
-            StoreUnavailable: it could not be read; what is not known is not gone by.
+            StoreUnavailable: the first read failed; without values there is no safe default.
         """
         await self._read()
         async with self.repeat():
@@ -53,10 +53,10 @@ class NewsFollowing:
 
     @asynccontextmanager
     async def repeat(self) -> AsyncGenerator[None]:
-        """The same after a first round."""
+        """The same without the first read."""
         loops = [asyncio.create_task(self._run(), name=f"{self._name}.follow")]
-        if self._tell_me is not None:
-            listening = self._listen(self._tell_me)
+        if self._listen_source is not None:
+            listening = self._listen(self._listen_source)
             loops.append(asyncio.create_task(listening, name=f"{self._name}.listen"))
         try:
             yield
@@ -77,7 +77,7 @@ class NewsFollowing:
                 await self._read()
             except StoreUnavailable as error:
                 self._log.info(f"{self._name}.unread", reason=error.reason)
-            except Exception:  # noqa: BLE001  an instance that stops looking would go by what is old for good
+            except Exception:  # noqa: BLE001  a loop that stopped would keep outdated values for good
                 self._log.exception(f"{self._name}.failed")
 
     async def _listen(self, tell_me: Callable[[Callable[[], None]], Awaitable[None]]) -> None:
@@ -88,6 +88,6 @@ class NewsFollowing:
                 self._log.info(f"{self._name}.deaf", reason=error.reason)
                 await asyncio.sleep(_AGAIN_S)
             else:
-                # What came before anybody listened was told to nobody.
+                # Hints sent before the subscription were missed.
                 self._news.set()
                 return

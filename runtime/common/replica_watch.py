@@ -1,11 +1,11 @@
-"""Looks every few seconds whether the primaries of the store are those of before, and whether they have replicas."""
+"""Checks every few seconds whether the store's primaries have changed, and whether they have replicas."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.runtime.common.refresh import NewsFollowing
+from passerelle.runtime.common.refresh import HintFollower
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,59 +16,59 @@ if TYPE_CHECKING:
     from passerelle.store.replicas import RedisReplicas
 
 ROUND_S: Final = 5.0
-"""A primary has to be seen before it is lost, or what is promoted in its place is not known for that."""
+"""A primary must be seen before it fails, or the server promoted in its place is not recognized as promoted."""
 _FAST_ROUND_S: Final = 1.0
-"""While something waits."""
+"""The interval while calls wait for a replica."""
 
 
 @dataclass(slots=True)
 class ReplicaWatch:
-    """Keeps ``replicas`` fresh, and says when acts begin and cease to go on without one."""
+    """Keeps ``replicas`` current, and logs when acts start and stop being sent without a replica."""
 
     replicas: RedisReplicas
     log: FilteringBoundLogger
     after: Callable[[], None] = lambda: None
-    """Called after each look."""
-    hurries: Callable[[], bool] = lambda: False
-    """Whether what a look tells changes fast."""
+    """Called after each check."""
+    needs_fast_rounds: Callable[[], bool] = lambda: False
+    """Whether values of the check are changing fast."""
     round_s: float = ROUND_S
-    _told: tuple[str, ...] = ()
+    _logged: tuple[str, ...] = ()
 
     def watch(self) -> AbstractAsyncContextManager[None]:
-        """Looks until the end of the block."""
-        return NewsFollowing("replicas", self._look, None, self.log, self._find_round_s).repeat()
+        """Checks until the end of the block."""
+        return HintFollower("replicas", self._look, None, self.log, self._find_round_s).repeat()
 
     def _find_round_s(self) -> float:
-        is_fast = self.replicas.are_missing or self.hurries()
+        is_fast = self.replicas.are_missing or self.needs_fast_rounds()
         return min(_FAST_ROUND_S, self.round_s) if is_fast else self.round_s
 
     async def _look(self) -> None:
-        # Where the store is away, who waits for a replica goes on waiting.
+        # If the store is unavailable, calls that wait for a replica keep waiting.
         await self.replicas.look()
-        self._tell(self.replicas.alone)
+        self._log_change(self.replicas.alone)
         self.after()
 
-    def _tell(self, alone: tuple[str, ...]) -> None:
-        if alone == self._told:
+    def _log_change(self, alone: tuple[str, ...]) -> None:
+        if alone == self._logged:
             return
-        self._told = alone
+        self._logged = alone
         if alone:
             self.log.warning(
                 "replicas.none_after_promotion",
                 primaries=alone,
-                effect="messages and webhooks are sent although no replica has what stands before them",
+                effect="messages and webhooks are sent although no replica has the writes before them",
             )
         else:
             self.log.info("replicas.waited_for_again")
 
 
 def describe_replicas(replicas: RedisReplicas) -> str | None:
-    """What ``/readyz`` says of the replicas; None: nothing is wrong."""
+    """The replica message for ``/readyz``; None: no problem."""
     if replicas.are_missing:
-        return "none confirms; what would be sent waits"
+        return "no replica confirms writes; messages and webhooks wait"
     if replicas.alone:
         return (
             f"{', '.join(replicas.alone)} was promoted and has no replica; "
-            "what is sent is lost in a further failover"
+            "its writes are lost in another failover"
         )
     return None

@@ -1,8 +1,8 @@
 """Secrets at rest: what is stored for later use (push credentials, signing keys) is sealed with ``secret_key``.
 
 A sealed value reads ``1.<key id>.<base64url of nonce, ciphertext and tag>`` (AES-256-GCM). It is bound to the place
-where it is stored, so that one which was copied to another record does not open there. The key id is a part of the
-key's hash: with several keys the first one seals and all of them open, which is how a key is rotated.
+where it is stored, so a copy in another record does not open there. The key id is a part of the key's hash: with
+several keys the first one seals and all of them open, which allows key rotation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NONCE_BYTES: Final = 12
 _VERSION: Final = b"1"
 
 Draw: TypeAlias = Callable[[int], int]
-"""``draw(bits)``: randomness, as ``core.ports.chance.Ids`` gives it."""
+"""``draw(bits)``: randomness, as provided by ``core.ports.chance.Ids``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Sealer:
     draw: Draw
 
     def seal(self, plain: bytes, place: str) -> bytes:
-        """The sealed form of a value that is stored at ``place`` (any text that names the place for good)."""
+        """The sealed form of a value stored at ``place`` (any text that identifies the place permanently)."""
         nonce = self.draw(_NONCE_BYTES * 8).to_bytes(_NONCE_BYTES)
         box = nonce + self.keys[self.current].encrypt(nonce, plain, place.encode())
         return b".".join((_VERSION, self.current.encode(), base64.urlsafe_b64encode(box)))
@@ -47,7 +47,7 @@ class Sealer:
         """The value that was sealed for ``place``.
 
         Raises:
-            ConfigInvalid: the key is not known here, or this is no value that was sealed for this place.
+            ConfigInvalid: the key is not known here, or the value was not sealed for this place.
         """
         version, _, rest = sealed.partition(b".")
         key_id, _, text = rest.partition(b".")
@@ -61,7 +61,7 @@ class Sealer:
             raise ConfigInvalid(SETTING, "a stored secret was changed or moved") from None
 
     def is_current(self, sealed: bytes) -> bool:
-        """Whether a value is sealed with the current key; others are sealed anew when they are written next."""
+        """Whether a value is sealed with the current key; others are resealed when they are written next."""
         return sealed.startswith(_VERSION + b"." + self.current.encode() + b".")
 
 

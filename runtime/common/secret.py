@@ -13,7 +13,7 @@ MASK: Final = "***"
 
 
 class Secret:
-    """Holds a text; only ``get_secret_value`` gives it away, so that each use can be found by its name."""
+    """Holds a text; only ``get_secret_value`` returns it, so that each use can be found by its name."""
 
     __slots__ = ("_value",)
 

@@ -1,13 +1,11 @@
 """Signing: the keys of this deployment, JWS over bytes, and the published JWKS.
 
-Keys are PEM files. Each is named by its RFC 7638 thumbprint, so that every instance which reads the file names it alike
-and nobody has to invent names. ECDSA is deterministic here (RFC 6979): the same card has the same signature, and so the
-same ETag, on every instance.
+Keys are PEM files. Each is named by its RFC 7638 thumbprint, so every instance that reads the file uses the same name.
+ECDSA is deterministic here (RFC 6979): the same card has the same signature, and so the same ETag, on every instance.
 
-Cards, webhooks and tokens are signed by the same keys. A JWS over bytes has a signature by every key that signs: while
-keys rotate there are two, so that a verifier that knows only the older key still finds one. It is detached: who has the
-content needs header and signature only. ``GET /.well-known/jwks.json`` has the public halves, for whoever verifies what
-we signed.
+The same keys sign cards, webhooks and tokens. A JWS over bytes has one signature for each signing key: during a
+rotation there are two, so that a verifier with only the older key still finds one. It is detached: with the content at
+hand, only header and signature are needed. ``GET /.well-known/jwks.json`` publishes the public keys for verifiers.
 """
 
 from __future__ import annotations
@@ -40,12 +38,12 @@ _SEGMENT: Final = re.compile(r"[A-Za-z0-9_-]*")
 
 
 def encode_segment(content: bytes) -> str:
-    """Bytes as base64url without padding, the form of every part of a JWS (RFC 7515 section 2)."""
+    """Bytes as base64url without padding, the encoding of every part of a JWS (RFC 7515 section 2)."""
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode("ascii")
 
 
 def decode_segment(text: str) -> bytes | None:
-    """The bytes, or None for what is not base64url; padding is not part of the form."""
+    """The decoded bytes, or None for invalid base64url; padding is not allowed."""
     if not _SEGMENT.fullmatch(text) or len(text) % 4 == 1:
         return None
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
@@ -60,7 +58,7 @@ _WANTED: Final = "a private key for P-256 or Ed25519 in PEM, as passerelle signi
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """One private key. ``signs`` False: it is only published, so that what it signed can still be verified."""
+    """One private key. ``signs`` False: its public key is published, but it signs nothing new."""
 
     kid: str
     algorithm: SigningAlgorithm
@@ -101,7 +99,7 @@ def load_signing_key(path: Path, *, signs: bool = True) -> SigningKey:
     """The key in a file.
 
     Raises:
-        ConfigInvalid: the file cannot be read, others can read it, or it holds no key that can be used.
+        ConfigInvalid: the file cannot be read, others can read it, or it contains no usable key.
     """
     try:
         if path.stat().st_mode & 0o077:
@@ -116,7 +114,7 @@ def read_signing_key(pem: Secret, where: str, *, signs: bool = True) -> SigningK
     """The key in a PEM text.
 
     Raises:
-        ConfigInvalid: it is none that can be used; ``where`` names the place.
+        ConfigInvalid: it is no usable key; ``where`` names its origin.
     """
     try:
         text = pem.get_secret_value().encode()
@@ -153,7 +151,7 @@ JWKS_PATH: Final = "/.well-known/jwks.json"
 
 @dataclass(frozen=True, slots=True)
 class DetachedSignature:
-    """One signature over content that travels beside it; both parts are base64url."""
+    """One signature over content that is sent separately; both parts are base64url."""
 
     protected: str
     signature: str
@@ -166,24 +164,24 @@ class DetachedSignature:
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Signs with the keys of this deployment. ``jku`` is where verifiers find the public halves, if it is known."""
+    """Signs with the keys of this deployment. ``jku`` is the URL of the published JWKS, if known."""
 
     keys: tuple[SigningKey, ...]
     jku: str | None = None
 
     def sign(self, content: bytes) -> tuple[DetachedSignature, ...]:
-        """One signature by each key that signs, in the order of the configuration."""
+        """One signature for each signing key, in the order of the configuration."""
         return tuple(self._sign(key, content, "JOSE") for key in self.keys if key.signs)
 
     def sign_token(self, claims: JsonObject) -> str:
-        """A JWT by the first key that signs."""
+        """A JWT signed by the first signing key."""
         key = next(key for key in self.keys if key.signs)
         payload = orjson.dumps(claims)
         made = self._sign(key, payload, "JWT")
         return f"{made.protected}.{encode_segment(payload)}.{made.signature}"
 
     def render_jwks(self) -> JsonObject:
-        """The public halves of all keys, those that sign no more as well (RFC 7517 section 5)."""
+        """The public keys, including those that no longer sign (RFC 7517 section 5)."""
         keys: list[Json] = [key.jwk for key in self.keys]
         return {"keys": keys}
 
@@ -201,7 +199,7 @@ _HEADERS: Final = {"Cache-Control": "public, max-age=300"}
 
 
 def make_jwks_route(signer: Signer) -> Route:
-    """The route; public, as it holds nothing that is secret."""
+    """The JWKS route; public, because it contains no secret."""
     body = orjson.dumps(signer.render_jwks())
 
     async def answer(_request: Request) -> Response:

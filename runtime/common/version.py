@@ -1,4 +1,4 @@
-"""The one version: it stands in ``pyproject.toml`` and is read from the installed package."""
+"""The one version: defined in ``pyproject.toml`` and read from the installed package."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from typing import Final
 
 VERSION: Final = version("passerelle")
 SERVER: Final = f"passerelle/{VERSION}"
-"""The ``Server`` header of every answer."""
+"""The ``Server`` header of every response."""

@@ -1,9 +1,9 @@
-"""What one caller may use up in a period: its quotas, and the blocks of them that this instance holds.
+"""What one caller may use in a period: its quotas, and the blocks of them that this instance holds.
 
-Periods are whole minutes, hours, days and months of UTC. Like a limit, an account asks the store only where a block is
+Periods are whole minutes, hours, days and months of UTC. Like a limit, an account calls the store only if a block is
 empty.
-Money is taken by estimate before a run and set right after it: a block can be in debt, and the debt is drawn before
-anything else is used.
+Money is charged by estimate before a run and corrected right after it: a block can be in debt, and the debt is drawn
+before anything else is used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DECEMBER: Final = 12
 
 
 def find_period(name: PeriodName, now_ms: int) -> tuple[int, int]:
-    """Beginning and end of the period that a moment lies in, in ms."""
+    """Start and end of the period that contains a time, in ms."""
     match name:
         case "minute":
             start_ms = now_ms - now_ms % _MINUTE_MS
@@ -59,34 +59,34 @@ def _begin(year: int, month: int) -> int:
 
 
 _ASK_AGAIN_MS: Final = 1_000
-"""After a refusal: another instance may have given units back."""
+"""Wait after a refusal: another instance may have returned units."""
 QuotaKind: TypeAlias = Literal["quota", "budget"]
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """``limit`` calls of a period, or millionths of ``currency``."""
+    """``limit`` calls in a period, or millionths of ``currency``."""
 
     limit: int
     period: PeriodName
     warn_percent: int = 80
     currency: str | None = None
     waits: bool = False
-    """Whether a message that it does not cover waits until it resets, in place of being refused."""
+    """Whether an uncovered message waits until the quota resets, instead of being refused."""
 
     @property
     def kind(self) -> QuotaKind:
-        """A quota counts calls, a budget money."""
+        """A quota counts calls, a budget counts money."""
         return "budget" if self.currency else "quota"
 
     @property
     def meter(self) -> str:
-        """Its name in the store; the limit is not part of it, so that a change of the limit keeps what was used."""
+        """Its name in the store, without the limit: a changed limit keeps the usage so far."""
         return f"{self.currency or 'calls'}:{self.period}"
 
 
 class Allowance:
-    """One quota of one caller, as far as this instance has drawn it."""
+    """One quota of one caller, as drawn by this instance."""
 
     def __init__(self, quota: Quota) -> None:
         self.quota = quota
@@ -99,23 +99,23 @@ class Allowance:
 
     @property
     def used(self) -> int:
-        """What all instances have used, as far as it is known here."""
+        """Usage of all instances, as far as known here."""
         return self.quota.limit - self.left_for_all - self.block.left
 
     @property
     def is_low(self) -> bool:
-        """Whether the warning is due."""
+        """Whether the warning threshold is reached and no warning was sent yet."""
         return not self.warned and self.used * 100 >= self.quota.warn_percent * self.quota.limit
 
     def open(self, now_ms: int) -> None:
-        """Begins anew where the period is over."""
+        """Starts the current period if the last one is over."""
         if now_ms >= self.till_ms:
             self.from_ms, self.till_ms = find_period(self.quota.period, now_ms)
             self.block = UnitBlock(self.quota.limit)
             self.left_for_all, self.warned, self.dry_until_ms = self.quota.limit, False, 0
 
     def draw(self, want: int, *, mark: bool = False) -> Period:
-        """A draw of this period."""
+        """A draw request for this period."""
         quota = self.quota
         return Period(quota.meter, want, quota.limit, self.from_ms, self.till_ms, mark)
 
@@ -140,13 +140,13 @@ class Account:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is held here."""
+        """Whether this instance holds no units of it."""
         return self._flight is None and all(one.block.left == 0 for one in self.allowances)
 
     def may_cover(self, asks: Sequence[tuple[Allowance, int]]) -> bool:
-        """Whether ``take`` might use so many; False where it is known here that it would not.
+        """Whether ``take`` may cover these units; False if it is known here that it would not.
 
-        Of a quota that is waited for nothing is known: a message that it does not cover is taken all the same.
+        Quotas that are waited for do not count: an uncovered message is accepted all the same.
         """
         now_ms = self._clock.now_ms()
         return not any(
@@ -157,10 +157,10 @@ class Account:
         )
 
     async def take(self, asks: Sequence[tuple[Allowance, int]]) -> Allowance | None:
-        """Uses units of several allowances, all or nothing; the one that is used up, if there is one.
+        """Uses units of several allowances, all or nothing; returns the exhausted one, if any.
 
         Raises:
-            StoreUnavailable: a block is empty and there is no other to be had.
+            StoreUnavailable: a block is empty and no other can be drawn.
         """
         while True:
             now_ms = self._clock.now_ms()
@@ -182,12 +182,12 @@ class Account:
             await asyncio.shield(self._flight or asyncio.sleep(0))
 
     def give(self, asks: Sequence[tuple[Allowance, int]]) -> None:
-        """Units back, or with a number below 0 more of them."""
+        """Returns units; a negative number takes more."""
         for allowance, units in asks:
             allowance.block.left += units
 
     async def claim_warning(self, allowance: Allowance) -> bool:
-        """Whether it is ours to warn: once in a period, over all instances."""
+        """Whether this instance sends the warning: once in a period, over all instances."""
         allowance.warned = True
         granted = await self._port.take(
             self.name,
@@ -200,7 +200,7 @@ class Account:
         return granted.drawn[0].note == 1
 
     async def renew(self) -> None:
-        """A round: gives back what was not needed since the last one, and settles debts."""
+        """One round: returns units unused since the last round, and settles debts."""
         if self._flight is not None:
             return
         now_ms = self._clock.now_ms()
@@ -218,7 +218,7 @@ class Account:
                 return
 
     async def give_back(self) -> None:
-        """Everything, for a shutdown."""
+        """Returns all units, at shutdown."""
         if self._flight is not None:
             await asyncio.wait((self._flight,))
         await self._depart([(one, -one.block.left) for one in self.allowances if one.block.left])

@@ -1,4 +1,4 @@
-"""How much somebody may do, as values: concurrency, rate, and how a refusal is told."""
+"""Limits of a caller as values: concurrency, rate, and the refusal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from passerelle.core.errors import CallerLimitKind
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """``units`` in ``per_ms``; unused ones add up to ``units`` and no further, so that is also the longest burst."""
+    """``units`` per ``per_ms``; unused units accumulate up to ``units``, which is also the largest burst."""
 
     units: int
     per_ms: int
@@ -17,7 +17,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Cluster-wide; None is no limit."""
+    """Cluster-wide limits; None means unlimited."""
 
     concurrency: int | None = None
     rate: Rate | None = None
@@ -25,7 +25,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class OverLimit:
-    """Nothing was taken. ``limit`` is the bound that was met; trying again makes sense after ``retry_after_ms``."""
+    """Nothing was taken. ``limit`` is the exceeded bound; retry after ``retry_after_ms``."""
 
     kind: CallerLimitKind
     limit: int

@@ -1,9 +1,9 @@
-"""What calls of agents cost, and the quotas and budgets of callers that they are charged to (EXT-7).
+"""The prices of calls to agents, and the quotas and budgets of callers that they are charged to (EXT-7).
 
-What a run costs is thought before it and known after it. Money is whole millionths, so that sums are exact. A call is
-charged before anything is stored or sent. What is said about it rides on the turn that it opens; a call that is refused
-opens none, so the refusal stands in the caller's home session. Where a quota is waited for, the call is taken and not
-charged: it is, before it is sent, once the quota has begun anew.
+The cost of a run is estimated before it and known after it. Money is whole millionths, so that sums are exact. A call
+is charged before anything is stored or sent. The facts about a charge are written with the turn that it opens; a
+refused call opens no turn, so its refusal is recorded in the caller's home session. With a quota that is waited for,
+the call is accepted without a charge, and charged before it is sent, once the quota has reset.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class Price:
     """For a million output tokens."""
     expected_ms: int = 10_000
     expected_tokens: tuple[int, int] = (1_000, 1_000)
-    """In and out."""
+    """Input and output tokens."""
 
     @property
     def is_flat(self) -> bool:
-        """Whether a run costs what it was thought to, however long it took."""
+        """Whether a run costs exactly its estimate, whatever its duration."""
         return self.basis == "per_call"
 
     def estimate(self) -> int:
-        """What a run is thought to cost."""
+        """The estimated cost of a run."""
         match self.basis:
             case "per_call":
                 return self.micros
@@ -65,14 +65,14 @@ class Price:
             case "per_token":
                 return self._count(*self.expected_tokens)
 
-    def say_estimate(self, peer: str) -> CostEstimated:
+    def make_estimate(self, peer: str) -> CostEstimated:
         """The estimate as a fact (EXT-7)."""
         return CostEstimated(peer, self.estimate(), self.currency, self.basis)
 
     def record(self, peer: str, duration_ms: int, usage: Usage | None) -> CostRecorded:
-        """What a run cost, from the peer's own usage or from time and price (EXT-7).
+        """The cost of a run, from the peer's usage report or from time and price (EXT-7).
 
-        A peer that is paid by token and reports none costs what was thought.
+        A peer that is paid by token and reports no usage costs the estimate.
         """
         known = usage is not None and self.basis == "per_token"
         if self.basis == "per_second":
@@ -96,7 +96,7 @@ class Price:
 
 
 def _divide(amount: int, by: int) -> int:
-    """Rounded up: a part of a millionth counts as one."""
+    """Division rounded up: a fraction of a millionth counts as one."""
     return -(-amount // by)
 
 
@@ -105,14 +105,14 @@ _KEPT: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What a call was charged, and what is to be said about it on its turn."""
+    """The charge of a call, and the facts to record on its turn."""
 
     facts: tuple[LimitPayload, ...] = ()
     account: Account | None = None
     asks: tuple[tuple[Allowance, int], ...] = ()
 
     def refund(self) -> None:
-        """The call was not made after all."""
+        """Refunds the charge of a call that was not made."""
         if self.account is not None:
             self.account.give(self.asks)
 
@@ -128,21 +128,21 @@ _NAMES: Final[dict[PeriodName, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """What does not cover a call; nothing was charged."""
+    """The quota that does not cover a call; nothing was charged."""
 
     quota: Quota
     till_ms: int
-    """When it resets."""
+    """When the quota resets."""
     fact: QuotaBlocked
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether the call is taken all the same, and waits. One that no period ever covers would wait for ever."""
+        """Whether the call is accepted and waits. A call above the whole quota would wait forever and is refused."""
         return self.quota.waits and self.fact.asked <= self.quota.limit
 
     @property
     def name(self) -> str:
-        """Which quota it is, for people."""
+        """The quota as text for people."""
         quota, per = self.quota, _NAMES[self.quota.period]
         if quota.currency is None:
             return f"the quota of {quota.limit} call{'' if quota.limit == 1 else 's'} {per}"
@@ -151,7 +151,7 @@ class Shortage:
 
 
 class Spending:
-    """Accounts of callers and prices of agents. ``tell`` is told of each call that is refused."""
+    """Accounts of callers and prices of agents. ``on_refused`` is called for each refused call."""
 
     def __init__(
         self,
@@ -159,18 +159,18 @@ class Spending:
         clock: Clock,
         quotas: Mapping[str, Sequence[Quota]],
         prices: Mapping[str, Price],
-        tell: Callable[[Principal, str, QuotaBlocked], None],
+        on_refused: Callable[[Principal, str, QuotaBlocked], None],
     ) -> None:
         self._limiter = limiter
         self._clock = clock
-        self._tell = tell
+        self._on_refused = on_refused
         self._accounts: dict[str, Account] = {}
         self.is_on = False
-        """Whether anybody has a quota, or any agent a price."""
+        """Whether any caller has a quota, or any agent a price."""
         self.reload(quotas, prices)
 
     def reload(self, quotas: Mapping[str, Sequence[Quota]], prices: Mapping[str, Price]) -> None:
-        """Other quotas and prices from the next call on; what was used stays used."""
+        """Replaces quotas and prices from the next call on; usage so far is kept."""
         self._quotas, self._prices = dict(quotas), dict(prices)
         self.is_on = bool(self._quotas or self._prices)
         self._accounts.clear()
@@ -181,26 +181,26 @@ class Spending:
         return bool(self._quotas)
 
     def find_price(self, agent: str) -> Price | None:
-        """What an agent costs; None for nothing."""
+        """The price of an agent; None if it is free."""
         return self._prices.get(agent)
 
     def covers(self, principal: Principal, agent: str) -> bool:
-        """Whether a run at an agent may be paid for, as far as is known here: nobody is asked, nothing is charged."""
+        """Whether a run at an agent would be covered, as far as known here: no store call, no charge."""
         if not self._quotas:
             return True
         account = self._find(principal.id, principal.key)
         if account is None:
             return True
         price = self._prices.get(agent)
-        asks = _list_asks(account, price.say_estimate(agent) if price else None)
+        asks = _list_asks(account, price.make_estimate(agent) if price else None)
         return account.may_cover(asks)
 
     async def charge(self, principal: Principal, agent: str, *, opens: bool) -> Charge:
-        """Charges a message to an agent; ``opens`` says that it opens a run, which has a price.
+        """Charges a message to an agent; ``opens``: it opens a run, which has a price.
 
         Raises:
             Limited: a quota or a budget does not cover it; nothing was charged.
-            StoreUnavailable: nobody can tell.
+            StoreUnavailable: the quota cannot be checked.
         """
         charged = await self.take(principal, agent, opens=opens)
         if isinstance(charged, Shortage):
@@ -208,16 +208,16 @@ class Spending:
         return charged
 
     async def take(self, principal: Principal, agent: str, *, opens: bool) -> Charge | Shortage:
-        """The same; what does not cover it is an answer, of which nobody is told.
+        """The same, but returns a shortage as a value, without recording it.
 
         Raises:
-            StoreUnavailable: nobody can tell.
+            StoreUnavailable: the quota cannot be checked.
         """
         price = self._prices.get(agent) if opens else None
         account = self._find(principal.id, principal.key) if self._quotas else None
         if account is None:
-            return Charge((price.say_estimate(agent),)) if price else FREE
-        estimate = price.say_estimate(agent) if price else None
+            return Charge((price.make_estimate(agent),)) if price else FREE
+        estimate = price.make_estimate(agent) if price else None
         asks = tuple(_list_asks(account, estimate))
         blocked = await account.take(asks)
         if blocked is not None:
@@ -231,7 +231,7 @@ class Spending:
         return replace(charge, facts=(*charge.facts, *warnings)) if warnings else charge
 
     def settle(self, principal_id: str, key: str, recorded: CostRecorded) -> None:
-        """Sets the budget right once it is known what a run cost."""
+        """Corrects the budget once the cost of a run is known."""
         account = self._find(principal_id, key) if self._quotas else None
         price = self._prices.get(recorded.peer)
         if account is None or price is None:
@@ -256,9 +256,9 @@ class Spending:
         return account
 
     def refuse(self, principal: Principal, shortage: Shortage) -> Limited:
-        """What the caller of a call is told that is not taken, once that is noted."""
+        """Records a shortage and returns the error for the caller."""
         quota = shortage.quota
-        self._tell(principal, quota.meter, shortage.fact)
+        self._on_refused(principal, quota.meter, shortage.fact)
         wait_s = max(1, -(-(shortage.till_ms - self._clock.now_ms()) // 1000))
         what = "budget" if quota.currency else "quota"
         return Limited(quota.kind, f"the {what} of this {quota.period} is used up", wait_s)

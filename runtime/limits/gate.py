@@ -1,7 +1,7 @@
-"""Rate, concurrency and open streams of callers, judged before anything else of a request: the same for every edge.
+"""Rate, concurrency and open streams of callers, checked first in every request: the same for all edges.
 
-A request takes a unit of its caller's rate. One that waits or streams takes a slot too, for as long as it lasts. Of the
-streams of one caller so many are open on this instance, and no more, whichever edge they came over.
+A request takes a unit of its caller's rate. A request that waits or streams also takes a slot for its duration. The
+number of open streams of one caller on this instance is limited, over all edges together.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from passerelle.runtime.limits.limiter import Limiter
 
 SEATS: Final = 64
-"""Where the configuration says nothing else."""
+"""The default, without configuration."""
 _RETRY_S: Final = 5
 
 
 class StreamSeats:
-    """Counts streams by the key of their caller; a caller without one is not in it."""
+    """Counts streams by caller key; a caller without streams has no entry."""
 
     def __init__(self, most: int = SEATS) -> None:
         self.most = most
@@ -35,22 +35,22 @@ class StreamSeats:
 
     @property
     def taken(self) -> int:
-        """Of all callers."""
+        """Open streams of all callers."""
         return sum(self._taken.values())
 
     def judge(self, caller: str) -> None:
-        """Whether there is a seat for one more.
+        """Checks for one more free seat.
 
         Raises:
-            Limited: the caller has all of its seats.
+            Limited: the caller uses all of its seats.
         """
         if self._taken.get(caller, 0) >= self.most:
-            said = f"{self.most} streams of this caller are open here, and no more may be"
+            said = f"{self.most} streams of this caller are open here, which is the limit"
             raise Limited("concurrency", said, _RETRY_S)
 
     @contextmanager
     def take(self, caller: str) -> Generator[None]:
-        """A seat for the time of the block. Raises Limited as ``judge`` does."""
+        """Takes a seat for the duration of the block. Raises Limited as ``judge`` does."""
         self.judge(caller)
         self._taken[caller] = self._taken.get(caller, 0) + 1
         try:
@@ -66,11 +66,11 @@ class StreamSeats:
 _KEPT: Final = 10_000
 
 
-class Entered(Protocol):
-    """A request that was let in; whoever took a slot gives it back."""
+class AdmittedRequest(Protocol):
+    """An admitted request; a caller that took a slot returns it."""
 
     def leave(self) -> None:
-        """Gives the slot back."""
+        """Returns the slot."""
         ...
 
 
@@ -85,7 +85,7 @@ UNBOUND: Final = _Unbound()
 
 
 class Gate:
-    """``bounds`` are those of clients by name and of issuers by name and colon: each caller has them for itself."""
+    """``bounds`` are keyed by client name, or by issuer name and colon; each caller has its own limits."""
 
     def __init__(
         self,
@@ -94,21 +94,21 @@ class Gate:
         on_refused: Callable[[Principal, OverLimit], None] = lambda _who, _why: None,
         on_seen: Callable[[Principal], None] = lambda _who: None,
     ) -> None:
-        """``on_seen`` hears of each request, before it is judged."""
+        """``on_seen`` is called for each request, before it is checked."""
         self._limiter = limiter
         self._bounds = dict(bounds)
         self._on_refused = on_refused
         self._on_seen = on_seen
         self._open: OrderedDict[str, Limit] = OrderedDict()
         self._names: dict[str, str] = {}
-        """Under which name the bounds of an open limit are known."""
+        """The configuration name of the bounds of each open limit."""
 
-    async def enter(self, principal: Principal, *, slot: bool) -> Entered:
-        """Lets a request in.
+    async def enter(self, principal: Principal, *, slot: bool) -> AdmittedRequest:
+        """Admits a request.
 
         Raises:
-            Limited: the caller is over its rate or has too many calls under way; nothing was taken.
-            StoreUnavailable: nobody can tell.
+            Limited: the caller exceeds its rate or its concurrency; nothing was taken.
+            StoreUnavailable: the limit cannot be checked.
         """
         self._on_seen(principal)
         limit = self._find(principal) if self._bounds else None
@@ -119,8 +119,8 @@ class Gate:
             raise explain(refused)
         return limit if slot else UNBOUND
 
-    def enter_now(self, principal: Principal) -> Entered | None:
-        """``enter`` with a slot, without waiting for anything; None does not say that waiting would be in vain."""
+    def enter_now(self, principal: Principal) -> AdmittedRequest | None:
+        """``enter`` with a slot, without waiting; None does not mean that waiting would fail."""
         self._on_seen(principal)
         limit = self._find(principal) if self._bounds else None
         if limit is None:
@@ -128,13 +128,13 @@ class Gate:
         return limit if limit.enter_now() else None
 
     def rebind(self, bounds: Mapping[str, Bounds]) -> None:
-        """Other bounds from now on; calls under way go on."""
+        """Replaces the bounds from now on; running calls continue."""
         self._bounds = dict(bounds)
         for key, limit in self._open.items():
             limit.rebind(self._bounds.get(self._names[key], Bounds()))
 
     def _find(self, principal: Principal) -> Limit | None:
-        """The limit of a caller; None where it is not bounded."""
+        """The limit of a caller; None if it has no bounds."""
         return self._open.get(principal.key) or self._start(principal)
 
     def _start(self, principal: Principal) -> Limit | None:
@@ -149,7 +149,7 @@ class Gate:
         return limit
 
     def _forget(self) -> None:
-        """Issuers may have any number of callers: the oldest that holds nothing is opened again when it comes back."""
+        """Issuers may have any number of callers: drops the oldest idle limit, which reopens on use."""
         if len(self._open) > _KEPT:
             idle = next((key for key, limit in self._open.items() if limit.is_idle), None)
             if idle is not None:
@@ -157,16 +157,16 @@ class Gate:
 
 
 def find_name(principal_id: str) -> str:
-    """Under which name the configuration knows a principal: a client, or an issuer with its colon."""
+    """The configuration name of a principal: a client, or an issuer with its colon."""
     name, colon, _ = principal_id.partition(":")
     return name + colon
 
 
 def explain(refused: OverLimit) -> Limited:
-    """The error that a caller reads."""
+    """The error for the caller."""
     retry_after_s = max(1, -(-refused.retry_after_ms // 1000))
     if refused.kind == "concurrency":
-        sentence = f"{refused.limit} calls are under way, and no more may be"
+        sentence = f"{refused.limit} calls are in progress, which is the limit"
     else:
-        sentence = f"more than {refused.limit} requests came in the time they are for"
+        sentence = f"more than {refused.limit} requests arrived in the period of the limit"
     return Limited(refused.kind, sentence, retry_after_s)

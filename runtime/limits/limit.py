@@ -1,19 +1,19 @@
 """One shared limit as this instance sees it, and the blocks of it that this instance holds.
 
-A request enters and leaves without a round trip. It asks the store only where the block here is empty, by one call at a
-time; everybody who waits for the same limit shares that call. What the store refuses is remembered for a moment, so
-that a flood of refused requests is no flood at the store.
+Requests enter and leave without a round trip. The store is called only if the local block is empty, one call at a time;
+all requests that wait for the same limit share this call. A refusal by the store is cached for a moment, so that a
+flood of refused requests does not reach the store.
 
 The store knows how much each instance holds; the instance counts its requests against its own block. Two kinds:
 
-- *Slots* are held and come back: a call takes one and leaves it. A block grows when all of it is in use, by steps that
-  double, so that a caller who stays on one instance soon has its whole limit here. Whoever is quieter for one round
-  keeps what it used at most, and a little more.
-- *Units* are used up: requests of a rate, calls and money of a period. They are drawn ahead, in steps that double while
-  they are used up, from a twentieth of the limit to a quarter. What lay unused for one round is given back.
+- *Slots* are held and returned: a call takes one and leaves it. A block grows when all of it is in use, in doubling
+  steps, so that a caller that stays on one instance soon has its whole limit there. After one quieter round the block
+  shrinks to its peak use and a little more.
+- *Units* are consumed: requests of a rate, calls and money of a period. They are drawn ahead, in steps that double
+  while they are used up, from a twentieth of the limit to a quarter. Units unused for one round are returned.
 
-A block is lowered here before the store is told, and raised only after the store has said so. So the sum over all
-instances can be below the limit for a moment, and never above it. Blocks know no clock and no store: time and answers
+A block is lowered here before the store is called, and raised only after the store has granted it. So the sum over all
+instances can be below the limit for a moment, but never above it. Blocks have no clock and no store: time and replies
 are arguments.
 """
 
@@ -50,17 +50,17 @@ class SlotBlock:
         self.used = 0
 
     def rebind(self, limit: int | None) -> None:
-        """Another limit: what is above it is not used any more; what is under way goes on."""
+        """Replaces the limit: slots above it are not used any more; running calls continue."""
         self._limit = limit
         self.held = 0 if limit is None else min(self.held, limit)
 
     @property
     def is_full(self) -> bool:
-        """Whether there is none here."""
+        """Whether no local slot is free."""
         return self._limit is not None and self.used >= self.held
 
     def take(self) -> bool:
-        """Takes one, if there is one here."""
+        """Takes a local slot; returns whether one was free."""
         used = self.used
         if self._limit is not None and used >= self.held:
             return False
@@ -70,17 +70,17 @@ class SlotBlock:
         return True
 
     def leave(self) -> None:
-        """One slot back."""
+        """Returns one slot."""
         self.used -= 1
 
     def grow(self, waiting: int) -> int:
-        """How many to hold so that ``waiting`` more calls find one."""
+        """How many slots to hold so that ``waiting`` more calls get one."""
         if self._limit is None or not waiting:
             return self.held
         return min(self._limit, max(self.held, self.used + max(waiting, self._step)))
 
     def shrink(self) -> int:
-        """How many to hold after a round without a wait: the most that were in use in it, and a quarter more."""
+        """How many slots to hold after a round without waiting calls: the peak use in it, and a quarter more."""
         peak, self._peak = max(self._peak, self.used), self.used
         keep = 0 if peak == 0 else min(self.held, peak + max(1, peak // 4))
         if keep == 0:
@@ -89,14 +89,14 @@ class SlotBlock:
         return keep
 
     def settle(self, wanted: int, granted: int) -> None:
-        """The store's answer."""
+        """Applies the store's reply."""
         if self._limit is not None and wanted > self.held and granted == wanted:
             self._step = min(self._step * 2, max(1, self._limit // _LARGEST_STEP))
         self.held = granted
 
 
 class UnitBlock:
-    """Units of one meter, drawn and not used yet. ``left`` is below 0 where something cost more than was thought."""
+    """Units of one meter, drawn and not used yet. ``left`` is negative if something cost more than estimated."""
 
     __slots__ = ("_busy", "_limit", "_step", "left")
 
@@ -112,22 +112,22 @@ class UnitBlock:
 
     @property
     def limit(self) -> int:
-        """Of all instances."""
+        """The limit over all instances."""
         return self._limit
 
     def rebind(self, limit: int) -> None:
-        """Another limit; what was drawn of the old one is kept as far as the new one goes."""
+        """Replaces the limit; drawn units are kept up to the new limit."""
         self._limit = limit
         self._step = min(self._step, self._first)
         self.left = min(self.left, limit)
 
     @property
     def is_low(self) -> bool:
-        """Whether it is time to draw more, before somebody has to wait for it."""
+        """Whether to draw more now, before a request has to wait for it."""
         return self.left * 2 < self._step
 
     def take(self, units: int = 1) -> bool:
-        """Uses units, if they are all here."""
+        """Uses units, if all of them are held here."""
         if self.left < units:
             return False
         self.left -= units
@@ -135,15 +135,15 @@ class UnitBlock:
         return True
 
     def put_back(self) -> None:
-        """One unit that was taken and not used."""
+        """Returns one unit that was taken and not used."""
         self.left = min(self.left + 1, self._limit)
 
     def want(self, missing: int) -> int:
-        """How many units to draw, with ``missing`` of them wanted at once."""
+        """How many units to draw, with ``missing`` of them needed at once."""
         return max(missing - min(self.left, 0), self._step)
 
     def settle(self, wanted: int, given: int) -> None:
-        """The store's answer to a draw, or to units given back (below 0, and gone from here already)."""
+        """Applies the store's reply to a draw, or to a return (negative, and already subtracted here)."""
         if given < 0:
             return
         self.left += given
@@ -151,7 +151,7 @@ class UnitBlock:
             self._step = min(self._step * 2, max(self._first, self._limit // _LARGEST_STEP))
 
     def shrink(self) -> int:
-        """What to give back after a round: everything that lay unused in it. It is gone from here at once."""
+        """The units to return after a round: all units unused in it. They are subtracted here at once."""
         if self._busy or self.left <= 0:
             self._busy = False
             return 0
@@ -161,16 +161,16 @@ class UnitBlock:
 
 
 HOLD_MS: Final = 10_000
-"""Slots of a dead instance are free again after this."""
+"""Slots of a dead instance are free again after this time."""
 _STALE_MS: Final = 8_000
-"""Slots that could not be renewed for so long are not trusted any more."""
+"""Slots that could not be renewed for this long are no longer trusted."""
 _SLOT_RETRY_MS: Final = 100
 _SLOT_WAIT_MS: Final = 1_000
 _RATE: Final = "rate"
 
 
 class Limit:
-    """The limits of one name. ``launch`` owns the calls to the store, so that no waiter's end takes them along."""
+    """The limits of one name. ``launch`` owns the calls to the store, so a cancelled waiter does not cancel them."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class Limit:
         self._launch = launch
         self._slots = SlotBlock(bounds.concurrency)
         self.leave: Final = self._slots.leave
-        """Gives a slot back."""
+        """Returns a slot."""
         self._rate = UnitBlock(bounds.rate.units) if bounds.rate else None
         self._waiting = 0
         self._flight: asyncio.Task[None] | None = None
@@ -199,7 +199,7 @@ class Limit:
         self.bounds: Bounds = bounds
 
     def rebind(self, bounds: Bounds) -> None:
-        """Other bounds from now on; calls under way are not ended."""
+        """Replaces the bounds from now on; running calls are not ended."""
         self._slots.rebind(bounds.concurrency)
         if bounds.rate is None:
             self._rate = None
@@ -210,12 +210,12 @@ class Limit:
 
     @property
     def used(self) -> int:
-        """Calls under way here."""
+        """Calls running on this instance."""
         return self._slots.used
 
     @property
     def is_used_up(self) -> bool:
-        """Whether the store has said so a moment ago, or this instance has all of it in use."""
+        """Whether the store reported so a moment ago, or this instance uses the whole limit."""
         rate = self._rate
         if not self._slots.is_full and (rate is None or rate.left >= 1):
             return False
@@ -223,7 +223,7 @@ class Limit:
 
     @property
     def is_idle(self) -> bool:
-        """Whether this instance holds nothing of it, so that nobody has to renew it."""
+        """Whether this instance holds nothing of it, so that it needs no renewal."""
         rate = self._rate
         return (
             self._flight is None
@@ -233,7 +233,7 @@ class Limit:
         )
 
     def enter_now(self, *, slot: bool = True) -> bool:
-        """``enter`` without waiting for anything; False does not say that waiting would be in vain."""
+        """``enter`` without waiting; False does not mean that waiting would fail."""
         if slot and not self._slots.take():
             return False
         rate = self._rate
@@ -247,10 +247,10 @@ class Limit:
         return True
 
     async def enter(self, *, slot: bool = True) -> OverLimit | None:
-        """Takes one unit of the rate and, with ``slot``, a slot that ``leave`` gives back; or says what is in the way.
+        """Takes one unit of the rate and, with ``slot``, a slot that ``leave`` returns; or returns the refusal.
 
         Raises:
-            StoreUnavailable: the block here is empty and there is no other to be had.
+            StoreUnavailable: the local block is empty and no other can be drawn.
         """
         while not self.enter_now(slot=slot):
             if refused := self._find_refusal(slot=slot):
@@ -264,17 +264,17 @@ class Limit:
 
     @property
     def meter(self) -> UnitBlock | None:
-        """What ``enter`` takes units of the rate from; another one once the rate is another."""
+        """The block from which ``enter`` takes units of the rate; replaced when the rate changes."""
         return self._rate
 
     def back_out(self, meter: UnitBlock | None) -> None:
-        """Gives back all that an ``enter`` has taken, its unit to ``meter``: nothing came of it."""
+        """Undoes an ``enter`` whose request was not served; returns its unit to ``meter``."""
         self.leave()
         if meter is not None and meter is self._rate:
             meter.put_back()
 
     async def renew(self) -> None:
-        """A round: renews what is in use, and gives back what was not needed since the last one."""
+        """One round: renews what is in use, and returns what was unused since the last round."""
         if self._flight is not None:
             return
         slots = self._slots.shrink()
@@ -288,7 +288,7 @@ class Limit:
                 self._slots.settle(0, 0)
 
     async def give_back(self) -> None:
-        """Everything, for a shutdown."""
+        """Returns everything, at shutdown."""
         if self._flight is not None:
             await asyncio.wait((self._flight,))
         back = self._rate.left if self._rate else 0
@@ -298,7 +298,7 @@ class Limit:
         return until_ms > self._clock.now_ms()
 
     def _find_refusal(self, *, slot: bool) -> OverLimit | None:
-        """What the store said a moment ago; it is not asked again before that moment is over."""
+        """The store's refusal of a moment ago; until it expires the store is not called again."""
         now_ms = self._clock.now_ms()
         limit, rate = self.bounds.concurrency, self.bounds.rate
         if slot and limit is not None and self._slots.is_full:
@@ -309,7 +309,7 @@ class Limit:
         return None
 
     def _depart(self, slots: int | None = None, units: int | None = None) -> asyncio.Task[None]:
-        """The one call to the store that is under way; without arguments for what is needed now."""
+        """Starts the one call to the store; without arguments for what is needed now."""
         wanted = self._slots.grow(self._waiting) if slots is None else slots
         if units is None:
             units = self._rate.want(self._waiting) if self._rate and self._rate.is_low else 0

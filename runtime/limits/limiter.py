@@ -1,4 +1,4 @@
-"""The limits that this instance works with: opened by name, renewed in rounds, given back at the end."""
+"""The limits in use by this instance: opened by name, renewed in rounds, returned at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.limits.bounds import Bounds
 
 ROUND_S: Final = 2.0
-"""Longest time that an instance keeps what it does not need."""
+"""How long an instance keeps at most what it does not need."""
 
 
 class Limiter:
@@ -41,7 +41,7 @@ class Limiter:
         return Limit(self._port, name, self._instance, bounds, self._clock, self._launch)
 
     def open_account(self, name: str, quotas: Sequence[Quota]) -> Account:
-        """What a caller may use up; ``name`` is no name of a limit."""
+        """The account of a caller; ``name`` must differ from all names of limits."""
         return Account(self._port, name, quotas, self._clock, self._launch)
 
     async def __aenter__(self) -> Self:
@@ -59,7 +59,7 @@ class Limiter:
             await asyncio.wait((self._rounds,))
         if self._flights:
             await asyncio.wait(self._flights)
-        # What cannot be given back is free again by itself.
+        # What cannot be returned expires in the store.
         await asyncio.gather(*(one.give_back() for one in self._active), return_exceptions=True)
 
     def _launch(
@@ -73,7 +73,7 @@ class Limiter:
 
     def _land(self, flight: asyncio.Task[None]) -> None:
         self._flights.discard(flight)
-        # Whoever waits is told by the task itself; a call that nobody waits for may fail in silence.
+        # Waiters get the failure from the task itself; a call without waiters may fail silently.
         if not flight.cancelled():
             flight.exception()
 
@@ -83,7 +83,7 @@ class Limiter:
             await self._renew()
 
     async def _renew(self) -> None:
-        """The calls of one round travel together, as whatever is asked in one turn of the loop."""
+        """Renews all limits; calls made in one iteration of the event loop share an exchange with the store."""
         await asyncio.gather(*(limit.renew() for limit in tuple(self._active)))
         for limit in tuple(self._active):
             if limit.is_idle:

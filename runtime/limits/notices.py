@@ -1,6 +1,6 @@
-"""Facts about limits that were met, beside the request that met them: written later, and not once for each refusal.
+"""Records facts about exceeded limits after the request, and not for every refusal.
 
-A caller that does not heed 429 would else turn every refused request into a write.
+Otherwise a caller that ignores 429 would turn every refused request into a write.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.places import Home
 
 PAUSE_MS: Final = 10_000
-"""One fact for each caller and limit in this time; the metrics count every refusal."""
+"""At most one fact for each caller and limit in this time; the metrics count every refusal."""
 _KEPT: Final = 4_096
 
 
 class Notices:
-    """Writes facts about limits into the home session of a caller (EXT-7); ``count`` hears of every refusal."""
+    """Writes facts about limits into a caller's home session (EXT-7); ``count`` is called for every refusal."""
 
     def __init__(
         self,
@@ -41,11 +41,11 @@ class Notices:
         self._find_home = find_home
         self._clock = clock
         self._count = count
-        self._told: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._recorded_ms: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._writing: set[asyncio.Task[None]] = set()
 
-    def tell_refused(self, principal: Principal, refused: OverLimit) -> None:
-        """Notes that a caller met its rate or its concurrency."""
+    def record_refused(self, principal: Principal, refused: OverLimit) -> None:
+        """Records that a caller exceeded its rate or concurrency."""
         self._count(refused.kind)
         fact = RateLimitHit(
             limited=LimitSubject("caller", principal.id),
@@ -53,27 +53,27 @@ class Notices:
             retry_after_ms=refused.retry_after_ms,
             native=refused.kind,
         )
-        self._tell(principal, refused.kind, fact)
+        self._record(principal, refused.kind, fact)
 
-    def tell_blocked(self, principal: Principal, meter: str, fact: QuotaBlocked) -> None:
-        """Notes that a caller has used up a quota or a budget; ``meter`` tells it from the others."""
+    def record_blocked(self, principal: Principal, meter: str, fact: QuotaBlocked) -> None:
+        """Records that a caller has used up a quota or a budget; ``meter`` identifies it."""
         self._count(fact.kind)
-        self._tell(principal, meter, fact)
+        self._record(principal, meter, fact)
 
-    def _tell(self, principal: Principal, limit: str, fact: LimitPayload) -> None:
+    def _record(self, principal: Principal, limit: str, fact: LimitPayload) -> None:
         name, now_ms = (principal.key, limit), self._clock.now_ms()
-        if now_ms - self._told.get(name, -PAUSE_MS) < PAUSE_MS:
+        if now_ms - self._recorded_ms.get(name, -PAUSE_MS) < PAUSE_MS:
             return
-        self._told[name] = now_ms
-        self._told.move_to_end(name)
-        if len(self._told) > _KEPT:
-            self._told.popitem(last=False)
+        self._recorded_ms[name] = now_ms
+        self._recorded_ms.move_to_end(name)
+        if len(self._recorded_ms) > _KEPT:
+            self._recorded_ms.popitem(last=False)
         writing = asyncio.create_task(self._write(principal, fact, read_trace_id()))
         self._writing.add(writing)
         writing.add_done_callback(self._writing.discard)
 
     async def drain(self) -> None:
-        """Waits for what is being written."""
+        """Waits for running writes."""
         if self._writing:
             await asyncio.wait(self._writing)
 
@@ -85,6 +85,6 @@ class Notices:
 
 
 def read_trace_id() -> str | None:
-    """The trace of the request that is served now, where its caller named one (ENV-8)."""
+    """The trace id of the request being served, if its caller sent one (ENV-8)."""
     trace = TRACE.get()
     return trace.trace_id if trace else None

@@ -1,6 +1,6 @@
-"""Agents that get no new work, as this instance knows it: read from memory, so that no message pays for it.
+"""Paused agents as this instance knows them: read from memory, so that no message costs a read.
 
-``control/agent_pauses.py`` writes them, and has them read again at every instance.
+``control/agent_pauses.py`` writes them, and makes every instance read them again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AgentPauses:
-    """Who is paused, by the configured name; a tenant of an agent is paused with it."""
+    """Paused agents by configured name; a pause applies to all tenants of the agent."""
 
     def __init__(self) -> None:
         self._paused: Mapping[str, PausedAgent] = {}
@@ -34,7 +34,7 @@ class AgentPauses:
 
     @property
     def names(self) -> frozenset[str]:
-        """All that get no new work."""
+        """All agents that get no new work."""
         return frozenset(self._paused)
 
     def listen(self, on_resumed: Callable[[str], None]) -> None:
@@ -42,7 +42,7 @@ class AgentPauses:
         self._listeners.append(on_resumed)
 
     def take(self, paused: Mapping[str, PausedAgent]) -> None:
-        """All pauses as they are stored."""
+        """Replaces all pauses by the stored ones."""
         gone = self._paused.keys() - paused.keys()
         self._paused = dict(paused)
         for name in sorted(gone):

@@ -1,1 +1,1 @@
-"""How much memory callers and agents may have the process hold: one budget, with a share for each of them."""
+"""Bounds the memory that callers and agents can make the process use: one budget, with a share for each of them."""

@@ -1,7 +1,7 @@
-"""Bytes in flight, by who has the process hold them. Pure.
+"""Counts bytes in flight by holder. Pure.
 
-There is one total, and nobody has more than a share of it: half. What is larger than a share counts as one, so that
-whatever is allowed at all can be had by somebody who holds nothing else.
+There is one total, and a holder gets at most a share of it: half. An amount larger than a share counts as one, so that
+any allowed amount can be taken by a holder that holds nothing else.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Final
 SHARES: Final = 2
 
 
-class Lack(Enum):
-    """Why there is no room."""
+class MemoryShortage(Enum):
+    """Why an amount cannot be taken."""
 
     SHARE = "share"
-    """The holder has all that one may have."""
+    """The holder has used its share."""
     TOTAL = "total"
-    """All of them together have everything."""
+    """All holders together have used the total."""
 
 
 class Budget:
@@ -33,29 +33,29 @@ class Budget:
         self._held: dict[str, int] = {}
 
     def find_held(self, holder: str) -> int:
-        """What one of them holds."""
+        """What one holder holds."""
         return self._held.get(holder, 0)
 
     def bound(self, amount: int) -> int:
-        """What an amount counts."""
+        """The amount as counted, at most a share."""
         return min(amount, self.share)
 
-    def take(self, holder: str, amount: int) -> Lack | None:
-        """Takes an amount; where there is a lack nothing was taken."""
-        lack = self.find_lack(holder, amount)
-        if lack is None:
+    def take(self, holder: str, amount: int) -> MemoryShortage | None:
+        """Takes an amount; on a shortage nothing is taken."""
+        shortage = self.find_shortage(holder, amount)
+        if shortage is None:
             self._held[holder] = self._held.get(holder, 0) + amount
             self.held += amount
-        return lack
+        return shortage
 
-    def find_lack(self, holder: str, amount: int) -> Lack | None:
-        """Why an amount could not be taken now."""
+    def find_shortage(self, holder: str, amount: int) -> MemoryShortage | None:
+        """Why an amount could not be taken now; None if it could."""
         if self._held.get(holder, 0) + amount > self.share:
-            return Lack.SHARE
-        return Lack.TOTAL if self.held + amount > self.total else None
+            return MemoryShortage.SHARE
+        return MemoryShortage.TOTAL if self.held + amount > self.total else None
 
     def give_back(self, holder: str, amount: int) -> None:
-        """What ``take`` took."""
+        """Returns an amount taken by ``take``."""
         left = self._held.get(holder, 0) - amount
         if left > 0:
             self._held[holder] = left

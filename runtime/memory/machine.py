@@ -1,11 +1,11 @@
-"""The memory of this machine: how much of it this process may count on, and how what was freed goes back.
+"""The memory of this machine: how much of it this process may use, and how freed memory is returned to the system.
 
-It may count on what the machine has, or less where its control group says so. The C library is asked from time to time
-to give back what was freed.
+The process may use the machine's memory, or less if its control group sets a limit. The C library is asked from time
+to time to return freed memory.
 
-glibc learns from what is freed: after a block of 1 MB has come and gone, the next ones stand among the small ones, and
-a small one that stays keeps all the memory below it. Blocks that have pages of their own would go back at once, but
-each copy of one would cost a fault for each of its pages: an artifact in chunks of 1 MB took twice as long.
+glibc adapts to freed blocks: after a block of 1 MB was allocated and freed, later ones are placed among small blocks,
+and a small block that stays keeps all memory below it. Blocks in pages of their own would be returned at once, but each
+copy of one would cost a page fault per page: an artifact in chunks of 1 MB took twice as long.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _MOST: Final = 1_073_741_824
 _ENGINE_PART: Final = 2
 _ENGINE_LEAST: Final = 268_435_456
 LEAST: Final = 67_108_864
-"""A budget under this would not take what requests and answers may be."""
+"""A smaller budget could not hold the largest requests and answers."""
 
 
 def read_memory(limits: tuple[Path, ...] = _LIMITS) -> int:
-    """Bytes of the machine, or of the control group where that has fewer."""
+    """Bytes of the machine, or of the control group if it has fewer."""
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in limits:
         try:
@@ -49,34 +49,34 @@ def read_memory(limits: tuple[Path, ...] = _LIMITS) -> int:
 
 
 def choose_engine_limit(memory_bytes: int) -> int:
-    """Half of it, at least 256 MiB: the engine needs as much again while it writes its log anew under load."""
+    """Half of the memory, at least 256 MiB: rewriting its log under load, the engine needs as much again."""
     return max(_ENGINE_LEAST, memory_bytes // _ENGINE_PART)
 
 
 def choose_budget(memory_bytes: int) -> int:
-    """A quarter, at most 1 GiB and at least 64 MiB."""
+    """A quarter of the memory, at most 1 GiB and at least 64 MiB."""
     return max(LEAST, min(_MOST, memory_bytes // _PART))
 
 
 _REST: Final = 50
-"""Giving back takes so small a part of the time, at most: 20 ms for 280 MB, and less than one where little is free."""
+"""Trimming takes at most one part in this many of the time: 20 ms for 280 MB, below 1 ms if little is free."""
 _SLACK_BYTES: Final = 33_554_432
-"""Over what the process began with. What is free below that is soon taken again."""
+"""Slack above the size at start. Free memory below that is soon used again."""
 _ARENA_MAX: Final = -8
 """``M_ARENA_MAX`` of ``malloc.h``."""
 _STATM: Final = Path("/proc/self/statm")
 
 
 def find_trim() -> Callable[[int], int] | None:
-    """Gives free pages back, wherever they stand; None where the C library has no such function."""
+    """The function that returns free pages anywhere in the heap; None if the C library has none."""
     trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
     return trim
 
 
 def use_one_arena() -> None:
-    """Has threads share the heap of the process; to be called before there are any.
+    """Makes threads share the heap of the process; call it before threads start.
 
-    glibc gives each thread an arena of up to 64 MiB, and never gives back what is free at the end of one.
+    glibc gives each thread an arena of up to 64 MiB, and never returns free memory at its end.
     """
     tune: Callable[[int, int], int] | None = getattr(ctypes.CDLL(None), "mallopt", None)
     if tune is not None:
@@ -84,15 +84,15 @@ def use_one_arena() -> None:
 
 
 def read_resident() -> int:
-    """Bytes of this process that are in memory."""
+    """Resident bytes of this process."""
     return int(_STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 async def give_back() -> None:
-    """Gives back what is free whenever the process is larger than it is now, without an end.
+    """Loops forever: trims the heap whenever the process is larger than at the start by the slack.
 
-    Where that does not do, the collector looks at all objects: what is garbage in a circle is found late otherwise, and
-    whatever it holds on to with it.
+    If trimming is not enough, a full collection runs: otherwise cyclic garbage is found late, with everything it
+    references.
     """
     trim = find_trim()
     if trim is None:

@@ -1,1 +1,1 @@
-"""Logs, metrics, spans and what joins them."""
+"""Logs, metrics, spans, and the ids that connect them."""

@@ -1,4 +1,4 @@
-"""What the counters say of the last hour: they are read now and then, and nothing is written where calls are made."""
+"""Call statistics of the last hour, from periodic samples of the counters: the call path writes nothing extra."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STEP_MS: Final = 60_000
 _SENT: Final = "SendMessage"
 _ANSWERS: Final = frozenset({"answered", "refused"})
 _FAILURES: Final = frozenset({"unreached", "unknown", "malformed"})
-"""Calls that failed on the way; what was held back here never left."""
+"""Outcomes of calls that failed in transport; calls held back by the gateway were never sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class _Sample:
 
 @dataclass(frozen=True, slots=True)
 class CallReport:
-    """Of one agent, since a time; ``p50_s`` and ``p95_s`` are None where nothing was answered, or it took too long."""
+    """Calls of one agent since a time; ``p50_s`` and ``p95_s`` are None without answers, or above the last bound."""
 
     since_ms: int
     outcomes: Mapping[str, int]
@@ -46,12 +46,12 @@ class CallReport:
     answered_ms: int | None
     failed_ms: int | None
     times: tuple[int, ...] = ()
-    """How many answers took so long, by the bounds of the histogram of requests."""
+    """Number of answers in each bucket of the request histogram."""
 
 
 @dataclass(slots=True)
 class CallWindow:
-    """Reads the counters of calls to agents; ``list_cards`` gives the agents with the hash of each card."""
+    """Samples the counters of calls to agents; ``list_cards`` returns the hash of each agent's card."""
 
     metrics: Metrics
     clock: Clock
@@ -64,7 +64,7 @@ class CallWindow:
 
     @asynccontextmanager
     async def follow(self) -> AsyncGenerator[None]:
-        """Reads them for the time of the block."""
+        """Samples for the duration of the block."""
         self.look()
         task = asyncio.create_task(self._run(), name="calls.window")
         try:
@@ -80,7 +80,7 @@ class CallWindow:
             self.look()
 
     def look(self) -> None:
-        """Notes which agents have answered, or failed, since the last look."""
+        """Records which agents have answered or failed since the last sample."""
         now_ms, calls = self.clock.now_ms(), self.metrics.peers.calls.counts
         for (agent, outcome), count in calls.items():
             if count != self._seen.get((agent, outcome), 0):
@@ -103,16 +103,16 @@ class CallWindow:
             self._samples.popleft()
 
     def find_card_since(self, agent: str) -> int | None:
-        """Since when the card of an agent is as it is, in ms, as far as it was seen here."""
+        """Since when an agent's card is unchanged, in ms, as seen by this instance; None if unknown."""
         return self._cards[agent][1] if agent in self._cards else None
 
     def report(self, agent: str) -> CallReport:
-        """How calls to an agent went."""
+        """The call statistics of an agent."""
         found = self.report_all().get(agent)
         return self._compose(agent, {}, ()) if found is None else found
 
     def report_all(self) -> dict[str, CallReport]:
-        """The same of every agent that was called since this instance started."""
+        """The same for every agent called since this instance started."""
         self.look()
         first = self._samples[0]
         outcomes: dict[str, dict[str, int]] = {}
@@ -144,12 +144,12 @@ class CallWindow:
         )
 
     def find_quantile(self, times: Sequence[int], percent: int) -> float | None:
-        """That of the answers of several instances, in s."""
+        """The quantile over answers of several instances, in s."""
         return find_quantile(times, self.metrics.calls.request_seconds.bounds, percent)
 
 
 def find_quantile(counts: Iterable[int], bounds: Sequence[float], percent: int) -> float | None:
-    """The lowest bound that so many of a hundred values keep; None: there are none, or it is above the last bound."""
+    """The lowest bound with ``percent`` of the values at or below it; None: no values, or above the last bound."""
     sums = [*accumulate(counts)]
     if not sums or not sums[-1]:
         return None

@@ -1,6 +1,6 @@
-"""Counters and histograms of the way of a request: plain numbers, dressed for Prometheus only when somebody scrapes.
+"""Counters and histograms for the request path: plain numbers, converted to Prometheus metrics only on a scrape.
 
-The ones of the client library take a lock and several calls for each number; on that way there are a dozen of them.
+Those of the client library take a lock and several calls for each update; a request makes a dozen.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CLOCK: Final = SystemClock()
 
 
 class LabeledCounts(dict[LabelValues, int]):
-    """A number for each set of labels, and since when there is one."""
+    """A number for each set of labels, and its creation time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class LabeledCounts(dict[LabelValues, int]):
 
 
 class LabeledCounter(Collector):
-    """A counter. Whoever counts writes ``tally.counts[labels] += 1``, which calls nothing."""
+    """A counter. Callers write ``counter.counts[labels] += 1``, without a function call."""
 
     def __init__(
         self, name: str, about: str, labels: Sequence[str], registry: CollectorRegistry
@@ -48,7 +48,7 @@ class LabeledCounter(Collector):
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """As Prometheus reads it."""
+        """The metric family for Prometheus."""
         family = CounterMetricFamily(self._name, self._about, labels=self._labels)
         for labels, count in sorted(self.counts.items()):
             family.add_metric(labels, count, self.counts.since[labels])
@@ -66,7 +66,7 @@ class _Series:
 
 
 class _ByLabels(dict[LabelValues, _Series]):
-    """Series by their labels, opened as they are first asked for."""
+    """Series by labels, created on first use."""
 
     def __init__(self, buckets: int) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class _ByLabels(dict[LabelValues, _Series]):
 
 
 class LabeledHistogram(Collector):
-    """A histogram over the upper bounds of its buckets, each of which holds its bound; above the last is no bound."""
+    """A histogram; each bucket includes its upper bound, and one more counts values above the last bound."""
 
     def __init__(
         self,
@@ -98,18 +98,18 @@ class LabeledHistogram(Collector):
 
     @property
     def bounds(self) -> tuple[float, ...]:
-        """The upper bounds of the buckets; one more has what is above the last."""
+        """The upper bounds of the buckets; one more bucket has the values above the last."""
         return self._bounds
 
     def read(self) -> Iterator[tuple[LabelValues, tuple[int, ...]]]:
-        """The labels of each series with the numbers in its buckets."""
+        """The labels of each series with its bucket counts."""
         for labels, series in self._series.items():
             yield labels, tuple(series.counts)
 
     def observe(self, value: float, labels: LabelValues = (), trace_id: str = "") -> None:
         """Counts one value; ``labels`` in the order of their names.
 
-        The newest trace of each bucket is shown as its exemplar: an id as a label would make series without end.
+        The newest trace id of each bucket is its exemplar: as a label it would create unbounded series.
         """
         series, place = self._series[labels], bisect_left(self._bounds, value)
         series.counts[place] += 1
@@ -119,7 +119,7 @@ class LabeledHistogram(Collector):
             series.exemplars[place] = Exemplar({"trace_id": trace_id}, value, at_s)
 
     def collect(self) -> Iterator[Metric]:
-        """As Prometheus reads it: each bucket holds those below it too."""
+        """The metric family for Prometheus, with cumulative buckets."""
         family = HistogramMetricFamily(self._name, self._about, labels=self._labels)
         for labels, series in sorted(self._series.items()):
             counts = zip(self._names, accumulate(series.counts), strict=True)
@@ -135,7 +135,7 @@ class LabeledHistogram(Collector):
 
 
 class IntHistogram(LabeledHistogram):
-    """A histogram of whole numbers, of which few differ. Whoever counts writes ``sizes.counts[number] += 1``."""
+    """A histogram of few distinct integers. Callers write ``histogram.counts[number] += 1``."""
 
     def __init__(
         self, name: str, about: str, bounds: Sequence[float], registry: CollectorRegistry
@@ -144,7 +144,7 @@ class IntHistogram(LabeledHistogram):
         super().__init__(name, about, (), bounds, registry)
 
     def collect(self) -> Iterator[Metric]:
-        """As Prometheus reads it."""
+        """The metric family for Prometheus."""
         series = self._series[()]
         series.counts, series.total = [0] * len(series.counts), 0.0
         for number, times in self.counts.items():

@@ -1,11 +1,11 @@
 """Structured logs: an event is a short noun with ids, and a secret prints as ``***``.
 
-Lines go to standard error: JSON, or coloured text on a terminal. Records of libraries (uvicorn, asyncio) go through the
-same chain. A secret is caught three ways: by its type, by the name of its key, and by its shape.
+Lines go to standard error: JSON, or coloured text on a terminal. Records of libraries (uvicorn, asyncio) pass the
+same processors. Secrets are detected in three ways: by type, by key name, and by pattern.
 
-Lines are joined by the request that caused them, the trace that it belongs to, and the instance. A run goes on in the
-task that its request began, so its lines name that request to its end. One that another instance takes up has its trace
-and its own ids.
+Lines contain the request that caused them, its trace, and the instance. A run continues in the task that its request
+started, so its lines have that request id to its end. A run taken over by another instance has its trace and its own
+ids.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LIBRARIES: Final = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "a
 
 
 def configure_logs(level: LogLevel, form: LogFormat, stream: TextIO | None = None) -> None:
-    """Sets structlog and the logging module up; a second call replaces the first."""
+    """Configures structlog and the logging module; a second call replaces the first."""
     out = sys.stderr if stream is None else stream
     render = _choose_renderer(form, out)
     shared: list[structlog.typing.Processor] = [
@@ -78,7 +78,7 @@ def configure_logs(level: LogLevel, form: LogFormat, stream: TextIO | None = Non
 def redact(
     _logger: object, _method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """Masks what must not be shown, in nested values as well."""
+    """Masks secrets, also in nested values."""
     return {key: _mask(key, value, _DEPTH_LIMIT) for key, value in event.items()}
 
 
@@ -112,7 +112,7 @@ def _choose_renderer(form: LogFormat, out: TextIO) -> structlog.typing.Processor
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """A socket that is refused with an answer of ours has been answered, whatever the server thinks of it."""
+    """Drops uvicorn's message about a refused WebSocket: our HTTP response has answered it."""
     return record.msg != _REFUSED_SOCKET
 
 
@@ -134,13 +134,13 @@ def _route_libraries(handler: logging.Handler, level: int) -> None:
 
 REQUEST: Final[ContextVar[str | None]] = ContextVar("request", default=None)
 INSTANCE: Final[ContextVar[str | None]] = ContextVar("instance", default=None)
-"""Set at the start, so that everything which is begun afterwards has it."""
+"""Set at start, so that all later tasks inherit it."""
 _RANDOM_BITS: Final = 40
 _RANDOM_LETTERS: Final = 8
 
 
 class Requests:
-    """Names requests: a random beginning for this process, then a number, which costs next to nothing."""
+    """Numbers requests: a random prefix for this process, then a counter, which costs next to nothing."""
 
     __slots__ = ("_beginning", "_numbers")
 
@@ -149,14 +149,14 @@ class Requests:
         self._numbers = count(1)
 
     def begin(self) -> None:
-        """From here on, in this task and in what it starts, a new request is served."""
+        """Starts a new request id in this task and in tasks that it starts."""
         REQUEST.set(f"req_{self._beginning}{next(self._numbers):x}")
 
 
 def correlate(
     _logger: object, _method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """Adds what is known of where a line comes from; what the line says itself stays."""
+    """Adds request, trace and instance to a line; fields that the line has are kept."""
     trace = TRACE.get()
     for name, value in (
         ("request", REQUEST.get()),
@@ -169,7 +169,7 @@ def correlate(
 
 
 def explain_fault(doing: str = "answer") -> PasserelleError:
-    """What a caller is told of a fault of ours: nothing but where to look for it."""
+    """The error for an internal fault: it only names the request to look for in the log."""
     return PasserelleError(
         f"the gateway failed to {doing}; its log says why", request=REQUEST.get()
     )

@@ -1,7 +1,7 @@
-"""Series by what they are about, each group in one registry.
+"""Metrics grouped by subject, all in one registry.
 
-A label takes values from small closed sets or from the configuration (agents), never from a caller: what
-callers send would make series without end.
+Label values come from small closed sets or from the configuration (agents), never from a caller: values sent by
+callers would create unbounded series.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class CallMetrics:
 
 
 class MemoryMetrics:
-    """What callers and agents have the process hold."""
+    """Memory held for callers and agents."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.held: Final = Gauge(
@@ -76,7 +76,7 @@ class MemoryMetrics:
 
 
 class StoreMetrics:
-    """What goes to the store."""
+    """Store metrics."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.appends: Final = LabeledCounter(
@@ -142,7 +142,7 @@ class StoreMetrics:
 
 
 class WorkMetrics:
-    """What this instance does for all of them."""
+    """Work of this instance for all callers."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.leases: Final = Gauge(
@@ -154,7 +154,9 @@ class WorkMetrics:
             "passerelle_runs_driven", "Runs that this instance drives now.", registry=registry
         )
         self.duties: Final = Gauge(
-            "passerelle_shards_led", "Shards whose duties are this instance's.", registry=registry
+            "passerelle_shards_led",
+            "Shards whose duties this instance performs.",
+            registry=registry,
         )
 
 
@@ -170,7 +172,7 @@ class PeerMetrics:
         )
         self.agents: Final = Gauge(
             "passerelle_agent_card",
-            "What is known of an agent: 2 a card that is fresh, 1 an old one as it is away, 0 none.",
+            "Card known of an agent: 2 a fresh one, 1 an old one because the agent is away, 0 none.",
             ["agent"],
             registry=registry,
         )
@@ -237,22 +239,22 @@ class ConfigMetrics:
 
 
 class OpenWorkMetrics:
-    """What is open in the store: every instance shows the same, as of the last scrape or ten seconds before."""
+    """Open work in the store: every instance reports the same, as of the last scrape or ten seconds before."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.tasks: Final = Gauge(
             "passerelle_open_tasks",
-            "Tasks that are open, over all owners; `uncounted`: there are so many more than are read for it.",
+            "Open tasks of all owners; `uncounted`: how many more there are than were read.",
             ["status"],
             registry=registry,
         )
         self.oldest_waiting: Final = Gauge(
             "passerelle_oldest_waiting_task_seconds",
-            "For how long the task stands that has waited for longest, for a person or a resource; 0: none waits.",
+            "How long the longest waiting task has waited for a person or a resource; 0: none waits.",
             registry=registry,
         )
         self.approvals: Final = Gauge(
-            "passerelle_open_approvals", "Questions that nobody has answered.", registry=registry
+            "passerelle_open_approvals", "Approval requests without an answer.", registry=registry
         )
         self.oldest_approval: Final = Gauge(
             "passerelle_oldest_approval_seconds",
@@ -261,7 +263,7 @@ class OpenWorkMetrics:
         )
         self.webhooks: Final = Gauge(
             "passerelle_failing_webhooks",
-            "Webhooks whose deliveries fail, those that were given up among them.",
+            "Webhooks whose deliveries fail, including those that were given up.",
             registry=registry,
         )
         self.oldest_webhook: Final = Gauge(

@@ -1,7 +1,7 @@
-"""Counters of one process, in a registry of its own, as Prometheus reads them.
+"""Metrics of one process, in a registry of its own, for Prometheus.
 
-A label takes values from small closed sets or from the configuration (agents), never from a caller: what
-callers send would make series without end.
+Label values come from small closed sets or from the configuration (agents), never from a caller: values sent by
+callers would create unbounded series.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from passerelle.runtime.observability.metric_groups import (
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_MEDIA_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-"""The only one of the two in which a number has an exemplar."""
+"""The only one of the two formats with exemplars."""
 
 
 _generate_open: Final = cast(
@@ -39,7 +39,7 @@ _generate_open: Final = cast(
 
 
 class Metrics:
-    """What is counted. Times are seconds."""
+    """All metrics. Times are seconds."""
 
     def __init__(self) -> None:
         self.registry: Final = CollectorRegistry()
@@ -58,7 +58,7 @@ class Metrics:
         self.open: Final = OpenWorkMetrics(registry)
         self.runtime_errors: Final = Counter(
             "passerelle_runtime_errors",
-            "Errors that nobody asked for: each one is a fault to look into.",
+            "Unexpected errors: each one is a fault to investigate.",
             ["where"],
             registry=registry,
         )
@@ -66,69 +66,69 @@ class Metrics:
         tasks.set_function(_count_tasks)
 
     def add(self, collector: Collector) -> None:
-        """Shows what a collector knows, with each answer."""
+        """Adds a collector to the registry."""
         self.registry.register(collector)
 
     def count_request(
         self, agent: str, operation: str, outcome: str, seconds: float, trace_id: str = ""
     ) -> None:
-        """One answered request; ``outcome`` is ``ok`` or the code of the error, ``trace_id`` its caller's trace."""
+        """Counts one answered request; ``outcome`` is ``ok`` or the error code, ``trace_id`` its caller's trace."""
         self.calls.requests.counts[agent, operation, outcome] += 1
         self.calls.request_seconds.observe(seconds, (agent, operation), trace_id)
 
     def count_v1(self, operation: str, outcome: str) -> None:
-        """One answered request to ``/v1``; ``outcome`` is ``ok`` or the code of the error."""
+        """Counts one answered request to ``/v1``; ``outcome`` is ``ok`` or the error code."""
         self.calls.commands.counts[operation, outcome] += 1
 
     def time_decision(self, risk: str, seconds: float) -> None:
-        """How long a question was open until a person decided it."""
+        """Records how long an approval was open until a person decided it."""
         self.open.decisions.observe(seconds, (risk,))
 
     def count_refusal(self, kind: str) -> None:
-        """One call that a limit of its caller refused."""
+        """Counts one call refused by a limit of its caller."""
         self.calls.refusals.labels(kind).inc()
 
     def count_peer_call(self, agent: str, outcome: str) -> None:
-        """One call to an agent, over however many of its interfaces."""
+        """Counts one call to an agent, over all interfaces tried."""
         self.peers.calls.counts[agent, outcome] += 1
 
     def count_duty(self, duty: str, outcome: str) -> None:
-        """How one piece of a duty ended; what failed is counted as an error of ours."""
+        """Counts the outcome of one step of a duty; failures also count as runtime errors."""
         if outcome in {"failed", "fault"}:
             self.runtime_errors.labels(duty).inc()
 
     def count_archived(self, outcome: str, sessions: int) -> None:
-        """Sessions that have left the engine, or a look that failed; that is an error of ours as well."""
+        """Counts archived sessions, or a failed look, which is a runtime error as well."""
         self.store.archived.labels(outcome).inc(sessions)
         if outcome != "archived":
             self.runtime_errors.labels("archive").inc()
 
     def count_forgotten(self, outcome: str, sessions: int) -> None:
-        """Sessions that were forgotten by their age, or a look that failed; that is an error of ours as well."""
+        """Counts sessions forgotten by age, or a failed look, which is a runtime error as well."""
         self.store.forgotten.labels(outcome).inc(sessions)
         if outcome != "forgotten":
             self.runtime_errors.labels("retention").inc()
 
     def count_verified(self, outcome: str, sessions: int) -> None:
-        """Sessions that were verified, or a look that failed; that is an error of ours as well."""
+        """Counts verified sessions, or a failed look, which is a runtime error as well."""
         self.store.verified.labels(outcome).inc(sessions)
         if outcome in {"failed", "fault"}:
             self.runtime_errors.labels("verify").inc()
 
     def count_delivery(self, kind: str, outcome: str) -> None:
-        """What became of one try to deliver."""
+        """Counts the outcome of one delivery attempt."""
         self.webhooks.deliveries.labels(kind, outcome).inc()
 
     def time_delivery(self, kind: str, seconds: float) -> None:
-        """How long one try to deliver took."""
+        """Records the duration of one delivery attempt."""
         self.webhooks.seconds.labels(kind).observe(seconds)
 
     def look(self, read: Callable[[Metrics], None]) -> None:
-        """Calls ``read`` before each answer: for what stands somewhere, and is no event that can be counted."""
+        """Calls ``read`` before each scrape, for values that are state rather than counted events."""
         self._readers.append(read)
 
     def render(self, *, exemplars: bool = False) -> bytes:
-        """The text format, as ``GET /metrics`` answers it; with ``exemplars`` that of OpenMetrics (PRS-11)."""
+        """The text format, as ``GET /metrics`` returns it; with ``exemplars`` OpenMetrics (PRS-11)."""
         for read in self._readers:
             read(self)
         shown = cast("CollectorRegistry", _WithoutBirths(self.registry))
@@ -136,7 +136,7 @@ class Metrics:
 
 
 class _WithoutBirths:
-    """A registry without the series that say since when others are counted: they are a third of all, and unused."""
+    """A registry view without ``_created`` series: they are a third of all, and unused."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -151,5 +151,5 @@ def _count_tasks() -> float:
     try:
         return len(asyncio.all_tasks())
     except RuntimeError:
-        # Rendered outside of a loop there are none.
+        # Outside of an event loop there are no tasks.
         return 0

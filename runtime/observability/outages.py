@@ -1,9 +1,9 @@
-"""What is said when the store fails us: an outage once at its beginning and end, a lost history as a new shard epoch.
+"""Reports store failures: an outage once at its start and end, a lost history as a new shard epoch.
 
-A lost history (a failover or a restore that forgot acknowledged writes) is proved by something that this instance saw
-acknowledged and the store no longer has: a position that it followed, a version that its driver wrote, a mark of its
-relay, an extension of its lease. The shard then gets a new epoch, so that every reader is verified again and nothing
-that was held in memory is written over another history (I8). What follows is in ``duties/tail_repair.py``.
+A lost history (a failover or a restore that dropped acknowledged writes) is proved by something that this instance saw
+acknowledged and the store no longer has: a followed position, a version written by its driver, a mark of its relay, an
+extension of its lease. The shard then gets a new epoch, so that every reader is verified again and nothing held in
+memory is written over another history (I8). The repair is in ``duties/tail_repair.py``.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 
 UNAVAILABLE: Final = "unavailable"
 _AUDITED_S: Final = 40.0
-"""So long after a new epoch every position has been audited."""
+"""Time after a new epoch in which every position has been audited."""
 _PROOFS: Final = frozenset({GapReason.FORKED, GapReason.AHEAD, GapReason.LOST, GapReason.EPOCH})
 
 
 @dataclass(slots=True)
 class Outages:
-    """Told of every append and of every stream whose history changed."""
+    """Receives the result of every append, and every stream whose history changed."""
 
     facts: RedisEventLog
     metrics: Metrics
     log: FilteringBoundLogger
     on_epoch: Callable[[Shard, int], None] = lambda _shard, _epoch: None
-    """Told of the new epoch of a shard."""
-    _told: dict[Shard, int] = field(default_factory=dict["Shard", int])
+    """Called with the new epoch of a shard."""
+    _reported: dict[Shard, int] = field(default_factory=dict["Shard", int])
     _noted_s: dict[Shard, float] = field(default_factory=dict["Shard", float])
     _down: bool = False
     _bumps: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
     def tally(self, result: str, seconds: float, why: str) -> None:
-        """Counts one append by its result and its time; the first one that fails is said, and why (EVC-19)."""
+        """Counts one append by its result and time; logs the first failure with its reason (EVC-19)."""
         store = self.metrics.store
         store.appends.counts[(result,)] += 1
         store.append_seconds.observe(seconds)
@@ -59,32 +59,32 @@ class Outages:
         self._down = result == UNAVAILABLE
 
     def lose(self, stream: StreamRef, why: GapReason) -> None:
-        """A position that this instance followed is no longer true."""
+        """Records that a position followed by this instance is no longer valid."""
         self.log.error("stream.history_lost", stream=stream.id, why=why.value)
         if why not in _PROOFS:
             return
         if monotonic() - self._noted_s.get(stream.shard, -math.inf) < _AUDITED_S:
-            # The audit that follows on a new epoch finds every position that does not hold.
+            # The audit after a new epoch finds every invalid position.
             return
         task = asyncio.create_task(self._bump(stream.shard))
         self._bumps.add(task)
         task.add_done_callback(self._bumps.discard)
 
     async def lose_tail(self, shard: Shard, epoch: int, noticed_by: str) -> None:
-        """Something is gone that was acknowledged under an epoch: the shard gets a new one, unless it has it already.
+        """Records that writes acknowledged under an epoch are lost: the shard gets a new epoch, unless it has one.
 
         Raises:
-            StoreUnavailable: it has none yet, as far as is known.
+            StoreUnavailable: it is not known to have one.
         """
         fresh = await self.facts.bump_epoch(shard, epoch)
-        if self._told.get(shard) != fresh:
-            self._told[shard] = fresh
+        if self._reported.get(shard) != fresh:
+            self._reported[shard] = fresh
             self.metrics.store.lost_tails.labels(noticed_by).inc()
             self.log.error("shard.history_lost", shard=shard.tag, epoch=fresh, by=noticed_by)
         self.note_epoch(shard, fresh)
 
     def note_epoch(self, shard: Shard, epoch: int) -> None:
-        """A shard has a new epoch, whoever gave it."""
+        """Records a new epoch of a shard, whichever instance set it."""
         self._noted_s[shard] = monotonic()
         self.on_epoch(shard, epoch)
 
@@ -92,9 +92,9 @@ class Outages:
         try:
             await self.lose_tail(shard, self.facts.shard_epoch(shard), "follower")
         except StoreUnavailable as error:
-            # Whoever follows a stream of the shard finds the loss again at the next audit.
+            # Followers of the shard's streams find the loss again at the next audit.
             self.log.warning("shard.not_bumped", shard=shard.tag, reason=error.reason)
 
     async def close(self) -> None:
-        """Waits for what is under way."""
+        """Waits for running epoch changes."""
         await asyncio.gather(*self._bumps, return_exceptions=True)

@@ -1,8 +1,8 @@
 """Spans for OpenTelemetry: one for each A2A request, one for each call of an agent.
 
-The span of a request that begins a run is the span on the run's events, so that the two are found by the same id; the
-calls of the run are below it, and the agent's own spans below these. Who exports nothing has no ``Spans``, and pays one
-comparison.
+The span of a request that starts a run is also the span on the run's events, so both have the same id; the calls of
+the run are below it, and the agent's own spans below these. Without an exporter there is no ``Spans``, and the cost is
+one comparison.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ if TYPE_CHECKING:
 _NOWHERE = SpanContext(0, 0, is_remote=False)
 _FINE = frozenset({"ok", "drained", "left", "answered"})
 _INVOKES = frozenset({"SendMessage", "SendStreamingMessage"})
-"""Operations that have an agent work; a GetTask is no step of a conversation."""
+"""Operations that make an agent work; a GetTask is no step of a conversation."""
 
 
 class Spans:
-    """Begins spans; ``tracer`` is that of an SDK."""
+    """Starts spans; ``tracer`` is that of an SDK."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
     def begin_request(self, headers: Mapping[str, str]) -> Span:
-        """The span of a request, below the caller's; a run that this task begins is a part of it (ENV-8)."""
+        """The span of a request, below the caller's; a run that this task starts is a part of it (ENV-8)."""
         caller = read_trace(headers.get("traceparent"), headers.get("tracestate"))
         span = self._tracer.start_span("request", _place(caller), SpanKind.SERVER)
         SERVED.set(_read(span, caller))
         return span
 
     def begin_call(self, agent: str, operation: str, conversation: str = "") -> Span:
-        """The span of a call, in the trace of the run that it is made for; the agent is told of it.
+        """The span of a call, in the trace of its run; it is sent to the agent.
 
-        ``conversation`` is the context at the agent, empty where it makes one.
+        ``conversation`` is the agent's context id, empty if the agent creates one.
         """
         trace = TRACE.get()
         attributes = {
@@ -66,7 +66,7 @@ class Spans:
 
 
 def describe_invocation(agent: str, operation: str) -> dict[str, str]:
-    """What OpenTelemetry's conventions for GenAI say of a span in which an agent works; nothing for any other."""
+    """The attributes of OpenTelemetry's GenAI conventions for a span in which an agent works; empty for others."""
     if operation not in _INVOKES:
         return {}
     return {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent}
@@ -75,7 +75,7 @@ def describe_invocation(agent: str, operation: str) -> dict[str, str]:
 def end_request(
     span: Span, *, agent: str, operation: str, outcome: str, binding: str, version: str
 ) -> None:
-    """Ends the span of a request by what came of it; a caller that has left is no error of ours."""
+    """Ends the span of a request with its outcome; a caller that left is not recorded as an error."""
     span.update_name(operation)
     span.set_attributes(
         {
@@ -90,7 +90,7 @@ def end_request(
 
 
 def end_call(span: Span, outcome: str) -> None:
-    """Ends the span of a call by the name of its outcome."""
+    """Ends the span of a call with its outcome."""
     CALLING.set(None)
     _end(span, outcome)
 
@@ -105,7 +105,7 @@ def _end(span: Span, outcome: str) -> None:
 
 def _place(trace: Trace | None) -> Context:
     if trace is None:
-        # Not None: that would be whatever span is current here.
+        # Not None: that would use the current span as parent.
         return set_span_in_context(NonRecordingSpan(_NOWHERE))
     state = TraceState.from_header([trace.state]) if trace.state else None
     flags = TraceFlags(int(trace.flags, 16))

@@ -1,1 +1,1 @@
-"""The write path and what it rests on: load, decide, append; contents, references, exposures."""
+"""The write path and its parts: load, decide, append; contents, references, exposures."""

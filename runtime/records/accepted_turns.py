@@ -1,4 +1,4 @@
-"""What became of a turn that was taken, by the records of its task and thread. Pure."""
+"""The outcome of an accepted turn, read from the records of its task and thread. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from passerelle.core.errors import NotFound
 from passerelle.core.ids import parse_facade
 from passerelle.core.session.thread import ThreadRecord
-from passerelle.runtime.records.exposures import look_back
+from passerelle.runtime.records.exposures import view_exposure
 from passerelle.runtime.records.refusals import make_error
 
 if TYPE_CHECKING:
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 
 def check_owner(record: TaskRecord, owner: str, accepted: TurnAccepted) -> None:
-    """Raises NotFound where the task is not the owner's any more."""
+    """Raises NotFound if the task no longer belongs to the owner."""
     if record.owner != owner:
         raise NotFound("task", accepted.facade)
 
 
 def check_taken(thread: object, turn_id: str) -> None:
-    """Raises the error of a message that the agent did not take, while its task goes on."""
+    """Raises the recorded error of a message that the agent refused while its task continues."""
     refused = thread.refusals.get(turn_id) if isinstance(thread, ThreadRecord) else None
     if refused is not None:
         raise make_error(refused)
 
 
 def find_exposure(accepted: TurnAccepted, held: Held) -> Held:
-    """The task under the id that the caller was given: it may have ended, and gone on under another one."""
+    """The task under the facade id that the caller received; the task may have been retried under a later one."""
     parsed = parse_facade(accepted.facade)
-    return (look_back(held, parsed[1]) if parsed else None) or held
+    return (view_exposure(held, parsed[1]) if parsed else None) or held
 
 
 def is_active(thread: object, turn_id: str) -> bool:
-    """Whether the answer of the turn is still to come."""
+    """Whether the turn has no answer yet."""
     return isinstance(thread, ThreadRecord) and turn_id in thread.active_turns

@@ -1,12 +1,12 @@
-"""Which task a question belongs to, as far as this process has met it, and records read ahead for its answer.
+"""Indexes the task of each approval that this process has seen, and prefetches records for an approval's answer.
 
-The task of a question never changes, so nothing here can be wrong; what is not known costs whoever asks one more read.
-Whoever answers has mostly been shown the question by the process that opened it, or that read it for them.
+The task of an approval never changes, so an entry is never wrong; a missing entry costs the caller one more read. Most
+answers come from a caller to whom this process opened or read the approval.
 
-What an answer needs is read while it is still being asked whether its sender may give one. Two questions that need not
-wait for each other then cost one trip to the store: whether the link is still the newest, or whose the token is, and
-what the answer is about. Nothing is told or decided by what was read ahead: whoever is refused learns nothing of it. It
-stands in the context of one request; only an answer to that very question takes it.
+The records that an answer needs are read while its sender is still being authorized. Two independent reads then cost
+one trip to the store: the check of the link's generation or token, and the approval itself. A prefetch decides and
+reveals nothing: a caller that is refused learns nothing from it. It is bound to the context of one request; only an
+answer to the same approval takes it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _MOST: Final = 16_384
 
 @dataclass(slots=True)
 class ActionIndex:
-    """Tasks by question, those met last."""
+    """Tasks by approval, the most recently seen."""
 
     _tasks: OrderedDict[str, str | None] = field(default_factory=OrderedDict["str", "str | None"])
 
     def note(self, record: ActionRecord) -> None:
-        """A question was opened, changed or read."""
+        """Records that an approval was opened, changed or read."""
         action = record.request.action_id
         self._tasks[action] = record.scope.task_id
         self._tasks.move_to_end(action)
@@ -42,13 +42,13 @@ class ActionIndex:
             self._tasks.popitem(last=False)
 
     def find(self, action_id: str) -> str | None:
-        """The task of a question; None where it has none, or is not known."""
+        """The task of an approval; None if it has none, or is not known."""
         return self._tasks.get(action_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """A read that has begun: of a question, and of the list of devices of whoever may answer it."""
+    """A started read of an approval, and of the device list of the principal that may answer it."""
 
     action_id: str
     list_id: str
@@ -61,23 +61,23 @@ _AHEAD: ContextVar[Prefetch | None] = ContextVar("ahead", default=None)
 def read_ahead(
     action_id: str, list_id: str, reading: Coroutine[None, None, Mapping[EntityRef, Held]]
 ) -> None:
-    """Begins a read for the request in whose context this is called."""
+    """Starts a read for the request in whose context this is called."""
     task = asyncio.create_task(reading, name="ahead")
-    # Whoever takes it is told of a failure; where nobody does, nobody has to be.
+    # The caller that takes the read gets its failure; if no caller takes it, the failure is dropped.
     task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
     _AHEAD.set(Prefetch(action_id, list_id, task))
 
 
 def forget_ahead() -> None:
-    """The request is over: the next one in this context reads for itself."""
+    """Drops the prefetch at the end of a request: the next one in this context reads for itself."""
     _AHEAD.set(None)
 
 
 async def take_ahead(action_id: str, list_id: str) -> Mapping[EntityRef, Held] | None:
-    """What was read ahead for this answer; None where nothing was.
+    """Returns what was prefetched for this answer; None if nothing was.
 
     Raises:
-        NotFound, StoreUnavailable: as the read that began.
+        NotFound, StoreUnavailable: as the prefetching read.
     """
     ahead = _AHEAD.get()
     if ahead is None or (ahead.action_id, ahead.list_id) != (action_id, list_id):

@@ -1,4 +1,4 @@
-"""The thread that runs a task, where it is another one than the task's own (GR-6)."""
+"""The thread that runs a task, if it differs from the task's own thread (GR-6)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 async def load_assigned(
     writes: Writes, record: TaskRecord, own: ThreadRecord | None
 ) -> tuple[ThreadRecord | None, dict[EntityRef, Held]]:
-    """The thread in whose contexts attempts of a task begin, and what an append has to hold of it.
+    """Returns the thread in whose contexts attempts of a task start, and the entities an append has to compare for it.
 
-    That is ``own``, and costs no read, unless the task was resumed on another one. An edge may be made by hand to
-    whatever its owner likes: one that leads to no thread of the same session assigns nothing.
+    This is ``own``, without a read, unless the task was resumed on another thread. Owners may set this edge freely: one
+    that leads to no thread of the same session assigns nothing.
     """
     target = record.assigned_thread
     if target in {None, record.thread_id} or read_shard(target or "") is None:

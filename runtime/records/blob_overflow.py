@@ -1,6 +1,6 @@
-"""Content over the cap of a fact: it goes to the blob store, and a reference with a preview takes its place (ENV-11).
+"""Moves content over the size limit of a fact to the blob store, and leaves a reference with a preview (ENV-11).
 
-Pure: what has to be stored is collected, and the write path stores it before the fact that names it.
+Pure: it collects the blobs, and the write path stores them before the fact that names them.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
 
 SUBJECT: Final = "subject"
-"""Name of the reference to all of what a question is about."""
+"""Name of the reference to the full subject of an approval."""
 CAP: Final = 16 * 1024
-"""Bytes that a fact may carry itself."""
+"""Bytes that a fact may contain itself."""
 _NOTHING: Final[Mapping[str, bytes]] = {}
 _NOWHERE: Final[Mapping[str, Ref]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A fact in the making, and the content behind each reference of it."""
+    """A fact to be written, and the content behind each of its references."""
 
     payload: AnyPayload
     contents: Mapping[str, bytes] = field(default_factory=lambda: _NOTHING)
     stored: Mapping[str, Ref] = field(default_factory=lambda: _NOWHERE)
-    """References to what is stored already."""
+    """References to content that is already stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class LongBlob:
-    """Content by its hash, and how it is written."""
+    """Content by its hash, and a function that writes it."""
 
     sha256: str
     size: int
@@ -52,19 +52,19 @@ class LongBlob:
 
 @dataclass(slots=True)
 class BlobOverflow:
-    """Blobs that have to be stored before the facts of one decision."""
+    """The blobs to be stored before the facts of one decision."""
 
     blobs: list[bytes] = field(default_factory=list[bytes])
     long: list[LongBlob] = field(default_factory=list["LongBlob"])
-    """Those that are written piece by piece."""
+    """Blobs that are written piece by piece."""
 
     def keep(self, content: bytes, preview: str | None = None) -> Ref:
-        """A reference to ``content``, which is JSON and is stored in time."""
+        """Returns a reference to ``content``, which is JSON and will be stored."""
         self.blobs.append(content)
         return _refer(hashlib.sha256(content).hexdigest(), len(content), preview)
 
     def keep_long(self, write: Callable[[], Iterator[bytes]], preview: str | None = None) -> Ref:
-        """The same for JSON that is not held: ``write`` gives its pieces, the same ones every time."""
+        """The same for JSON that is not held in memory: ``write`` returns its pieces, the same ones each time."""
         digest, size = hashlib.sha256(), 0
         for piece in write():
             digest.update(piece)
@@ -78,7 +78,7 @@ def _refer(sha256: str, size: int, preview: str | None) -> Ref:
 
 
 def keep_subject(spill: BlobOverflow, facts: list[Fact], whole: bytes | None) -> list[Fact]:
-    """The facts that open a question; the first refers to what is too large to be shown in it."""
+    """The facts that open an approval; the first refers to the subject if that is too large for the fact."""
     if whole is None:
         return facts
     opening, *others = facts
@@ -86,7 +86,7 @@ def keep_subject(spill: BlobOverflow, facts: list[Fact], whole: bytes | None) ->
 
 
 def write_notes(spill: BlobOverflow, scope: Scope, notes: Iterable[Note]) -> list[Fact]:
-    """The facts of notes, with the content that they refer to."""
+    """The facts of some notes; their contents are collected as blobs."""
     return [
         Fact(
             scope,
@@ -107,7 +107,7 @@ def show(
     facade: str,
     of: Literal["message", "status", "artifact"],
 ) -> list[Fact]:
-    """The fact as callers of ``facade`` see it, with what was spilled recorded before it."""
+    """The fact as callers of ``facade`` see it, preceded by a fact about its overflow if the frame is too large."""
     content = orjson.dumps(frame)
     if len(content) <= CAP:
         return [Fact(fact.scope, fact.payload, fact.refs, content, facade)]
@@ -120,6 +120,6 @@ def show(
 
 
 def hold(spill: BlobOverflow, content: JsonObject) -> Ref | None:
-    """A reference to ``content`` if it is too large for the fact itself."""
+    """A reference to ``content`` if it is too large for the fact itself, else None."""
     packed = orjson.dumps(content)
     return spill.keep(packed, preview_frame(content)) if len(packed) > CAP else None

@@ -1,6 +1,6 @@
-"""The content of a task as its callers see it: folded from the stored frames, or read where its end has put it.
+"""The content of a task as its callers see it: folded from the stored frames, or read from where its end has stored it.
 
-The peer is not asked, so it works while the peer is away, and after any restart.
+The peer is not called, so reads work while the peer is down, and after any restart.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from passerelle.runtime.records.task_fields import (
     IN_ENTRY,
     IN_PIECES,
     Content,
+    SendOptions,
     TurnInput,
-    Wishes,
 )
 
 if TYPE_CHECKING:
@@ -59,24 +59,24 @@ _TAKEN_OVER: Final = b'"takenOver":true'
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Reads contents."""
+    """Reads task contents from log and blob store."""
 
     log: EventLog
     blobs: Blobs
     withholding: Withholding
     _slim: dict[str, JsonObject] = field(default_factory=dict[str, "JsonObject"], repr=False)
-    """Frames without their parts by their blobs: whoever subscribes to a task that is large reads all of them."""
+    """Slim frames (parts left out) by blob hash: each subscriber of a large task reads all of them."""
 
     async def read_task(self, record: TaskRecord, fields: Mapping[str, bytes]) -> JsonObject | None:
-        """The Task of a record whose hash has ``fields``; None while callers see none."""
+        """The Task of a record whose hash has ``fields``; None if callers see none."""
         if not record.shown:
             return None
         kept = fields.get(CONTENT)
         try:
             return await self._read_kept(record, kept)
         except MissingContent:
-            # Most of what stood there whole stands in the frames as well, many of them in the stream.
-            return await self._fold_what_is_left(record)
+            # Most of the content is in the frames as well, many of which are in the stream.
+            return await self._fold_remaining(record)
 
     async def _read_kept(self, record: TaskRecord, kept: bytes | None) -> JsonObject | None:
         if kept is None:
@@ -90,11 +90,12 @@ class Contents:
             return cast("JsonObject", orjson.loads(await long.read_whole()))
         if kept.startswith(IN_BLOB):
             return cast(
-                "JsonObject", orjson.loads(await self._fetch(place_of(record), kept[5:].decode()))
+                "JsonObject",
+                orjson.loads(await self._fetch(shard_of_task(record), kept[5:].decode())),
             )
         return cast("JsonObject", orjson.loads(kept))
 
-    async def _fold_what_is_left(self, record: TaskRecord) -> JsonObject:
+    async def _fold_remaining(self, record: TaskRecord) -> JsonObject:
         missing: list[str] = []
         facade = expose(TaskId(record.task_id), record.exposure)
         content = await self.fold_task(record, missing)
@@ -103,7 +104,7 @@ class Contents:
         return mark_task(content.task, facade, record, missing)
 
     def find_long(self, record: TaskRecord, fields: Mapping[str, bytes]) -> LongContent | None:
-        """The Task of a record where it has ended and is large, as it is stored."""
+        """The stored Task of a record if it has ended and is large, else None."""
         kept = fields.get(CONTENT, b"")
         if not record.shown or not kept.startswith(IN_PIECES):
             return None
@@ -112,10 +113,10 @@ class Contents:
     def _find_long(self, record: TaskRecord, kept: bytes) -> LongContent:
         size, _, blob = kept.removeprefix(IN_PIECES).decode().partition(":")
         whole = Slice(blob, 0, int(size), blob)
-        return LongContent(self.blobs, place_of(record), LongJson((whole,)))
+        return LongContent(self.blobs, shard_of_task(record), LongJson((whole,)))
 
     async def read_turn(self, record: TaskRecord, turn_id: str) -> TurnInput | None:
-        """The message of a turn of the task, as its caller wrote it, and what was asked for beside it."""
+        """The message of a turn of the task as its caller wrote it, with its send options."""
         named = turn_id.encode()
         async for entry in self._walk(record):
             if entry.type != EventType.TURN_SUBMITTED or named not in entry.data:
@@ -123,32 +124,34 @@ class Contents:
             event = decode_event(entry.data)
             fact, turn = event.fact, event.fact.payload
             if fact.scope.turn_id == turn_id and isinstance(turn, TurnSubmitted):
-                shard = place_of(record)
-                wishes = await self._read_wishes(fact, turn, shard)
-                return TurnInput(await self.read_message(event, shard), wishes)
+                shard = shard_of_task(record)
+                send_options = await self._read_send_options(fact, turn, shard)
+                return TurnInput(await self.read_message(event, shard), send_options)
         return None
 
-    async def _read_wishes(self, fact: Fact, turn: TurnSubmitted, shard: Shard) -> Wishes:
+    async def _read_send_options(
+        self, fact: Fact, turn: TurnSubmitted, shard: Shard
+    ) -> SendOptions:
         options, ref = turn.options, fact.refs.get("options")
         if ref is not None and ref.blob is not None:
             options = cast("JsonObject", orjson.loads(await self._fetch(shard, ref.blob)))
-        return Wishes(turn.streams is True, options or {}, turn.extensions or (), turn.sealed)
+        return SendOptions(turn.streams is True, options or {}, turn.extensions or (), turn.sealed)
 
     async def list_turns(self, record: TaskRecord) -> AsyncIterator[tuple[str, JsonObject]]:
-        """The turns of the task and their messages, in order."""
+        """The turns of the task with their messages, in order."""
         async for entry in self._walk(record):
             if entry.type == EventType.TURN_SUBMITTED:
                 event = decode_event(entry.data)
                 if event.fact.scope.task_id == record.task_id:
-                    message = await self.read_message(event, place_of(record))
+                    message = await self.read_message(event, shard_of_task(record))
                     yield event.fact.scope.turn_id or "", message
 
     async def read_answer(self, record: TaskRecord) -> JsonObject | None:
-        """The bare Message with which a peer answered instead of a task."""
+        """The Message with which a peer answered instead of a task; None if there is none."""
         facade = expose(TaskId(record.task_id), record.exposure)
         async for entry in self._walk(record):
             if entry.facade == facade:
-                frame = await self.read_frame(entry, place_of(record))
+                frame = await self.read_frame(entry, shard_of_task(record))
                 if frame is not None and "message" in frame:
                     return cast("JsonObject", frame["message"])
         return None
@@ -156,7 +159,7 @@ class Contents:
     async def read_slim(
         self, record: TaskRecord, fields: Mapping[str, bytes]
     ) -> JsonObject | LongContent | None:
-        """``read_task``, but what is large stays where it is stored."""
+        """``read_task``, but large content stays in the blob store."""
         try:
             found = await self._read_slim(record, fields)
             if isinstance(found, LongContent):
@@ -174,18 +177,18 @@ class Contents:
         task = (await self.fold_task(record, slim=True)).task
         if task is None or not is_slim(task):
             return task
-        return LongContent(self.blobs, place_of(record), write_slim_task(task))
+        return LongContent(self.blobs, shard_of_task(record), write_slim_task(task))
 
     async def fold_task(
         self, record: TaskRecord, missing: list[str] | None = None, *, slim: bool = False
     ) -> Content:
         """The content folded from every stored frame of the task's current exposure.
 
-        With ``missing``, what the blob store has lost is left out, and its hash put there. ``slim``: parts that stand
-        in the blob store stay there, and ``Elsewhere`` stands for them.
+        With ``missing``, lost content is left out, and its hash is added to the list. ``slim``: parts in the blob store
+        stay there, with ``Elsewhere`` in their place.
 
         Raises:
-            MissingContent: without ``missing``, where the blob store has lost some of it.
+            MissingContent: without ``missing``, if the blob store has lost some content.
         """
         facade = expose(TaskId(record.task_id), record.exposure)
         task: JsonObject | None = None
@@ -200,17 +203,19 @@ class Contents:
                 event = decode_event(entry.data)
                 if event.fact.scope.task_id != record.task_id:
                     continue
-                accepted.append(await self._read_or_mark(event, place_of(record), missing))
+                accepted.append(await self._read_or_mark(event, shard_of_task(record), missing))
                 task = settle_status(task) if task is not None else None
             elif entry.facade == facade:
-                frame = await self._read_or_leave_out(entry, place_of(record), missing, slim=slim)
+                frame = await self._read_or_leave_out(
+                    entry, shard_of_task(record), missing, slim=slim
+                )
                 if frame is not None:
                     task = fold(task, frame)
                     frames += "message" not in frame
             if entry.type == EventType.ARTIFACT_CHANGED and record.artifact_count > KEPT_ARTIFACTS:
                 _catalogue(catalogue, decode_event(entry.data), record)
-            if task is not None and _is_said(entry, facade):
-                # In the order in which it was said: what comes later goes behind what was accepted before.
+            if task is not None and _adds_to_history(entry, facade):
+                # In the order of the conversation: later frames come after the messages accepted before them.
                 task = complete_history(task, accepted)
         return Content(task, tuple(accepted), frames, catalogue, tuple(moves))
 
@@ -241,9 +246,9 @@ class Contents:
             return None
 
     async def name_artifacts(self, record: TaskRecord) -> TaskRecord:
-        """The record as readers get it: with every artifact by reference, those that it only counts from its events.
+        """The record as readers get it, with every artifact by reference: those only counted are read from events.
 
-        What is not in the stream any more stays counted. A record that names all of its own costs no read.
+        Artifacts whose events are no longer in the stream stay counted. A record with all names costs no read.
         """
         if record.artifact_count <= len(record.artifacts):
             return record
@@ -256,7 +261,7 @@ class Contents:
         return change(record, artifacts=(*record.artifacts, *rest))
 
     async def find_ref(self, record: TaskRecord, sha256: str) -> tuple[str, Ref] | None:
-        """The reference of a fact of the task to this content, with its name; None where no fact has one."""
+        """The reference of a fact of the task to this content, with its name; None if no fact has one."""
         wanted = sha256.encode()
         async for entry in self._walk(record):
             if wanted not in entry.data:
@@ -270,7 +275,7 @@ class Contents:
         return None
 
     async def list_copies(self, record: TaskRecord) -> list[str]:
-        """The copies of files that facts of the task name, each once."""
+        """The file copies that facts of the task name, each once."""
         found: dict[str, None] = {}
         async for entry in self._walk(record):
             if entry.type == EventType.ARTIFACT_CHANGED:
@@ -295,7 +300,7 @@ class Contents:
             after = entries[-1].sequence
 
     async def read_frame(self, entry: Entry, shard: Shard) -> JsonObject | None:
-        """The A2A frame of an entry, wherever it stands."""
+        """The A2A frame of an entry, from the entry or the blob store."""
         if entry.frame is not None:
             offset, length = entry.frame
             return cast("JsonObject", orjson.loads(entry.data[offset : offset + length]))
@@ -321,14 +326,14 @@ class Contents:
         return known
 
     def find_frame(self, entry: Entry, shard: Shard) -> LongContent | None:
-        """Where the frame of an entry stands that was too large for it; None where it has no such frame."""
+        """Where the frame of an entry is stored if it was too large for the entry; None if there is no such frame."""
         ref = decode_event(entry.data).fact.refs.get(FRAME)
         if ref is None or ref.blob is None or ref.size is None:
             return None
         return LongContent(self.blobs, shard, LongJson((Slice(ref.blob, 0, ref.size, ref.blob),)))
 
     async def peek(self, long: LongContent, size: int) -> bytes:
-        """How the first slice of long JSON begins. Raises MissingContent where there is none."""
+        """The beginning of the first slice of long JSON. Raises MissingContent if the blob is lost."""
         first = next(one for one in long.json.pieces if isinstance(one, Slice))
         begin = await self.blobs.read(long.shard, first.blob, first.start, size)
         if begin is None:
@@ -336,7 +341,7 @@ class Contents:
         return begin
 
     async def read_message(self, event: Event, shard: Shard) -> JsonObject:
-        """The message of a submitted turn, wherever it stands."""
+        """The message of a submitted turn, from the event or the blob store."""
         payload = event.fact.payload
         if isinstance(payload, TurnSubmitted) and payload.message is not None:
             return payload.message
@@ -353,7 +358,7 @@ class Contents:
 
 
 def _list_moves(event: Event, record: TaskRecord) -> list[int]:
-    """The time of a fact that says that another driver has the run of the task, in ms."""
+    """The time in ms of a fact that records a takeover of the task's run by another driver; else an empty list."""
     said = event.fact.payload
     is_move = isinstance(said, RunStatus) and said.taken_over
     return (
@@ -369,7 +374,7 @@ def _catalogue(known: dict[str, ArtifactRef], event: Event, record: TaskRecord) 
         known[changed.name_at_peer] = name_artifact(changed, event)
 
 
-def place_of(record: TaskRecord) -> Shard:
+def shard_of_task(record: TaskRecord) -> Shard:
     """The shard of a task."""
     return _stream(record).shard
 
@@ -378,6 +383,6 @@ def _stream(record: TaskRecord) -> StreamRef:
     return StreamRef(StreamKind.SESSION, record.session_id)
 
 
-def _is_said(entry: Entry, facade: str) -> bool:
+def _adds_to_history(entry: Entry, facade: str) -> bool:
     """Whether an entry may add to the history: a message to the task, or a frame of it."""
     return entry.type == EventType.TURN_SUBMITTED or entry.facade == facade

@@ -1,8 +1,8 @@
-"""What callers saw of a task when it had ended, kept where the task is tried again under another id (LT-12, LT-13).
+"""Keeps what callers saw of a task when it ended, if the task is retried under another id (LT-12, LT-13).
 
-A task that callers see is frozen with its end. When it is tried again the same local task goes on as the next exposure,
-``<task id>~2``, and how the one before it ended stands in a field of the task's hash: whoever names that one reads it
-from there, whatever becomes of the task.
+A task that callers see is frozen when it ends. A retry continues the same local task as its next exposure,
+``<task id>~2``; a field of the task's hash keeps the end of the exposure before. A caller that names the earlier
+exposure reads it from there, whatever happens to the task later.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from passerelle.runtime.records.task_fields import CONTENT
 
 @record
 class Frozen:
-    """The members of the record that belong to one exposure, and the content as the hash held it."""
+    """The record members that belong to one exposure, and the content as the hash stored it."""
 
     status: Status
     status_at: str
@@ -39,12 +39,12 @@ class Frozen:
 
 
 def name_field(exposure: int) -> str:
-    """The field of the task's hash that holds an exposure that is over."""
+    """The field of the task's hash that stores a finished exposure."""
     return f"x{exposure}"
 
 
 def freeze(state: TaskRecord, fields: Mapping[str, bytes]) -> bytes:
-    """The current exposure of a task that has ended, as its field holds it from now on."""
+    """The stored form of the current exposure of a task that has ended."""
     content = fields.get(CONTENT)
     return to_bytes(
         Frozen(
@@ -65,8 +65,8 @@ def freeze(state: TaskRecord, fields: Mapping[str, bytes]) -> bytes:
     )
 
 
-def look_back(held: Held, exposure: int) -> Held | None:
-    """A stored task as callers see it under one of its exposures; None where there is no such one."""
+def view_exposure(held: Held, exposure: int) -> Held | None:
+    """A stored task as callers see it under one of its exposures; None if there is no such exposure."""
     state = held.record
     if not isinstance(state, TaskRecord) or exposure == state.exposure:
         return held

@@ -1,4 +1,4 @@
-"""What stands above and below a task, read from both ends of the edges between a task and its child (GR-1, GR-11)."""
+"""Ancestors and descendants of a task, read from both ends of the parent and child edges (GR-1, GR-11)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 _AT_ONCE: Final = 64
-"""Records of one read."""
+"""Records in one read."""
 _STOPPED: Final = frozenset({Status.CANCELLING, Status.CANCELLED})
 
 
 def refuse_below_stopped(parent: TaskRecord) -> None:
-    """Refuses new work below a task that is to stop (GR-11).
+    """Refuses new work below a task that is being cancelled or was cancelled (GR-11).
 
     Raises:
-        UnsupportedOperation: a wish to cancel the task is stored.
+        UnsupportedOperation: a cancel request for the task is stored.
     """
     if parent.status in _STOPPED:
         word = "is being cancelled" if parent.status is Status.CANCELLING else "was cancelled"
@@ -38,12 +38,12 @@ def refuse_below_stopped(parent: TaskRecord) -> None:
 
 
 async def check_above(writes: Writes, task: TaskRecord) -> int:
-    """Reads the tasks above one, up to the root, and refuses where one of them is to stop; how many there are.
+    """Reads the ancestors of a task up to the root and refuses if one is being cancelled; returns how many there are.
 
-    A task without a parent costs no read, and an edge that was removed leads nowhere.
+    A task without a parent costs no read, and a removed edge is not followed.
 
     Raises:
-        UnsupportedOperation: a wish to cancel one of them is stored.
+        UnsupportedOperation: a cancel request for one of them is stored.
     """
     seen, at = {task.task_id}, task
     while (above := _find_parent(at)) is not None and above not in seen:
@@ -73,10 +73,10 @@ async def list_below(
     principal: Principal | None = None,
     most: int | None = None,
 ) -> list[Owned]:
-    """Every task of an owner below ``top``, open or ended, the nearest first; each once, whatever edges lead back.
+    """Every task of an owner below ``top``, open or ended, nearest first; each once, even with cycles.
 
-    ``principal``: what that one may not see is left out, and what stands below it. ``most``: no more is read once more
-    than so many are found.
+    ``principal``: tasks it may not see are left out, with everything below them. ``most``: reading stops once more than
+    this many are found.
     """
     seen, found = {top.task_id}, list[Owned]()
     level = _list_children([top], seen)
@@ -97,7 +97,7 @@ async def list_below(
 
 
 def _list_children(tasks: Iterable[TaskRecord], seen: set[str]) -> list[EntityRef]:
-    """The children of some tasks that were not seen before; they are from here on."""
+    """The children of some tasks that are not in ``seen``; adds them to it."""
     children: list[EntityRef] = []
     for task in tasks:
         for edge in task.relationships:

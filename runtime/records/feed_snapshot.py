@@ -1,8 +1,7 @@
-"""What the append of a question has seen of its shard's feed, and what it has itself written there.
+"""The end of a shard's feed as the append of an approval saw it, and the feed row that this append wrote.
 
-With this the relay of the same process can carry a question to its inbox without reading anything of what was just
-stored here. It is taken for what it is, a read of the feed that is as old as the append: rows that it does not reach,
-and events of others, are read.
+The relay of the same process uses it to carry an approval to its inbox without reading what was just stored here. It
+is a read of the feed as old as the append: rows outside of it, and events of other instances, are read from the store.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FeedSnapshot:
-    """The end of a feed behind one append, and the events and records of its own row."""
+    """The last rows of a feed after one append, and the events and records of that append's own row."""
 
     shard: Shard
     session: str
@@ -40,19 +39,19 @@ class FeedSnapshot:
         return self.session, self.first, self.last
 
     def list_entries(self) -> Iterator[Entry]:
-        """Its events as they stand in the session's stream; what comes before each is not known here."""
+        """Its events as stored in the session's stream; the chain before each is not known here."""
         for sequence, event in enumerate(self.events, self.first):
             data, frame = event.at(sequence)
             yield Entry(sequence, event.event_id, event.type, "", data, frame, event.facade)
 
 
 def name_row(row: FeedRow) -> tuple[str, int, int]:
-    """A feed row by the events that it stands for."""
+    """A feed row by the events that it refers to."""
     return row.session, row.first, row.last
 
 
 def find_after(snapshots: Sequence[FeedSnapshot], feed_id: str | None) -> list[FeedRow]:
-    """The rows of a feed behind one id, or all of them; none where it is not known that these are all."""
+    """The rows of a feed after an id, or all of them; empty if the snapshots may lack some of these rows."""
     for snapshot in reversed(snapshots):
         if feed_id is None and not snapshot.tail.is_whole:
             continue
@@ -69,6 +68,6 @@ def _order(row: FeedRow) -> tuple[int, int]:
 
 
 def read_id(feed_id: str) -> tuple[int, int]:
-    """An id of a feed as it compares with others: as a pair of numbers, not as text."""
+    """A feed id as a pair of numbers, because ids do not sort as text."""
     milliseconds, _, count = feed_id.partition("-")
     return int(milliseconds), int(count or 0)

@@ -1,8 +1,8 @@
-"""One command under one idempotency key: carried out once, and a repeat gets what came of it (CMD-30).
+"""One command under one idempotency key: executed once, and a repeat gets its result (CMD-30).
 
-A key is remembered beside what the command changed, in the same append, for a day. So a key belongs to what it changes:
-with another command to the same task it is a conflict, with another task it is another key, wherever both are stored.
-Under the key of a message a repeat of the same request finds a ``TurnReceipt``.
+A key is stored with the entity that the command changes, in the same append, for a day. So keys are scoped to that
+entity: the same key with another command to the same task is a conflict, with another task it is another key, whichever
+shards they are in. Under the key of a message a repeat of the same request finds a ``TurnReceipt``.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ KEPT_MS: Final = 24 * 3600 * 1000
 
 
 @dataclass(slots=True)
-class KeyLook:
-    """The key that a command looked for last and did not find, with where it looked."""
+class KeyLookup:
+    """The last key that a command looked up and did not find, with the log and shard of the lookup."""
 
     missed: tuple[str, EventLog, Shard] | None = field(default=None)
 
-    async def has_come(self) -> bool:
-        """Whether it is stored by now: somebody has carried out a command under it meanwhile."""
+    async def is_stored(self) -> bool:
+        """Whether the key is stored now, because another call has executed a command under it in the meantime."""
         if self.missed is None:
             return False
         key, log, shard = self.missed
         return await log.read_idempotency(shard, key) is not None
 
 
-_LOOK: Final = ContextVar[KeyLook | None]("key_look", default=None)
+_LOOK: Final = ContextVar[KeyLookup | None]("key_look", default=None)
 
 
 @contextmanager
-def watch_keys() -> Generator[KeyLook]:
-    """What the command inside looks for, that of tasks which it starts as well."""
-    look = KeyLook()
+def watch_keys() -> Generator[KeyLookup]:
+    """Records the key lookups of the command inside, including those of tasks that it starts."""
+    look = KeyLookup()
     token = _LOOK.set(look)
     try:
         yield look
@@ -62,16 +62,16 @@ def watch_keys() -> Generator[KeyLook]:
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """A command with its key, if it has one; ``digest`` tells requests apart."""
+    """A command with its key, if it has one; ``digest`` distinguishes requests."""
 
     key: str | None
     digest: str
 
     async def find(self, log: EventLog, shard: Shard) -> bytes | None:
-        """What the first of these commands came to.
+        """The stored result of the first command under this key; None if there is none.
 
         Raises:
-            IdempotencyConflict: the key came with another request.
+            IdempotencyConflict: the key was used for another request.
         """
         if self.key is None:
             return None
@@ -86,14 +86,14 @@ class Once:
         return stored[1]
 
     def remember(self, result: str) -> IdempotencyRow | None:
-        """The row that goes into the append of the command."""
+        """The idempotency row for the append of the command; None without a key."""
         if self.key is None:
             return None
         return IdempotencyRow(self.key, self.digest, result.encode(), KEPT_MS)
 
 
 def make_once(principal: Principal, command: DataclassInstance, idem: str | None) -> Once:
-    """The command of a caller, told from all others by its name and its members."""
+    """A caller's command with a digest over its name and members."""
     digest = hashlib.sha256(type(command).__name__.encode() + b"\0" + to_bytes(command))
     if idem is None:
         return Once(None, digest.hexdigest())
@@ -120,7 +120,7 @@ class TurnReceipt:
 
 
 def remember(principal: Principal, idem: str, digest: str, receipt: TurnReceipt) -> IdempotencyRow:
-    """The row of a request; ``digest`` tells it from others under the same key."""
+    """The idempotency row of a request; ``digest`` distinguishes it from others under the same key."""
     return IdempotencyRow(
         key=hash_key(principal, idem),
         digest=digest,

@@ -1,8 +1,8 @@
-"""Questions on their way to inboxes: a reader of an inbox waits for those of which its owner may know already.
+"""Makes a reader of an inbox wait for approvals that its owner may already know.
 
-The relay carries a question to an inbox some time after the append that opened it. Meanwhile its owner may have been
-told of it: in an answer of this instance, or by what this instance has read for it. So what goes by an inbox waits here
-first, and lists, streams and revocations agree about what stands in it.
+The relay carries an approval to an inbox some time after the append that opened it. In the meantime its owner may have
+learned of it from an answer or a read of this instance. So readers of an inbox wait here first, and lists, streams and
+revocations agree about its content.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ if TYPE_CHECKING:
     from passerelle.core.ports.projections import Projections
 
 WAIT_S: Final = 2.0
-"""An instance that has the duty of a shard sees what others store there within a second (``ShardWatch``)."""
+"""An instance with the duty of a shard sees what others store there within a second (``ShardWatch``)."""
 _PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 0.08
 _PAGE: Final = 128
 _MOST: Final = 4_096
-"""Owners; the one goes whose last question is oldest."""
+"""Owners; beyond that the one with the oldest last approval is dropped."""
 _Mark: TypeAlias = tuple[str, str]
-"""How far the relay has come: the epoch of the shard, and the id in its feed."""
+"""The relay's position: the epoch of the shard, and the feed id."""
 
 
 @dataclass(slots=True)
 class InboxArrivals:
-    """Shards by owner in which a question may be that its inbox has not got yet. ``hurry`` wakes the relay of one."""
+    """Shards, by owner, with approvals that may be missing from the owner's inbox. ``wake_relay`` wakes a relay."""
 
     projections: Projections
-    hurry: Callable[[Shard], None]
+    wake_relay: Callable[[Shard], None]
     _shards: OrderedDict[str, dict[Shard, int]] = field(
         default_factory=OrderedDict["str", "dict[Shard, int]"]
     )
-    """With the number of the last note, by which one that came during a wait is told from those before."""
+    """With the number of the last note, which distinguishes a note added during a wait from earlier ones."""
     _notes: int = 0
 
     def note_opened(self, before: Record | None, after: Record | None) -> None:
-        """A question was stored: it goes to the inboxes of those who could not read it before."""
+        """Records that an approval was stored: it goes to the inboxes of principals that could not read it before."""
         if isinstance(after, ActionRecord) and after.is_open:
             known = list_readers(before) if isinstance(before, ActionRecord) else ()
             for reader in list_readers(after):
@@ -59,7 +59,7 @@ class InboxArrivals:
                     self.note(reader, shard_of(after.scope.session_id))
 
     def note(self, owner: str, shard: Shard) -> None:
-        """An owner is told of a question in a shard."""
+        """Records that an owner knows of an approval in a shard."""
         self._notes += 1
         self._shards.setdefault(owner, {})[shard] = self._notes
         self._shards.move_to_end(owner)
@@ -67,7 +67,7 @@ class InboxArrivals:
             self._shards.popitem(last=False)
 
     async def wait(self, owner: str) -> None:
-        """Returns once the inbox of an owner has the questions that were noted; in any case after ``WAIT_S``."""
+        """Returns once the inbox of an owner has the noted approvals; after ``WAIT_S`` in any case."""
         noted = self._shards.get(owner)
         if not noted:
             return
@@ -78,22 +78,22 @@ class InboxArrivals:
 
     async def _wait_for(self, owner: str, shard: Shard, number: int) -> None:
         try:
-            await self._see_carried(shard)
+            await self._await_relay(shard)
         except StoreUnavailable:
-            return  # The inbox may lie elsewhere, and shows what it has.
+            return  # The inbox may be in another shard, and shows what it has.
         noted = self._shards.get(owner, {})
         if noted.get(shard) == number:
             del noted[shard]
             if not noted:
                 del self._shards[owner]
 
-    async def _see_carried(self, shard: Shard) -> None:
-        """Returns once the relay has passed on all that the feed of a shard has now."""
+    async def _await_relay(self, shard: Shard) -> None:
+        """Returns once the relay has processed all current rows of a shard's feed."""
         known = await self._read_mark(shard)
         last = await self._find_last(shard, known)
         if last is None:
             return
-        self.hurry(shard)
+        self.wake_relay(shard)
         pause_s, reached = _PAUSE_S, known
         while not _has_passed(reached, last, known):
             await asyncio.sleep(pause_s)
@@ -108,7 +108,7 @@ class InboxArrivals:
         return epoch, feed_id
 
     async def _find_last(self, shard: Shard, mark: _Mark | None) -> str | None:
-        """The last row behind a mark at which a projection has to look."""
+        """The last row after a mark that a projection has to process."""
         last, after = None, mark and mark[1]
         while rows := await self.projections.read_feed(shard, after, _PAGE):
             last = next((row.id for row in reversed(rows) if row.look), last)
@@ -119,7 +119,7 @@ class InboxArrivals:
 
 
 def _has_passed(reached: _Mark | None, last: str, known: _Mark | None) -> bool:
-    """Whether a row was passed on. Under a new epoch ids are others, and there is nothing more to wait for."""
+    """Whether the relay has processed a row. A new epoch means new ids, so there is nothing left to wait for."""
     if reached is None:
         return False
     if known is not None and reached[0] != known[0]:

@@ -1,7 +1,7 @@
-"""How far the views of other shards are behind the streams that they are made of (ST-19, SNAP-21).
+"""How far views of other shards are behind the streams they are projected from (ST-19, SNAP-21).
 
-A list of a caller's tasks, and an inbox, are carried there by the relay of each shard. What it has not carried yet
-stands in the feed above its mark, and the id of the oldest such row says since when.
+The relay of each shard carries rows to task lists and inboxes. Rows not carried yet are in the feed above its mark; the
+id of the oldest one contains its time.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from passerelle.core.read_models.mark import FreshnessMark
 
 RELAY: Final = "relay"
-"""The consumer of the feed that carries rows to their owners."""
+"""The feed consumer that carries rows to their owners."""
 BEHIND_MS: Final = 5_000
-"""As long as this it may take without a word: a relay that works takes a tenth of a second."""
+"""A lag up to this is normal and not reported; a working relay needs a tenth of a second."""
 _KEPT_MS: Final = 1_000
 
 
 @dataclass(slots=True)
 class Lag:
-    """Measures it, at most once a second for everybody who reads."""
+    """Measures the lag, at most once a second for all readers."""
 
     projections: Projections
     clock: Clock
@@ -36,7 +36,7 @@ class Lag:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def find(self) -> FreshnessMark | None:
-        """Why a view of other shards may not show what is the case; None where nothing speaks against it.
+        """Why a view of other shards may be outdated; None if it is not.
 
         Raises:
             StoreUnavailable: nothing can be read.
@@ -48,7 +48,7 @@ class Lag:
         return stale(reason, behind_ms)
 
     async def measure(self) -> int:
-        """For how long the oldest row has waited that no view shows yet, in ms; 0 where none waits.
+        """The age of the oldest row that no view shows yet, in ms; 0 if there is none.
 
         Raises:
             StoreUnavailable: nothing can be read.
@@ -62,7 +62,7 @@ class Lag:
         return self._behind_ms
 
     async def _find_oldest(self, shard: Shard) -> int | None:
-        """When the oldest row was written that has not been carried, in ms of the store's clock."""
+        """When the oldest uncarried row was written, in ms of the store's clock; None if there is none."""
         mark = await self.projections.read_mark(shard, RELAY)
         after = None if mark is None else mark.partition(".")[2]
         rows = await self.projections.read_feed(shard, after, 1)

@@ -1,9 +1,9 @@
-"""Content that is long or missing: read in chunks, and named by its hash where the blob store has lost it.
+"""Large or missing content: large content is read in chunks, missing content is reported by its hash.
 
-Long JSON is read in chunks, so that a reader who is slow holds one of them and no more.
+Large JSON is read in chunks, so that a slow reader holds one chunk in memory at most.
 
-A task is no less true because a file is gone. Its reader gets the rest, a part in the place of what is missing, and the
-list of it in the metadata of the task; a list of tasks never fails for one of them.
+A task with a missing blob can still be read. Its reader gets the rest, a placeholder part for what is missing, and the
+list of missing hashes in the task's metadata; a list of tasks never fails because of one of them.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ Shape: TypeAlias = "Callable[[JsonObject], JsonObject]"
 
 CHUNK_BYTES: Final = 65_536
 _TIMES: Final = 3
-"""As it is stored, as what it is read into, and as what is made of that for its reader."""
+"""Factor for memory: the stored form, the parsed form, and the form rendered for the reader."""
 
 
 class LongTaskError(Exception):
-    """The Task that is asked for is large: whoever asked so reads ``content`` piece by piece.
+    """The requested Task is large: the caller reads ``content`` piece by piece.
 
-    ``shape`` makes of the Task what was asked for; None: it is that already.
+    ``shape`` turns the Task into what was requested; None: the Task is what was requested.
     """
 
     def __init__(self, content: LongContent, shape: Shape | None = None) -> None:
@@ -49,7 +49,7 @@ class LongTaskError(Exception):
         self.shape = shape
 
     async def load(self, drawn: MemoryDraw) -> JsonObject:
-        """What was asked for, in memory; ``drawn`` has what it takes, also while it is written in some other form.
+        """Loads what was requested into memory; ``drawn`` holds the memory for it, also while it is rendered.
 
         Raises:
             Limited, InstanceFull: there is no room for it; nothing was read.
@@ -62,22 +62,22 @@ class LongTaskError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LongContent:
-    """Long JSON, and where its slices stand."""
+    """Long JSON, and the blobs that its slices are in."""
 
     blobs: Blobs
     shard: Shard
     json: LongJson
 
     def wrap(self, before: bytes, behind: bytes) -> LongContent:
-        """The same between other bytes."""
+        """The same content between a prefix and a suffix."""
         return replace(self, json=LongJson((before, *self.json.pieces, behind)))
 
     async def require(self) -> None:
-        """Looks whether all of it is there: who has begun to read to somebody cannot say any more what is missing.
+        """Checks that all content exists: once a response has begun, missing content can no longer be reported.
 
         Raises:
-            MissingContent: some of it is not, or is shorter than it was.
-            StoreUnavailable: nobody knows.
+            MissingContent: some of it is missing or shorter than expected.
+            StoreUnavailable: the blob store does not answer.
         """
         ends: dict[str, int] = {}
         for piece in self.json.pieces:
@@ -88,10 +88,10 @@ class LongContent:
                 raise MissingContent(blob)
 
     async def read(self) -> AsyncGenerator[bytes]:
-        """Its bytes, at most ``CHUNK_BYTES`` at a time. The last ones of a slice come once its hash has been compared.
+        """Its bytes, at most ``CHUNK_BYTES`` at a time. The last chunk of a slice follows once its hash is verified.
 
         Raises:
-            StoreUnavailable: content is missing or damaged, or cannot be read; what came until then is not whole.
+            StoreUnavailable: content is missing or damaged, or cannot be read; the chunks so far are incomplete.
         """
         for piece in self.json.pieces:
             if isinstance(piece, Slice):
@@ -125,7 +125,7 @@ class LongContent:
 
 
 MISSING: Final = "urn:passerelle:missing"
-"""Key in the metadata of a part, and of its task: ``sha256`` of what is missing, or a list of such."""
+"""Key in the metadata of a part, and of its task: ``sha256`` of the missing content, or a list of these."""
 _TEXT: Final = "This content is missing: the blob store does not have it any more."
 _ENDS: Final[dict[Status, str]] = {
     Status.COMPLETED: states.COMPLETED,
@@ -138,7 +138,7 @@ _ENDED: Final = frozenset({*_ENDS.values(), states.REJECTED})
 
 
 class MissingContent(StoreUnavailable):
-    """The blob store answers, and does not have what a fact names."""
+    """The blob store answers, but does not have content that a fact names."""
 
     def __init__(self, sha256: str) -> None:
         super().__init__(f"blob {sha256[:12]} is missing", "no")
@@ -146,19 +146,19 @@ class MissingContent(StoreUnavailable):
 
 
 def mark_part(sha256: str) -> JsonObject:
-    """The part that stands for what is missing."""
+    """The placeholder part for missing content."""
     return {"text": _TEXT, "metadata": {MISSING: {"sha256": sha256}}}
 
 
 def mark_message(sha256: str, message_id: str) -> JsonObject:
-    """A message whose words are missing."""
+    """A message whose content is missing."""
     return {"messageId": message_id, "role": "ROLE_USER", "parts": [mark_part(sha256)]}
 
 
 def mark_task(
     task: JsonObject | None, facade: str, record: TaskRecord, missing: list[str]
 ) -> JsonObject:
-    """A task of which some frames are missing: with every artifact that it is known to have, and its true end."""
+    """A task with missing frames: with every artifact of its record, and its recorded final state."""
     if task is None:
         context = record.scope.context_id
         task = {"id": facade, "contextId": context, "status": {"state": states.WORKING}}

@@ -1,4 +1,4 @@
-"""What the records say of a message: its turn, words that describe it, and what tells it from another one."""
+"""How records describe a message: its turn, title and preview, and the digest that distinguishes requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from passerelle.core.payloads.conversation import TurnSubmitted
 from passerelle.core.session.thread import SubmitMessage
 from passerelle.core.wire.record import value
 from passerelle.runtime.records.blob_overflow import BlobOverflow, hold
-from passerelle.runtime.records.task_fields import TurnInput, Wishes
+from passerelle.runtime.records.task_fields import SendOptions, TurnInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +32,7 @@ _SHOWN_PARTS: Final = 32
 
 @value
 class MessageSummary:
-    """What is read off a message to describe its task and its turn."""
+    """Text derived from a message to describe its task and turn."""
 
     objective: str
     title: str
@@ -46,10 +46,10 @@ def submit(
     extensions: Iterable[str] = (),
     kept: str | None = None,
 ) -> SubmitMessage:
-    """The turn of a message; a message over the cap stands behind ``refs.input``.
+    """The turn of a message; a message over the size limit is referenced by ``refs.input``.
 
-    What was asked for beside a further message is kept with its turn; a first message has it in its run. ``kept``:
-    why the message goes no further.
+    The options of a further message are stored with its turn; those of a first message are in its run. ``kept``: why
+    the message is not sent.
     """
     ref = hold(spill, command.message)
     options = read_options(command)
@@ -76,15 +76,15 @@ def submit(
 
 
 def read_input(command: SubmitTurn, extensions: Iterable[str] = ()) -> TurnInput:
-    """A further message as it is read from its stored turn."""
+    """A further message in the form in which it is read from its stored turn."""
     options, names = read_options(command) or {}, tuple(sorted(extensions))
     return TurnInput(
-        command.message, Wishes(command.wait == "stream", options, names, command.sealed)
+        command.message, SendOptions(command.wait == "stream", options, names, command.sealed)
     )
 
 
 def read_options(command: SubmitTurn) -> JsonObject | None:
-    """What goes to the agent beside a further message; what the caller wants of us stays here."""
+    """The options of a further message for its agent; options for the gateway are left out."""
     if command.task is None or not command.params:
         return None
     options = address_send({**command.params, "message": {}}, RemoteAddress())
@@ -93,7 +93,7 @@ def read_options(command: SubmitTurn) -> JsonObject | None:
 
 
 def describe(command: SubmitTurn) -> MessageSummary:
-    """What the records say of a message."""
+    """Describes a message for the records."""
     text = read_text(command.message)
     first = text.strip()[:TITLE_LENGTH].splitlines()
     title = command.title or (first[0] if first else command.agent[:TITLE_LENGTH])
@@ -114,7 +114,7 @@ def read_text(message: JsonObject) -> str:
 
 
 def describe_answer(message: JsonObject) -> JsonObject:
-    """A message that answers a question, as people see the answer: its words, and the kinds of its other parts."""
+    """The answer to an approval as people see it: its text, and the kinds of its other parts."""
     described: JsonObject = {"text": read_text(message)[:_ANSWER_LENGTH]}
     kinds: list[Json] = [
         name for part in objects_at(message, "parts") for name in _OTHER_KINDS if name in part
@@ -123,7 +123,7 @@ def describe_answer(message: JsonObject) -> JsonObject:
 
 
 def digest_request(command: SubmitTurn) -> str:
-    """Tells one request from another under the same idempotency key."""
+    """A digest that distinguishes requests under the same idempotency key."""
     named: list[Json] = [
         command.agent,
         command.message,

@@ -1,4 +1,4 @@
-"""The questions that keep tasks waiting, and the rules that want them asked."""
+"""The open approvals that tasks wait for, and the rules that require them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 _CHUNK: Final = 100
 _NEAR: Final = 8
-"""Facts before a question that are looked at: what was judged stands right before it, in the same append."""
+"""Facts read before an approval: its evaluation is right before it, in the same append."""
 
 
 async def load_questions(writes: Writes, tasks: Iterable[TaskRecord]) -> dict[str, AskedQuestion]:
-    """The open questions of the tasks that have not ended, by their ids; where there are none, nothing is read.
+    """The open approvals of the tasks that have not ended, by id; without any, nothing is read.
 
     Raises:
-        StoreUnavailable: nobody can tell.
+        StoreUnavailable: the store does not answer.
     """
     named = [name for one in tasks if one.status not in ENDED for name in one.open_actions]
     refs = [EntityRef(EntityKind.ACTION, name) for name in dict.fromkeys(named)]
@@ -43,7 +43,7 @@ async def load_questions(writes: Writes, tasks: Iterable[TaskRecord]) -> dict[st
 
 
 async def _find_rules(writes: Writes, record: ActionRecord) -> tuple[str, ...]:
-    """The rules that want a message approved; of other questions nothing is read."""
+    """The rules that require approval of a message; for other approvals nothing is read."""
     if classify(record.request) != "policy":
         return ()
     stream = StreamRef(StreamKind.SESSION, record.scope.session_id)

@@ -1,4 +1,4 @@
-"""Whose task it is: the one place where a facade id becomes a record, for its owner and nobody else (TR-10)."""
+"""Resolves a facade id to a record for the task's owner only: the one place that does (TR-10)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from passerelle.core.ids import parse_facade
 from passerelle.core.principal import AccessScope
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Visibility
-from passerelle.runtime.records.exposures import look_back
+from passerelle.runtime.records.exposures import view_exposure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 NOTHING_KNOWN: Final[Mapping[EntityRef, Held]] = MappingProxyType({})
-"""All of it has to be read."""
+"""No preloaded entities: everything is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """A task of the caller as it is stored."""
+    """A task of the caller as stored."""
 
     ref: EntityRef
     held: Held
@@ -39,9 +39,9 @@ class Owned:
 
 
 def may_see(principal: Principal, record: TaskRecord) -> bool:
-    """Whether a task is the caller's, and meant for its eyes: a hidden one takes the right to operate (TR-6).
+    """Whether a task is the caller's and visible to it: a hidden task requires the operate scope (TR-6).
 
-    What the gateway has routed is seen by whoever may have the agent that it went to.
+    A task that the gateway routed is visible only if the caller may use the agent it was routed to.
     """
     if record.owner != principal.key or (
         record.kind == ROUTER and not principal.sees(record.agent)
@@ -51,18 +51,18 @@ def may_see(principal: Principal, record: TaskRecord) -> bool:
 
 
 def may_read(principal: Principal, record: TaskRecord) -> bool:
-    """Whether models show a caller a task: it may see it, and read tasks of its agent."""
+    """Whether read models show a task to a caller: it may see the task, and may read tasks of its agent."""
     allowed = not principal.operations or principal.may_use(record.kind, Method.GET_TASK)
     return allowed and may_see(principal, record)
 
 
 def hide_unread(principal: Principal, records: Iterable[TaskRecord]) -> list[TaskRecord | None]:
-    """The same in their order, with None for each that the caller is not shown."""
+    """The records in their order, with None for each that the caller may not read."""
     return [one if may_read(principal, one) else None for one in records]
 
 
 def may_oversee(principal: Principal, record: TaskRecord) -> bool:
-    """Whether a task is of the tenant of whoever oversees it, and of an agent that it may read tasks of."""
+    """Whether a task is in the tenant that the principal oversees, and of an agent whose tasks it may read."""
     return AccessScope.OVERSEE_TASKS in principal.scopes and _is_near(principal, record)
 
 
@@ -80,7 +80,7 @@ class Ownership:
 
     writes: Writes
     arrivals: InboxArrivals
-    """Told of the owners of tasks with open questions: they are about to know of these."""
+    """Records owners of tasks with open approvals: the read is about to show these to them."""
 
     async def find(
         self,
@@ -91,13 +91,13 @@ class Ownership:
         hidden: bool = False,
         known: Mapping[EntityRef, Held] = NOTHING_KNOWN,
     ) -> Owned:
-        """A task of the caller as callers see it under this id; ``hidden`` finds it as it stands, seen or not.
+        """A task of the caller as callers see it under this id; ``hidden`` returns it as stored, whether shown or not.
 
-        ``known``: what need not be read.
+        ``known``: entities that need no read.
 
         Raises:
-            NotFound: unknown, another's, of another agent, not shown to callers, or not meant for them: all look the
-                same (G3).
+            NotFound: unknown, another owner's, of another agent, not shown to callers, or not meant for them: all look
+                the same (G3).
         """
         owned = await (self._find if hidden else self.find_for)(principal.key, facade, known)
         record = owned.record
@@ -111,7 +111,7 @@ class Ownership:
     async def find_operated(
         self, principal: Principal, facade: str, agent: str | None, *, hidden: bool = False
     ) -> Owned:
-        """The same, or one that somebody else of the tenant owns, for whoever operates tasks.
+        """The same, or a task of another owner in the tenant, for a caller with the scope to operate tasks.
 
         Raises:
             NotFound: as for ``find``.
@@ -139,10 +139,10 @@ class Ownership:
         """A task of an owner under one of its ids, shown to callers or not.
 
         Raises:
-            NotFound: unknown, or another's.
+            NotFound: unknown, or another owner's.
         """
         owned, parsed = await self._find(owner, facade, known), parse_facade(facade)
-        held = look_back(owned.held, parsed[1] if parsed else 1)
+        held = view_exposure(owned.held, parsed[1] if parsed else 1)
         if held is None or not isinstance(held.record, TaskRecord):
             raise NotFound("task", facade)
         return Owned(owned.ref, held, held.record)

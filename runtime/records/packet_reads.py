@@ -1,7 +1,7 @@
-"""Reads the streams of packets: a session's own stream, of which each input or result is shown as its packet.
+"""Reads packet streams: a session's own stream, with each input or result shown as its packet.
 
-Nothing is stored for it, so whoever writes pays nothing, and cursors, chains and gaps are those of the session. What is
-no packet keeps its place in the chain and is shown to nobody.
+Packets are not stored, so writers pay nothing, and cursors, chains and gaps are those of the session. An entry that is
+no packet keeps its position in the chain and is not shown.
 """
 
 from __future__ import annotations
@@ -55,28 +55,28 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.contents import Contents
 
 _NO_PACKET: Final = "none"
-_SAID: Final = frozenset(
+_MESSAGE_TYPES: Final = frozenset(
     {EventType.TURN_SUBMITTED, EventType.ACTION_REQUIRED, EventType.RUNTIME_WARNING}
 )
-"""What is a message of a thread, beside the ends of its tasks."""
+"""Event types that are messages of a thread, besides the ends of its tasks."""
 _Known: TypeAlias = "Mapping[str, tuple[TaskRecord, Loaded]]"
 
 
 @dataclass(frozen=True, slots=True)
 class PacketReads:
-    """``channels.follower.StreamReads`` over the log: packets are made as they are read, others are as they stand."""
+    """``channels.follower.StreamReads`` over the log: packets are built on read; other streams are read as stored."""
 
     log: EventLog
     contents: Contents
 
     async def read_head(self, stream: StreamRef) -> Head | None:
-        """The head of the stream in which the packets stand."""
+        """The head of the session stream after the packets."""
         return await self.log.read_head(stream)
 
     async def read_resume(
         self, stream: StreamRef, after: int, limit: int = 256
     ) -> tuple[Head | None, list[Entry]]:
-        """Head, then page, in this order."""
+        """The head, then a page, in this order."""
         head, entries = await self.log.read_resume(stream, after, limit)
         match stream.kind:
             case StreamKind.INPUTS if head is not None:
@@ -124,8 +124,8 @@ class PacketReads:
     async def _show_message(
         self, epoch: str, stream: StreamRef, known: _Known, entry: Entry
     ) -> Entry:
-        """A message in, an end, a question or a notice as a message of its thread."""
-        if entry.type not in _SAID and entry.type not in ENDS:
+        """An input, an end, an approval or a notice as a message of its thread."""
+        if entry.type not in _MESSAGE_TYPES and entry.type not in ENDS:
             return _leave_out(entry)
         event = decode_event(entry.data)
         said, thread = event.fact.payload, event.fact.scope.thread_id
@@ -140,18 +140,18 @@ class PacketReads:
         )
         match said:
             case TurnSubmitted():
-                message = await self._say_input(base, event, stream)
+                message = await self._render_input(base, event, stream)
             case ActionRequired(request):
-                message = _say_question(base, request)
+                message = _render_question(base, request)
             case WarningRaised(message=text):
                 message = change(base, text=text)
             case _:
-                message = await self._say_end(base, event, known, entry)
+                message = await self._render_end(base, event, known, entry)
         if message is None or thread is None:
             return _leave_out(entry)
         return _write(entry, MESSAGE, to_wire(message))
 
-    async def _say_input(
+    async def _render_input(
         self, base: HistoryMessage, event: Event, stream: StreamRef
     ) -> HistoryMessage | None:
         given = await self._read_input(event, stream)
@@ -167,26 +167,26 @@ class PacketReads:
             cut=given.cut,
         )
 
-    async def _say_end(
+    async def _render_end(
         self, base: HistoryMessage, event: Event, known: _Known, entry: Entry
     ) -> HistoryMessage | None:
         task, loaded = known.get(event.fact.scope.task_id or "", (None, None))
         if task is None or loaded is None or not is_told(task):
             return None
         output = await self._read_output(event, task, loaded)
-        told = show_result(event, task, output, loaded.archive, entry.facade)
-        # Of what an agent did not say itself the gateway tells why it ended.
-        is_notice = not told.ok and output == _name_error(event)
+        result = show_result(event, task, output, loaded.archive, entry.facade)
+        # If the agent reported no output of its own, the gateway reports why the task ended.
+        is_notice = not result.ok and output == _name_error(event)
         return change(
             base,
-            id=_name_result(told),
+            id=_name_result(result),
             role="system" if is_notice else "assistant",
-            text=told.output,
-            task_id=told.task_id,
-            agent=told.agent,
-            usage=told.usage,
-            elapsed_ms=told.duration_ms,
-            cut=told.cut,
+            text=result.output,
+            task_id=result.task_id,
+            agent=result.agent,
+            usage=result.usage,
+            elapsed_ms=result.duration_ms,
+            cut=result.cut,
         )
 
     async def _load_tasks(self, entries: Sequence[Entry]) -> _Known:
@@ -213,7 +213,7 @@ class PacketReads:
         return _write(entry, RESULT, to_wire(packet))
 
     async def _read_output(self, event: Event, task: TaskRecord, loaded: Loaded) -> str:
-        """All text of what a task brought: of its artifacts, else of its last word, else of what went wrong."""
+        """All text of a task's artifacts, else its last status message, else its error."""
         try:
             content = await self.contents.read_task(task, loaded.fields)
             if content is None:
@@ -226,8 +226,8 @@ class PacketReads:
         return brought or _join_parts(object_at(status, "message")) or _name_error(event)
 
 
-def _say_question(base: HistoryMessage, request: ApprovalRequest) -> HistoryMessage | None:
-    """What an agent asks, or the gateway in the work of one; None of what is no part of a conversation."""
+def _render_question(base: HistoryMessage, request: ApprovalRequest) -> HistoryMessage | None:
+    """The approval of an agent, or of the gateway during its work; None if it is not part of a conversation."""
     by = request.origin.asked_by
     if by not in {"peer", "gateway"}:
         return None
@@ -266,6 +266,6 @@ def _leave_out(entry: Entry) -> Entry:
 
 
 def _write(entry: Entry, kind: str, packet: JsonObject) -> Entry:
-    """With the members by which clients of a channel know an event."""
+    """Adds the members by which channel clients identify an event."""
     whole = {"sequence": entry.sequence, "eventId": entry.event_id, "type": kind, **packet}
     return replace(entry, type=kind, data=orjson.dumps(whole), frame=None, facade=None)

@@ -1,10 +1,10 @@
-"""Where conversations and home sessions live: contexts, sessions and threads by name, without a lookup.
+"""Where conversations and home sessions are stored: contexts, sessions and threads by name, without a lookup.
 
-A context id is scoped by its caller, so two callers with the same text never meet (G4). A text of the caller's routes
-by the hash of (tenant, principal, context). An id in our own form routes by its tag if that thread exists for the
-caller, and like any other text if not: nobody can place things by making up ids.
+A context id is scoped to its caller, so two callers with the same text never share a context (G4). A text chosen by
+the caller routes by the hash of (tenant, principal, context). A gateway-minted id routes by its tag if that thread
+exists for the caller, and like any other text if not: callers cannot choose shards with invented ids.
 
-The home session of a principal has the facts about a caller that belong to no conversation. It is an ordinary session
+The home session of a principal stores facts about a caller that belong to no conversation. It is an ordinary session
 with a derived id: its owner follows it over a channel like any other.
 """
 
@@ -43,7 +43,7 @@ class Place:
 
 
 def place_context(principal: Principal, context_id: str, shard: Shard | None = None) -> Place:
-    """The place of a context; ``shard`` overrides where its text would route to."""
+    """The place of a context; ``shard`` overrides the shard derived from its text."""
     name = (principal.tenant, principal.id, context_id)
     home = shard or derive_shard("context", *name)
     thread = EntityRef(EntityKind.THREAD, derive_id("th", home, "thread", *name))
@@ -52,7 +52,7 @@ def place_context(principal: Principal, context_id: str, shard: Shard | None = N
 
 
 def list_places(principal: Principal, context_id: str) -> list[Place]:
-    """Where a context may live, the likelier place first."""
+    """The places where a context may be stored, the likelier one first."""
     by_hash = place_context(principal, context_id)
     tagged = read_shard(context_id)
     if tagged is None or tagged == by_hash.shard:
@@ -61,7 +61,7 @@ def list_places(principal: Principal, context_id: str) -> list[Place]:
 
 
 def mint_place(principal: Principal, ids: Ids, idem: str | None, session_id: str | None) -> Place:
-    """A place for a new context: in a named session, by the idempotency key, or anywhere.
+    """A place for a new context: in a named session, by the idempotency key, or in a random shard.
 
     With a key, a repeat of the same request looks in the same shard and finds its first result there.
 
@@ -76,14 +76,14 @@ def mint_place(principal: Principal, ids: Ids, idem: str | None, session_id: str
 
 
 def choose_shard(principal: Principal, ids: Ids, idem: str | None) -> Shard:
-    """Where a new context lives, which may live anywhere: by the idempotency key, if there is one."""
+    """The shard of a new context: derived from the idempotency key if there is one, else random."""
     if idem is None:
         return draw_shard(ids)
     return derive_shard("idem", principal.tenant, principal.id, idem)
 
 
 def draw_shard(ids: Ids) -> Shard:
-    """Where something new lives that may live anywhere."""
+    """A random shard."""
     return ALL_SHARDS[ids.draw(6)]
 
 
@@ -103,7 +103,7 @@ def name_home(principal: Principal) -> str:
 
 
 def open_home(decision: Decision, ref: EntityRef, principal: Principal) -> None:
-    """Opens the home session, unless it is there."""
+    """Opens the home session, unless it exists."""
     if decision.state(ref) is not None:
         return
     created = SessionCreated(
@@ -127,16 +127,16 @@ class Home:
         key: str | None = None,
         row: IdempotencyRow | None = None,
     ) -> None:
-        """Stores one fact; the first one opens the session. With a ``key`` once, whichever instances say it.
+        """Stores one fact; the first one opens the session. With a ``key`` it is stored once, across all instances.
 
-        ``row`` is that of a command, in place of a key of ours.
+        ``row`` is the idempotency row of a command, in place of a minted one.
 
         Raises:
             StoreUnavailable: nothing is known to be written.
         """
         session = name_home(principal)
         ref = EntityRef(EntityKind.SESSION, session)
-        # The fact changes no record, so that only this row tells a second try from a second fact (I2).
+        # The fact changes no record, so only this row distinguishes a retry from a second fact (I2).
         name = hash_key(principal, key or self.writes.ids.mint("home", principal.home))
         row = row or IdempotencyRow(name, name, b"", _KEY_TTL_MS)
 

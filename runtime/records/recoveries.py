@@ -1,4 +1,4 @@
-"""What a device finds that takes its streams up again: one of six states, from the records as they stand (CHN-12)."""
+"""The recovery state of a device that resumes its streams: one of six states, from the stored records (CHN-12)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 _LOOKED_AT: Final = 50
-"""Tasks of a session that are looked at: the newest ones, and those that are open."""
+"""Tasks of a session that are read: the newest ones, and the open ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recoveries:
-    """Looks at what streams are about."""
+    """Determines recovery states of streams."""
 
     writes: Writes
     log: EventLog
@@ -36,11 +36,11 @@ class Recoveries:
     async def find(
         self, owner: str, streams: Iterable[Resumption], *, paired: bool = False
     ) -> Recovery:
-        """The state that counts among all streams; ``from_sequence`` of each is what the device holds."""
+        """The dominant state among all streams; ``from_sequence`` of each is the device's position."""
         return choose_recovery([await self.find_one(owner, one, paired=paired) for one in streams])
 
     async def find_one(self, owner: str, stream: Resumption, *, paired: bool = False) -> Recovery:
-        """The state of one stream of a principal (its key), as a device sees it that is ``paired`` or not."""
+        """The state of one stream of a principal (by key), for a device that is ``paired`` or not."""
         word, _, name = stream.stream.partition(":")
         if word == "messages":
             name = await self._find_session(name)
@@ -65,7 +65,7 @@ class Recoveries:
         return choose_recovery(find_recovery(one, known, now_ms, archive) for one, archive in tasks)
 
     async def _find_session(self, thread: str) -> str:
-        """That of a thread; empty where there is none."""
+        """The session of a thread; empty if there is no such thread."""
         if read_shard(thread) is None:
             return ""
         ref = EntityRef(EntityKind.THREAD, thread)
@@ -87,7 +87,7 @@ class Recoveries:
         return [*dict.fromkeys(EntityRef(EntityKind.TASK, one[0]) for one in parsed if one)]
 
     async def _load(self, owner: str, refs: list[EntityRef]) -> list[tuple[TaskRecord, str | None]]:
-        """Tasks of the owner, each with the ref of its session where that has left memory."""
+        """Tasks of the owner, each with the archive reference of its session if that is archived."""
         held = await self.writes.load(refs) if refs else {}
         records = ((one.record, one.archive) for one in held.values())
         return [

@@ -1,8 +1,8 @@
-"""Tasks that a message refers to, told in a way that its agent understands (LT-10).
+"""Tasks that a message refers to, in a form that its agent understands (LT-10).
 
-A task that ran at the same agent goes by the id that it has there. Of any other task the artifacts go along as parts:
-their content where it is small, their address where they stand behind one, and what they are like where they are too
-large. What goes along with a turn, and what does not and why, is a fact of it (EVC-12).
+A task that ran at the same agent is referred to by its id there. Artifacts of any other task are added as parts: their
+content if it is small, their address if they have one, and a description if they are too large. A fact of the turn
+records what was added, what was left out, and why (EVC-12).
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.ownership import Owned, Ownership
 
 MEMBER: Final = "referenceTaskIds"
-"""Of a message."""
+"""The member of a message with the references."""
 MAX_REFERENCES: Final = 32
-"""In one message: each is a read of the store."""
+"""References in one message: each is a read of the store."""
 MAX_CONSUMED: Final = 16
-"""Artifacts that a record names as consumed by one message; more of them go along."""
+"""Artifacts that a record names as consumed by one message; more than these may be added as parts."""
 QUOTED_BYTES: Final = 64 * 1024
-"""Of artifacts that go along with one message, in all."""
+"""Total bytes of artifact content added to one message."""
 MAX_DESCRIBED: Final = 64
-"""Artifacts that one message says what they are like in place of their content."""
+"""Artifacts that one message describes in place of their content."""
 MAX_LISTED: Final = 64
 """Items of each kind that the fact of a turn names."""
 _READ_BYTES: Final = 4 * 1024 * 1024
-"""Of the artifacts of one task: where they are larger together, none of them is read."""
+"""Limit for the artifacts of one task: if they are larger in total, none of them is read."""
 _NAME_CHARS: Final = 128
-"""Of a reference that is not known, as its caller wrote it."""
+"""Length at which an unknown reference is cut."""
 
 
 @dataclass(frozen=True, slots=True)
-class Referred:
-    """What a message refers to: ids at its agent by facade id, parts that go along, and our ids of all the tasks.
+class ResolvedReferences:
+    """What a message refers to: agent task ids by facade id, parts to add, and gateway ids of all the tasks.
 
-    ``consumed`` are the artifacts that go along, as the tasks name them that produced them; ``runs`` are those
-    that produced what the tasks have. ``unknown`` are references to no task of the caller that is known here.
+    ``consumed`` are the artifacts that are added, as named by the tasks that produced them; ``runs`` are the runs that
+    produced the tasks' artifacts. ``unknown`` are references to no known task of the caller.
     """
 
     ids: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -68,23 +68,23 @@ class Referred:
     runs: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     standing: Mapping[str, NamedArtifact] = field(default_factory=dict[str, NamedArtifact])
-    """By name the newest artifact that one of the tasks produced: what an artifact of that name is a version of."""
+    """The newest artifact by name that one of the tasks produced: a new artifact of that name is its next version."""
     selected: tuple[ContextItem, ...] = ()
     omitted: tuple[OmittedItem, ...] = ()
 
     def join(self, message: JsonObject) -> JsonObject:
-        """The message with what goes along, as it is judged."""
+        """The message with the added parts, as policy evaluates it."""
         if not self.parts:
             return message
         return {**message, "parts": as_list([*objects_at(message, "parts"), *self.parts])}
 
     @property
     def names_any(self) -> bool:
-        """Whether there is anything to be said of it."""
+        """Whether the message has references, known or not."""
         return bool(self.tasks or self.unknown)
 
     def list_edges(self) -> list[TaskDependencyUpdated]:
-        """The edges to the tasks that another one goes on from, and to what it takes from them (LT-13, GR-4, GR-8)."""
+        """Edges to the source tasks and to the artifacts consumed from them (LT-13, GR-4, GR-8)."""
         edges = [
             TaskDependencyUpdated(f"source:{source}", "source_task", source, "satisfied")
             for source in self.tasks
@@ -106,7 +106,7 @@ class Referred:
         return edges
 
     def resolve(self, peer: str) -> ContextResolved:
-        """The fact of what ``peer`` is told of it."""
+        """The fact that records what ``peer`` receives of them."""
         missing = (OmittedItem("task", name[:_NAME_CHARS], "missing") for name in self.unknown)
         omitted = (*missing, *self.omitted)
         selected = self.selected[:MAX_LISTED]
@@ -114,9 +114,9 @@ class Referred:
         return ContextResolved(peer, selected, omitted[:MAX_LISTED], more or None)
 
     def list_facts(self, peer: str) -> list[ContextResolved | WarningRaised]:
-        """The same, and a note where some of the references are to no task that is known here.
+        """The same, and a warning if some references are to no known task.
 
-        The note does not say which: the caller has written them.
+        The warning does not name them: the caller has written them.
         """
         facts: list[ContextResolved | WarningRaised] = [self.resolve(peer)]
         if count := len(self.unknown):
@@ -126,12 +126,12 @@ class Referred:
         return facts
 
 
-NOTHING: Final = Referred()
+NOTHING: Final = ResolvedReferences()
 
 
 @dataclass(slots=True)
-class _Told:
-    """What an agent is told of tasks, as it grows. ``room``: bytes that are left for contents of artifacts."""
+class _ResolvedContext:
+    """Collects what an agent receives about referenced tasks. ``room``: bytes left for artifact contents."""
 
     room: int = QUOTED_BYTES
     ids: dict[str, str] = field(default_factory=dict[str, str])
@@ -142,12 +142,12 @@ class _Told:
     _described: int = 0
 
     def name(self, record: TaskRecord, facade: str, remote: str) -> None:
-        """Adds a task that the agent has itself."""
+        """Adds a task that the agent knows itself."""
         self.ids[facade] = remote
         self.selected.append(ContextItem("task", record.task_id))
 
     def quote(self, record: TaskRecord, task: JsonObject | None, place: int) -> None:
-        """Adds the artifacts of a task that another agent has: without ``task``, its content, what they are like."""
+        """Adds the artifacts of a task of another agent; without ``task``, its content, only their descriptions."""
         self.omitted.append(OmittedItem("history", record.turn_id or record.task_id, "other_peer"))
         contents = {text_at(one, "artifactId"): one for one in objects_at(task or {}, "artifacts")}
         if not record.artifacts:
@@ -178,16 +178,18 @@ class _Told:
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """Finds what messages refer to."""
+    """Resolves the references of messages."""
 
     ownership: Ownership
     contents: Contents
 
-    async def find(self, principal: Principal, agent: str, message: JsonObject) -> Referred:
-        """What a message to ``agent`` refers to; one without references costs nothing.
+    async def find(
+        self, principal: Principal, agent: str, message: JsonObject
+    ) -> ResolvedReferences:
+        """What a message to ``agent`` refers to; a message without references costs no read.
 
-        A task that is unknown, another's, or of an agent that the caller may not see is left out: all look the same
-        (G3). The caller may know it from elsewhere.
+        A task that is unknown, another owner's, or of an agent hidden from the caller is left out: all look alike (G3).
+        The caller may know it from elsewhere.
 
         Raises:
             InvalidInput: more than :data:`MAX_REFERENCES`.
@@ -201,40 +203,44 @@ class References:
         for facade in named:
             with suppress(NotFound):
                 known[facade] = await self._find(principal, facade)
-        told = await self._tell(agent, [*known], [*known.values()]) if known else NOTHING
-        return replace(told, unknown=tuple(one for one in named if one not in known))
+        context = await self._resolve(agent, [*known], [*known.values()]) if known else NOTHING
+        return replace(context, unknown=tuple(one for one in named if one not in known))
 
-    async def recall(self, record: TaskRecord, agent: str, message: JsonObject) -> Referred:
-        """What an accepted message refers to, told to ``agent`` as well; what is gone by now is left out."""
+    async def recall(
+        self, record: TaskRecord, agent: str, message: JsonObject
+    ) -> ResolvedReferences:
+        """What an accepted message refers to, in the form for ``agent``; tasks that are gone are left out."""
         named: list[str] = []
         owned: list[Owned] = []
         for facade in dict.fromkeys(texts_at(message, MEMBER)):
             with suppress(NotFound):
                 owned.append(await self.ownership.find_for(record.owner, facade))
                 named.append(facade)
-        return await self._tell(agent, named, owned) if named else NOTHING
+        return await self._resolve(agent, named, owned) if named else NOTHING
 
-    async def _tell(self, agent: str, named: list[str], owned: list[Owned]) -> Referred:
-        told = _Told()
+    async def _resolve(
+        self, agent: str, named: list[str], owned: list[Owned]
+    ) -> ResolvedReferences:
+        context = _ResolvedContext()
         for place, (facade, one) in enumerate(zip(named, owned, strict=True)):
             remote = _find_remote(one.record, agent)
             if remote is not None:
-                told.name(one.record, facade, remote)
+                context.name(one.record, facade, remote)
             else:
                 record = await self.contents.name_artifacts(one.record)
-                told.quote(record, await self._read(one), place)
+                context.quote(record, await self._read(one), place)
         tasks = tuple(dict.fromkeys(one.record.task_id for one in owned))
         produced = (one for each in owned for one in each.record.artifacts)
         runs = dict.fromkeys(one.run_id for one in produced if one.direction == "produced")
-        return Referred(
-            told.ids,
-            tuple(told.parts),
+        return ResolvedReferences(
+            context.ids,
+            tuple(context.parts),
             tasks,
-            tuple(told.consumed[:MAX_CONSUMED]),
+            tuple(context.consumed[:MAX_CONSUMED]),
             tuple(runs)[:MAX_CONSUMED],
             standing=list_standing(one.record for one in owned),
-            selected=tuple(told.selected),
-            omitted=tuple(told.omitted),
+            selected=tuple(context.selected),
+            omitted=tuple(context.omitted),
         )
 
     async def _find(self, principal: Principal, facade: str) -> Owned:
@@ -244,7 +250,7 @@ class References:
         return owned
 
     async def _read(self, owned: Owned) -> JsonObject | None:
-        """The content of a task; None where there is none, or it is more than is read for this."""
+        """The content of a task; None if it has none, or more than ``_READ_BYTES``."""
         record = owned.record
         if not record.artifacts or sum(one.size for one in record.artifacts) > _READ_BYTES:
             return None
@@ -252,7 +258,7 @@ class References:
 
 
 def list_standing(tasks: Iterable[TaskRecord]) -> dict[str, NamedArtifact]:
-    """By name the artifact of the highest version that some tasks produced (LT-17)."""
+    """The artifact with the highest version by name, among those that some tasks produced (LT-17)."""
     standing: dict[str, NamedArtifact] = {}
     for task in tasks:
         for one in task.artifacts:
@@ -265,7 +271,7 @@ def list_standing(tasks: Iterable[TaskRecord]) -> dict[str, NamedArtifact]:
 
 
 def _list_traits(artifact: ArtifactRef) -> JsonObject:
-    """What an artifact is like, for whoever does not get it. No id of ours: it would mean nothing there."""
+    """Describes an artifact without its content; without gateway ids, which mean nothing to the agent."""
     traits: JsonObject = {
         "version": artifact.version,
         "size": artifact.size,
@@ -279,7 +285,7 @@ def _list_traits(artifact: ArtifactRef) -> JsonObject:
 
 
 def _find_remote(record: TaskRecord, agent: str) -> str | None:
-    """The id of the newest run at the agent that has one."""
+    """The agent's task id of the newest run at this agent that has one."""
     return next(
         (
             attempt.remote_task_id

@@ -1,9 +1,9 @@
-"""Answers that were refused, as facts (CHN-6), and recorded failures of turns, as the errors that callers get.
+"""Records refused answers as facts (CHN-6), and turns recorded failures of turns into the errors callers get.
 
-Whoever tries what is not theirs to decide leaves a trace: at most one for each device, question and minute; those in
-between are counted by the next. A fact changes no record: an attempt that does not count moves nothing.
+An unauthorized answer leaves a trace: at most one fact for each device, approval and minute; the next fact counts the
+refusals in between. These facts change no record: a refused answer has no effect.
 
-Why a turn has no answer is read from the recorded error, also after a restart.
+A turn without an answer is explained from its recorded error, also after a restart.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
 
 MINUTE_MS: Final = 60_000
 RECORDED: Final = (Forbidden, StaleAnswer, InvalidInput)
-"""Refusals that say something of who tried; to be late is no fault."""
+"""Refusals that are recorded; being late is no violation."""
 _MOST: Final = 1_024
 
 
 @dataclass(slots=True)
 class Refusals:
-    """Records refused answers, and counts those that came too soon after another."""
+    """Records refused answers, and counts those that follow too soon after another."""
 
     writes: Writes
     _counts: OrderedDict[str, int] = field(default_factory=OrderedDict["str", "int"])
 
     async def record(self, who: Principal, action: ActionRecord, why: CallerError) -> None:
-        """Says what was refused, once in a minute; that it cannot be written lets nobody decide."""
+        """Records a refusal, once a minute; a failed write does not change that the answer is refused."""
         device = who.device or ""
         source = derive_id(
             "rf", shard_of(action.request.action_id), action.request.action_id, who.key, device
@@ -90,7 +90,7 @@ class Refusals:
 
 
 _BUSY_S: Final = 1
-"""For whoever asks again under a key whose turn was refused: a message under another key may go through."""
+"""Retry-After for a repeat under the same key: a message under another key may succeed."""
 
 
 def explain_failure(record: TaskRecord | None) -> PasserelleError:
@@ -100,7 +100,7 @@ def explain_failure(record: TaskRecord | None) -> PasserelleError:
 
 
 def make_error(failure: ErrorDetail) -> PasserelleError:
-    """The error that a recorded failure of a peer is to the caller."""
+    """The caller's error for a recorded failure of a peer."""
     if failure.code == PeerRefused.code and failure.native is not None:
         native, details = int(failure.native), failure.details or ()
         return PeerRefused(failure.message, native, failure.http_status, details)

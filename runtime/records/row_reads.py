@@ -1,7 +1,7 @@
-"""Reads the streams of lists: a note says which row has changed, and its record says what the row is now (TR-16).
+"""Reads list streams: a note names the row that changed, and its record gives the row's current values (TR-16).
 
-Of several changes of a row in one page only the last is shown. Whoever follows reads at most four pages a second, so no
-row is shown more often.
+Of several changes of a row in one page only the last is shown. A follower reads at most four pages a second, so no row
+is shown more often.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _KINDS: Final = {TASK_ROW: EntityKind.TASK, JOB_ROW: EntityKind.SESSION}
 
 @dataclass(frozen=True, slots=True)
 class RowReads:
-    """``channels.follower.StreamReads``: rows are made as they are read, other streams are as ``below`` has them."""
+    """``channels.follower.StreamReads``: list rows are built on read; other streams are read through ``below``."""
 
     facts: FactReader
     below: PacketReads
@@ -49,7 +49,7 @@ class RowReads:
     async def read_resume(
         self, stream: StreamRef, after: int, limit: int = 256
     ) -> tuple[Head | None, list[Entry]]:
-        """Head, then page, in this order."""
+        """The head, then a page, in this order."""
         head, entries = await self.below.read_resume(stream, after, limit)
         if stream.kind not in LISTS or not entries:
             return head, entries
@@ -80,15 +80,15 @@ def _show(
     ref: EntityRef | None,
 ) -> Entry:
     found = None if ref is None else loaded.get(ref)
-    told = None if found is None else _tell(stream, note, found)
-    if told is None:
+    rendered = None if found is None else _render_row(stream, note, found)
+    if rendered is None:
         return replace(entry, type=NO_ROW, data=b"{}", frame=None, facade=None)
-    whole = {"sequence": entry.sequence, **note, **told}
+    whole = {"sequence": entry.sequence, **note, **rendered}
     return replace(entry, data=orjson.dumps(whole), frame=None, facade=None)
 
 
-def _tell(stream: StreamRef, note: JsonObject, found: Loaded) -> JsonObject | None:
-    """What a row is now; None where it is not for followers, or has another name by now."""
+def _render_row(stream: StreamRef, note: JsonObject, found: Loaded) -> JsonObject | None:
+    """The current row; None if followers may not see it, or its task has another name now."""
     record = read_loaded(found)
     match record:
         case TaskRecord() if _is_of(stream, record):
@@ -96,7 +96,7 @@ def _tell(stream: StreamRef, note: JsonObject, found: Loaded) -> JsonObject | No
                 return None
             row = summarize(record, found.stamp.version, found.archive)
             if row["taskId"] != note.get("name"):
-                return None  # it goes on under another name, whose row says so
+                return None  # the task continues as its next exposure, which has its own row
             if stream.kind is StreamKind.TENANT_TASKS:
                 row = {**row, "owner": record.scope.principal}
             return {"agent": record.agent, "row": row}
@@ -104,7 +104,7 @@ def _tell(stream: StreamRef, note: JsonObject, found: Loaded) -> JsonObject | No
             job = show_job(record)
             return None if job is None else {"row": to_wire(job)}
         case _:
-            # It was given to somebody else, or is not there any more.
+            # It was transferred to another owner, or is gone.
             return {"gone": True}
 
 

@@ -1,4 +1,4 @@
-"""Pages of a caller's sessions of one kind, such as those that are jobs: by an index of theirs, the newest first."""
+"""Pages of a caller's sessions of one kind, such as jobs, from their index, newest first."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 async def read_session_page(
     projections: Projections, writes: Writes, owner: str, part: str, token: str | None, size: int
 ) -> tuple[list[tuple[SessionRecord, Held]], str]:
-    """Up to ``size`` sessions, and the token of the next page, empty where there is none.
+    """Up to ``size`` sessions, and the token of the next page, empty if there is none.
 
-    One that was deleted a moment ago is listed until the relay has come by; it is left out where nothing of it is left.
+    A session that was just deleted stays listed until the relay removes it; it is left out if its record is gone.
 
     Raises:
-        InvalidInput: a page token that is not ours.
+        InvalidInput: the page token is not from this list.
     """
     page = await projections.read_index(owner, part, read_token(token), size + 1)
     shown = page[:size]

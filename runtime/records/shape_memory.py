@@ -1,7 +1,7 @@
-"""What was learnt of shapes: at once while there are few, later only of those that come again and again.
+"""Caches what was learned about shapes: immediately while there are few, later only for shapes that recur often.
 
-Learning costs as much as a dozen turns that are decided, so a shape has to come that often where there are many: then
-no mix of shapes costs more than twice what it costs to decide them all.
+Learning a shape costs as much as deciding a dozen turns, so with many shapes a shape must recur that often first: then
+no mix of shapes costs more than twice what deciding them all costs.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 USES: Final = 16
-"""How often a shape has to come before it is learnt, where there are many."""
+"""Uses of a shape before it is learned, when there are many shapes."""
 
 
 class ShapeMemory(Generic[T]):
-    """Remembers ``most`` shapes, those that came last; the first ``few`` are learnt when they come first."""
+    """Keeps the ``most`` recently used shapes; the first ``few`` are learned on first use."""
 
     __slots__ = ("_few", "_learnt", "_most", "_seen")
 
@@ -27,20 +27,20 @@ class ShapeMemory(Generic[T]):
         self._few = few
         self._learnt: OrderedDict[Hashable, T] = OrderedDict()
         self._seen: OrderedDict[Hashable, int] = OrderedDict()
-        """How often shapes came that are not learnt; as many times more as there can be learnt ones."""
+        """Uses of shapes that are not learned yet; bounded by ``USES`` times the capacity."""
 
     def recall(self, shape: Hashable) -> T:
-        """What was learnt of a shape.
+        """Returns what was learned about a shape.
 
         Raises:
-            KeyError: nothing was.
+            KeyError: the shape is not learned.
         """
         learnt = self._learnt[shape]
         self._learnt.move_to_end(shape)
         return learnt
 
     def is_worth(self, shape: Hashable) -> bool:
-        """Whether a shape that has come once more is to be learnt now."""
+        """Counts one more use of a shape; returns whether to learn it now."""
         if len(self._learnt) < self._few:
             return True
         uses = self._seen.pop(shape, 0) + 1
@@ -52,7 +52,7 @@ class ShapeMemory(Generic[T]):
         return False
 
     def keep(self, shape: Hashable, learnt: T) -> None:
-        """Remembers it; what has not come for the longest time makes room."""
+        """Stores what was learned; the least recently used shape is evicted."""
         if len(self._learnt) >= self._most:
             self._learnt.popitem(last=False)
         self._learnt[shape] = learnt

@@ -1,4 +1,4 @@
-"""Fields of a task's hash beside its record: who drives it, and the content that its callers see."""
+"""Fields of a task's hash besides its record: its driver, and the content that callers see."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 OWNER: Final = "own"
 """The field of a task's hash that names its driver."""
 LEASE: Final = "own"
-"""The kind of the due row that stands while a run is driven."""
+"""The kind of the due row that exists while a run is driven."""
 CONTENT: Final = "c"
-"""The field with the content of an ended task: itself, or where it stands."""
+"""The field with the content of an ended task: the content itself, or where it is stored."""
 IN_ENTRY: Final = b"="
-"""The content stands whole in the last entry that callers saw."""
+"""The content is complete in the last entry that callers saw."""
 IN_BLOB: Final = b"blob:"
 IN_PIECES: Final = b"long:"
 """The content is large: its size, a colon, its blob."""
@@ -35,51 +35,51 @@ class ContentReads(Protocol):
         ...
 
     async def read_turn(self, record: TaskRecord, turn_id: str) -> TurnInput | None:
-        """The message of a turn of the task, and what was asked for beside it."""
+        """The message of a turn of the task, with its send options."""
         ...
 
     @property
     def withholding(self) -> Withholding:
-        """Opens what nobody may keep."""
+        """Reads withheld content."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """What a request with a further message said beside it: how its caller reads, and what its agent is told."""
+class SendOptions:
+    """The options of a request with a further message: how its caller reads the answer, and options for the agent."""
 
     streams: bool = False
     options: JsonObject = field(default_factory=dict[str, "Json"])
     extensions: tuple[str, ...] = ()
     sealed: str | None = None
-    """Where the message stands until it is sent, if nobody may keep it."""
+    """Where the sealed message is stored until it is sent, if its content must not be kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnInput:
-    """A message to a task as its caller wrote it, and what was asked for beside it."""
+    """A message to a task as its caller wrote it, with its send options."""
 
     message: JsonObject
-    wishes: Wishes
+    send_options: SendOptions
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The Task as it was shown (None before the first Task frame), and the messages that were sent on it.
+    """The Task as callers saw it (None before the first Task frame), and the messages that were sent on it.
 
-    ``frames`` are how many callers have seen: the generation that the Task has reached.
+    ``frames`` is the number of frames that callers have seen: the generation of the Task.
     """
 
     task: JsonObject | None
     accepted: tuple[JsonObject, ...]
     frames: int = 0
     catalogue: Mapping[str, ArtifactRef] = field(default_factory=dict[str, "ArtifactRef"])
-    """The artifacts that the record does not name, where there are more."""
+    """The artifacts that the record does not name, if there are more than it keeps."""
     moves: tuple[int, ...] = ()
-    """When the run was taken over by another driver, in ms."""
+    """Times of takeovers of the run by another driver, in ms."""
 
 
 def read_driver(fields: Mapping[str, bytes]) -> Incarnation | None:
-    """Who drives a task, from the fields of its hash."""
+    """The driver of a task, from the fields of its hash."""
     instance, dot, number = fields.get(OWNER, b"").decode().rpartition(".")
     return Incarnation(instance, int(number)) if dot and number.isdigit() else None

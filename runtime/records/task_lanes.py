@@ -1,4 +1,4 @@
-"""Lists of tasks that are read as one: by time, newest first, each in chunks, and none before it is needed."""
+"""Merges task lists into one list by time, newest first; each list is read in chunks, and only when needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 TaskListRow: TypeAlias = "tuple[int, str]"
 CHUNK: Final = 100
 SLACK_MS: Final = 60_000
-"""A list may have rows that are so much newer than what is known of it: they were written beside the append."""
+"""A list may have rows newer than its registry time by this much: rows are written alongside the append."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class TaskLane:
     _is_over: bool = False
 
     async def take(self) -> TaskListRow | None:
-        """The next row; None behind the last one."""
+        """The next row; None at the end."""
         if not self._read and not self._is_over:
             page = await self.projections.read_index(
                 self.owner, self.agent, self.before, self.chunk
@@ -46,7 +46,7 @@ class TaskLane:
 async def merge_lanes(
     lanes: list[TaskLane], bounds: list[int] | None = None
 ) -> AsyncIterator[tuple[TaskListRow, TaskLane]]:
-    """Rows of all lists, each name once. ``bounds``: no row of a list is later; they fall, and then lists wait."""
+    """Rows of all lists, each name once. ``bounds``, descending: no row of a list is later; lists open as needed."""
     heads: list[tuple[TaskListRow, int]] = []
     seen: set[str] = set()
     opened = 0
@@ -68,7 +68,7 @@ async def merge_lanes(
 def open_lanes(
     projections: Projections, listed: Iterable[ListedTasks], before: TaskListRow | None
 ) -> tuple[list[TaskLane], list[int]]:
-    """A lane for each list, the one with the newest row first, and the times that none of their rows is behind."""
+    """A lane for each list, the one with the newest row first, and upper bounds for the times of their rows."""
     wanted = sorted(listed, key=lambda one: (-one.at_ms, one.owner, one.agent))
     lanes = [TaskLane(projections, one.owner, one.agent, before, 20) for one in wanted]
     return lanes, [one.at_ms + SLACK_MS for one in wanted]

@@ -1,8 +1,8 @@
-"""The list of a caller's tasks in the control plane: of every agent, with those that nobody has started yet (CMD-12).
+"""The list of a caller's tasks in the control plane: of every agent, including tasks not started yet (CMD-12).
 
-It walks the caller's lists by time, newest first, and reads the records of what it meets. A page names the last row
-that it looked at, so a list that changes loses and repeats nothing that stood still. What is asked for may be rare: a
-page ends after a bound of rows, with fewer tasks than wanted and a token to go on with.
+It walks the caller's lists by time, newest first, and reads the records of the rows. A page token names the last row
+read, so a changing list neither loses nor repeats unchanged rows. Matches may be rare: a page ends after a maximum
+number of rows, with fewer tasks than requested and a token to continue.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 _MOST_ROWS: Final = 2_000
-"""Rows that one page looks at."""
+"""Maximum rows that one page reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +51,24 @@ class TaskLists:
     list_agents: Callable[[], tuple[str, ...]]
     lag: Lag
     tenants: dict[str, str] = field(default_factory=dict[str, str])
-    """Of which tenant an owner is that was met in a list: it is never of another one."""
+    """The tenant of each owner seen in a list; it never changes."""
 
     async def list_tasks(self, principal: Principal, query: ListRecords) -> JsonObject:
-        """One page: ``tasks``, and ``nextPageToken`` where there may be more; ``marks`` where it may be behind.
+        """One page: ``tasks``, ``nextPageToken`` if there may be more, and ``marks`` if the lists may be outdated.
 
         Raises:
-            InvalidInput: a page token or a time that is not one.
-            NotFound: a session that is not the caller's.
+            InvalidInput: the page token or a time is invalid.
+            NotFound: the session is not the caller's.
         """
         bounds = _read_time("since", query.since), _read_time("until", query.until)
-        # Before the rows: what is carried in between is no reason to doubt them.
+        # Measured before the rows are read: rows carried in between are no reason for doubt.
         doubt = await self.lag.find() if query.session_id is None else None
         found: list[Json] = []
         every = query.owners == "all"
         sees = may_oversee if every else may_see
         last: TaskListRow | None = None
         looked, token = 0, ""
-        # One more tells whether the page is the last: each that has left memory costs a read of the archive.
+        # One more shows whether the page is the last; a larger batch would read the archive for each archived task.
         at_once = min(CHUNK, query.page_size + 1)
         async for row, held in self.walk(self._choose_rows(principal, query), at_once):
             if len(found) == query.page_size or looked == _MOST_ROWS:
@@ -101,7 +101,7 @@ class TaskLists:
     async def walk(
         self, rows: AsyncIterator[TaskListRow], at_once: int = CHUNK
     ) -> AsyncIterator[tuple[TaskListRow, Held]]:
-        """The stored tasks of rows, each under its newest name only; so many are read together."""
+        """The stored tasks of rows, each under its newest exposure only, read in batches of ``at_once``."""
         batch: list[TaskListRow] = []
         async for row in rows:
             batch.append(row)
@@ -113,7 +113,7 @@ class TaskLists:
             yield one
 
     async def load(self, batch: list[TaskListRow]) -> list[tuple[TaskListRow, Held]]:
-        """The stored tasks of some rows; one that is named by an earlier exposure is left out."""
+        """The stored tasks of some rows; rows of an earlier exposure are left out."""
         named = [(row, parsed) for row in batch if (parsed := parse_facade(row[1])) is not None]
         refs = {row: EntityRef(EntityKind.TASK, parsed[0]) for row, parsed in named}
         held = await self.writes.load(dict.fromkeys(refs.values())) if refs else {}
@@ -124,7 +124,7 @@ class TaskLists:
         ]
 
     async def list_named(self, facade: str) -> AsyncIterator[TaskListRow]:
-        """The row of one task, whosever it is; none where there is none."""
+        """The row of one task, of any owner; none if there is no such task."""
         parsed = parse_facade(facade)
         ref = EntityRef(EntityKind.TASK, parsed[0]) if parsed else None
         record = (await self.writes.load([ref]))[ref].record if ref else None
@@ -138,7 +138,7 @@ class TaskLists:
         agent: str | None = None,
         also: tuple[str, ...] = (UNSEEN,),
     ) -> AsyncIterator[TaskListRow]:
-        """Rows of every agent that the caller sees, or of one, merged with those of the lists that no agent has."""
+        """Rows of every agent that the caller sees, or of one, merged with the lists that belong to no agent."""
         names = [agent] if agent is not None else self.list_agents()
         lanes = [
             TaskLane(self.projections, principal.key, name, before)
@@ -150,7 +150,7 @@ class TaskLists:
     async def list_tenant(
         self, principal: Principal, before: TaskListRow | None, agent: str | None
     ) -> AsyncIterator[TaskListRow]:
-        """Rows of every owner; of other tenants none that has been met before."""
+        """Rows of every owner in the tenant; owners known to be of other tenants are skipped."""
         names = {agent, UNSEEN}
         lanes, bounds = open_lanes(
             self.projections,
@@ -169,7 +169,7 @@ class TaskLists:
     async def list_session(
         self, principal: Principal, session_id: str, before: TaskListRow | None
     ) -> AsyncIterator[TaskListRow]:
-        """Rows of one session, with its open tasks that nobody has seen yet.
+        """Rows of one session, with its open tasks that callers do not see yet.
 
         Raises:
             NotFound: it is not the caller's.
@@ -221,7 +221,7 @@ def _fits(
 
 
 def _is_named(record: TaskRecord, q: str) -> bool:
-    """Whether it is an id of the task or of something that it stands in, or a part of its title."""
+    """Whether ``q`` is an id of the task or of its session, thread, context or attempts, or part of its title."""
     if q.casefold() in record.title.casefold() or (parse_facade(q) or ("",))[0] == record.task_id:
         return True
     if q in {record.session_id, record.thread_id, record.scope.context_id}:
@@ -230,7 +230,7 @@ def _is_named(record: TaskRecord, q: str) -> bool:
 
 
 def summarize(record: TaskRecord, version: int, archive: str | None = None) -> JsonObject:
-    """A task as a list shows it; ``archive`` is the ref of its session where that has left memory."""
+    """A task as a list row; ``archive`` is the archive reference of its session, if that is archived."""
     progress = show_progress(record)
     away: JsonObject = {} if archive is None else {"archive": archive}
     return {

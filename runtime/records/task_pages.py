@@ -1,7 +1,7 @@
-"""Lists of a caller's tasks: by status time, newest first, in pages that a changing list cannot shuffle.
+"""Lists of a caller's tasks by status time, newest first, in pages that stay stable while the list changes.
 
-With a context the session's own list is read, without one the owner index. Only what the caller may see is in it: its
-own tasks, shown ones, of the agent it asks. A page token names the last row by time and id.
+With a context the session's own list is read, without one the owner index. It contains only tasks that the caller may
+see: its own, shown ones, of the requested agent. A page token names the last row by time and id.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import LISTED, TERMINAL
 from passerelle.core.wire.times import parse_ms
 from passerelle.runtime.common.concurrency import join_all
-from passerelle.runtime.records.exposures import look_back
+from passerelle.runtime.records.exposures import view_exposure
 from passerelle.runtime.records.ownership import may_see
 from passerelle.runtime.records.places import list_places
 
@@ -46,7 +46,7 @@ _ENDS: Final[Mapping[str, IndexPart]] = {
     FAILED: "failed",
     REJECTED: "rejected",
 }
-"""Where the owner's list has what ended in a state."""
+"""The part of the owner's list for each final state."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Listing:
         """One page in A2A form: ``tasks, nextPageToken, pageSize, totalSize``.
 
         Raises:
-            InvalidInput: a page token that is not ours.
+            InvalidInput: the page token is not from this list.
         """
         if query.context_id is not None:
             return await self._list_context(principal, query, query.context_id)
@@ -83,7 +83,7 @@ class Listing:
         async for row, held in self._walk(principal, query, rows):
             is_behind = before is None or row < before
             wanted = is_behind and len(found) < query.page_size
-            # Content is read for what is on the page; only a state that is asked for takes it for all the others.
+            # Content is read for the tasks of this page; a state filter requires it for all others as well.
             task = await self._read(query, held) if wanted or query.state is not None else None
             if task is None and (wanted or query.state is not None):
                 continue
@@ -96,9 +96,9 @@ class Listing:
         return render_page(found, query.page_size, total, token)
 
     async def _list_state(self, principal: Principal, query: ListTasks, state: str) -> JsonObject:
-        """A page of tasks in one state: those that ended in it are listed apart, and open ones are looked at.
+        """A page of tasks in one state: ended ones are listed by final state, open ones are read and filtered.
 
-        Open ones too where an end is asked for: one that has just ended stands among them for a moment (LT-7).
+        For a final state open tasks are read too: a task that has just ended is briefly still listed as open (LT-7).
         """
         before = read_token(query.page_token)
         part = _ENDS.get(state)
@@ -121,7 +121,7 @@ class Listing:
     async def _match_open(
         self, principal: Principal, query: ListTasks, *, ended: bool
     ) -> list[tuple[int, str]]:
-        """Of the open part of the list, those that are in the state that is asked for, by their time of now."""
+        """The tasks of the open part of the list that are in the requested state, by their current time."""
         matches: list[tuple[int, str]] = []
         before: tuple[int, str] | None = None
         while True:
@@ -140,7 +140,7 @@ class Listing:
             before = (rows[-1][1], rows[-1][0])
 
     async def _list_index(self, principal: Principal, query: ListTasks) -> JsonObject:
-        """A page off the owner's index: only what is on the page is read, and the rest is counted there."""
+        """A page from the owner's index: only the page's tasks are read, the rest is counted in the index."""
         last = read_token(query.page_token)
         found: list[JsonObject] = []
         more = True
@@ -170,7 +170,7 @@ class Listing:
     async def _walk(
         self, principal: Principal, query: ListTasks, rows: list[tuple[str, int]]
     ) -> AsyncIterator[tuple[tuple[int, str], Held]]:
-        """The tasks that fit, as (time, facade id) with what is stored, newest first; many are read at once."""
+        """The matching tasks as (time, facade id) with their entities, newest first, read in batches."""
         for first in range(0, len(rows), _CHUNK):
             for row in await self._load(principal, query, rows[first : first + _CHUNK]):
                 yield row
@@ -184,7 +184,7 @@ class Listing:
             if _is_after(query, at_ms) and (task := parse_facade(facade)) is not None
         ]
         held = await self.writes.load([ref for _, ref, _ in parsed])
-        seen = ((row, look_back(held[ref], exposure)) for row, ref, exposure in parsed)
+        seen = ((row, view_exposure(held[ref], exposure)) for row, ref, exposure in parsed)
         return [
             (row, one)
             for row, one in seen
@@ -221,7 +221,7 @@ def _is_after(query: ListTasks, at_ms: int) -> bool:
 
 
 def _read_time(held: Held) -> int:
-    """What the list will say once the relay has come to it."""
+    """The time that the list will have once the relay has carried the change."""
     return parse_ms(held.record.status_at) if isinstance(held.record, TaskRecord) else 0
 
 
@@ -235,10 +235,10 @@ def write_token(row: tuple[int, str]) -> str:
 
 
 def read_token(token: str | None) -> tuple[int, str] | None:
-    """The row that a token names.
+    """The row that a token names; None for no token.
 
     Raises:
-        InvalidInput: it is not one of ours.
+        InvalidInput: the token is not from this list.
     """
     if not token:
         return None

@@ -1,4 +1,4 @@
-"""The tasks that wait for their turn in a context."""
+"""The tasks that are queued for their turn in a context."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 async def load_waiting(writes: Writes, names: Iterable[str]) -> list[TaskRecord]:
-    """Those of some tasks that still wait, in the same order.
+    """The given tasks that still wait, in the same order.
 
     Raises:
-        StoreUnavailable: nobody can tell.
+        StoreUnavailable: the store does not answer.
     """
     refs = [EntityRef(EntityKind.TASK, name) for name in names]
     held = await writes.load(refs) if refs else {}

@@ -1,8 +1,8 @@
-"""Answers to a request for a credential: sent to the agent, and kept nowhere (A2A 1.0 section 7.6).
+"""Answers to a request for a credential: sent to the agent, and never stored readable (A2A 1.0 section 7.6).
 
-What such a message says is sealed from the moment it comes until the agent has it, or will not get it. Its turn holds a
-placeholder in its place, and so do history, streams, lists and archives. Where no ``secret_key`` is configured the seal
-is of this process: a message that it has not sent by its end is lost, and the agent's question is asked again.
+The content of such a message is sealed from its arrival until the agent has it, or will not get it. Its turn has a
+placeholder instead, and so have history, streams, lists and archives. Without a configured ``secret_key`` the seal
+belongs to this process: a message not sent before the process ends is lost, and the agent's request is asked again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WITHHELD: Final = "withheld"
 
 @value
 class Withheld:
-    """A message as it goes to the agent, with what its request said beside it."""
+    """A message as it is sent to the agent, with its options."""
 
     message: JsonObject
     options: JsonObject
@@ -38,13 +38,13 @@ class Withheld:
 
 @dataclass(frozen=True, slots=True)
 class Withholding:
-    """Seals what is withheld, and opens it for whoever sends it."""
+    """Seals withheld messages, and opens them for the driver that sends them."""
 
     sealer: Sealer
     blobs: Copies
 
     async def withhold(self, command: SubmitTurn, shard: Shard, turn_id: str) -> SubmitTurn:
-        """The command with a placeholder for what its message says; what it says stands sealed beside the turn."""
+        """Returns the command with a placeholder message; the sealed message is stored as a blob for the turn."""
         plain = orjson.dumps([command.message, read_options(command) or {}])
         sealed = await self.blobs.put(shard, self.sealer.seal(plain, turn_id))
         blank: JsonObject = {
@@ -56,7 +56,7 @@ class Withholding:
         return replace(command, message=blank, params=None, sealed=sealed)
 
     async def read(self, shard: Shard, sealed: str, turn_id: str) -> Withheld | None:
-        """What was withheld; None once it is gone, or where its key is not known here."""
+        """The withheld message; None once it is removed, or if its key is not known here."""
         content = await self.blobs.get(shard, sealed)
         if content is None:
             return None
@@ -71,7 +71,7 @@ class Withholding:
                 return None
 
     async def forget(self, shard: Shard, sealed: str, now_ms: int) -> None:
-        """Removes what was withheld."""
+        """Removes a withheld message."""
         await self.blobs.expire(shard, sealed, now_ms + 1)
 
 
@@ -82,6 +82,6 @@ def is_withheld(message: JsonObject) -> bool:
 
 
 def make_withholding(sealer: Sealer | None, blobs: Copies, draw: Draw) -> Withholding:
-    """With the sealer of the settings, or with one that ends with this process."""
+    """Uses the configured sealer, or one whose key ends with this process."""
     own = sealer or make_sealer([draw(KEY_BYTES * 8).to_bytes(KEY_BYTES)], draw)
     return Withholding(own, blobs)

@@ -1,6 +1,6 @@
 """The one write path: read the entities, decide, append; on a conflict read and decide again (I2).
 
-Whoever wants a fact stored comes through here: commands, the drivers of runs, due rows, take-overs.
+All writers of facts use it: commands, run drivers, due rows, takeovers.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ T = TypeVar("T")
 MAX_TRIES: Final = 20
 _PAUSE_MS: Final = 32
 _LINE_S: Final = 2.0
-"""Whoever stands before us may wait for the store."""
+"""How long to wait for a writer lock, whose holder may be waiting for the store."""
 _MOST_REACHED: Final = 4096
 _IDEMPOTENCY: Final = "idempotency"
 _NAMES: Final[dict[type[AppendResult], str]] = {
     kind: kind.__name__.lower() for kind in get_args(AppendResult)
 }
-"""What the outcomes of an append are counted as."""
+"""Names under which append outcomes are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppendOptions:
-    """What a batch carries beside its facts."""
+    """What a batch contains besides its facts."""
 
     fence: Fence | None = None
     claim: DueClaim | None = None
@@ -88,7 +88,7 @@ class AppendOptions:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A stored batch and the entities as they stand now. ``first`` and ``last`` are 0 where a repeat hid them."""
+    """A stored batch and the entities after it. ``first`` and ``last`` are 0 if a repeat does not know them."""
 
     held: dict[EntityRef, Held]
     first: int
@@ -96,18 +96,18 @@ class Written:
     now_ms: int
     chain: str = ""
     repeated: bytes | None = None
-    """The stored result of an idempotency key that had been used for the same request."""
+    """The stored result of an idempotency key that was used before for the same request."""
     unchanged: bool = False
     """Whether there was nothing to store: the entities are as they were read."""
     frames: tuple[JsonObject, ...] = ()
-    """What callers are shown of it, where whoever decided says so."""
+    """The frames that callers see of it, if the decision names them."""
     turn: tuple[str, TurnInput] | None = None
-    """The turn that came with it, and its message to the task."""
+    """The turn of the batch, and its message to the task."""
 
 
 @value
 class Unread:
-    """Entities as a packed batch has left them, read from its bytes when somebody looks: of most nobody does."""
+    """The entities written by a packed batch, decoded from its bytes on first use: most are never used."""
 
     log: EventLog
     packed: PackedBatch
@@ -115,38 +115,38 @@ class Unread:
     refs: tuple[EntityRef, ...]
 
     def read(self) -> dict[EntityRef, Held]:
-        """The entities, as ``Writes.load`` would give them."""
+        """The entities, as ``Writes.load`` would return them."""
         written = self.log.unpack(self.packed, self.first)
-        return _hold(entity for entity in written if entity.ref in self.refs)
+        return _to_held(entity for entity in written if entity.ref in self.refs)
 
 
 WriteRefusal: TypeAlias = Fenced | Unclaimed | Late
 Outdated: TypeAlias = Conflict | StaleEpoch | Early
-"""What was decided on is not so any more: whoever decided reads again and decides again."""
+"""The decision is based on outdated state: read and decide again."""
 Body: TypeAlias = "Callable[[Decision], AppendOptions]"
 
 
-class WriterLine(Protocol):
-    """Held by one writer at a time, in the order in which they came."""
+class WriterLock(Protocol):
+    """A fair lock: one writer at a time, in the order of the calls."""
 
     async def acquire(self) -> None:
-        """Returns when it is ours."""
+        """Returns once the caller holds the lock."""
         ...
 
     def release(self) -> None:
-        """Hands it to the next one."""
+        """Passes the lock to the next waiter."""
         ...
 
 
-async def _make_no_way(_held: Mapping[EntityRef, Held]) -> None:
-    """Of who has no others."""
+async def _ask_nobody_to_yield(_held: Mapping[EntityRef, Held]) -> None:
+    """For an instance without others."""
 
 
 @dataclass(slots=True)
 class Writes:
     """Reads and writes entities over the log.
 
-    ``tally`` is told of each append: its result, its seconds, and why the store is not available where it is not.
+    ``tally`` is called for each append with its result, its seconds, and the reason if the store is unavailable.
     """
 
     log: EventLog
@@ -154,36 +154,38 @@ class Writes:
     ids: Ids
     runtime_id: str
     tally: Callable[[str, float, str], None] = field(default=lambda _result, _seconds, _why: None)
-    news: Callable[[Shard], None] = field(default=lambda _shard: None)
-    """Told of the shard of each stored batch of which somebody waits for what follows from it: a question that has to
-    reach its inbox, a webhook, a row that is due at once. Everything else is found at the next regular visit."""
-    whereabouts: ActionIndex = field(default_factory=ActionIndex)
+    wake_duties: Callable[[Shard], None] = field(default=lambda _shard: None)
+    """Called with the shard of a stored batch that needs prompt follow-up: an approval for its inbox, a webhook, a due
+    row that is due now. Everything else waits for the next regular visit."""
+    action_index: ActionIndex = field(default_factory=ActionIndex)
     on_feed_snapshot: Callable[[FeedSnapshot], None] = field(default=lambda _seen: None)
-    """Told of each stored batch that a projection has to look at, and of what the feed held behind it."""
+    """Called with each stored batch that a projection has to process, and the end of the feed after it."""
     shard_ms: Callable[[Shard], int] | None = None
     """The clock of a shard's primary, in ms; None: ``clock`` is that of all."""
-    find_line: Callable[[EntityRef], WriterLine | None] = field(default=lambda _ref: None)
-    """Where those stand who write an entity in this process without reading it before each append."""
-    make_way: Callable[[Mapping[EntityRef, Held]], Awaitable[None]] = field(default=_make_no_way)
-    """Has those who do so in other instances give way, after an append to what was read so has lost."""
+    find_writer_lock: Callable[[EntityRef], WriterLock | None] = field(default=lambda _ref: None)
+    """The lock of a local writer that appends to an entity without reading it before each append."""
+    ask_to_yield: Callable[[Mapping[EntityRef, Held]], Awaitable[None]] = field(
+        default=_ask_nobody_to_yield
+    )
+    """Called after an append has lost: asks writers in other instances that append without reading to yield."""
     arrivals: InboxArrivals | None = None
-    """Told of questions that are opened here; None: nobody reads an inbox."""
+    """Records approvals that are opened here; None: no inbox is read."""
     _reached: dict[str, str] = field(default_factory=dict["str", "str"])
-    """Times that sessions have reached in which this clock was behind the last event."""
+    """Times of last events of sessions that are ahead of this clock."""
 
     async def load(self, refs: Iterable[EntityRef]) -> dict[EntityRef, Held]:
-        """The entities as they are stored now; one that does not exist has no record."""
-        held = _hold(await self.log.load(list(refs)))
+        """The entities as stored now; an entity that does not exist has no record."""
+        held = _to_held(await self.log.load(list(refs)))
         self._note_questions(held)
         return held
 
     def _note_questions(self, held: Mapping[EntityRef, Held]) -> None:
         for ref, one in held.items():
             if ref.kind is EntityKind.ACTION and isinstance(one.record, ActionRecord):
-                self.whereabouts.note(one.record)
+                self.action_index.note(one.record)
 
     def begin(self, session: str, held: Mapping[EntityRef, Held]) -> Decision:
-        """A decision over entities that are held."""
+        """Starts a decision over held entities."""
         return Decision(
             session,
             held,
@@ -195,7 +197,7 @@ class Writes:
         )
 
     def read_ms(self, shard: Shard) -> int:
-        """The time in a shard: deadlines that are written there are judged by it."""
+        """The time in a shard, by which deadlines stored there are judged."""
         return self.clock.now_ms() if self.shard_ms is None else self.shard_ms(shard)
 
     async def commit(
@@ -205,9 +207,9 @@ class Writes:
         terms: AppendOptions,
         op: str | None = None,
     ) -> Written | Outdated | WriteRefusal:
-        """Appends what was decided over ``held``; a conflict is a value, for those who decide again.
+        """Appends a decision over ``held``; a conflict is returned as a value, for callers that decide again.
 
-        ``op`` is the id of the operation when the same append was tried before.
+        ``op`` is the operation id if the same append was tried before.
         """
         shard = shard_of(decision.session)
         op = op or self.ids.mint("op", shard)
@@ -215,7 +217,7 @@ class Writes:
         result = await self.append(batch, feed=standing.feed)
         written = await self._conclude(decision, op, result)
         if isinstance(result, Appended) and isinstance(written, Written) and result.tail:
-            self.on_feed_snapshot(_see(batch, result, result.tail, written))
+            self.on_feed_snapshot(_make_snapshot(batch, result, result.tail, written))
         if isinstance(written, Written):
             self._note_opened(held, written.held)
         return written
@@ -233,13 +235,13 @@ class Writes:
     async def append(
         self, batch: Batch | PackedBatch, *, feed: bool, pause_s: float | None = None
     ) -> AppendResult:
-        """Appends, and tells of it. ``feed``: whether a projection has to look at what the batch says.
+        """Appends and reports the outcome. ``feed``: whether a projection has to process the batch.
 
-        ``pause_s`` is for those who cannot ask again: while nobody knows whether it was stored, the same operation goes
-        out again after such a pause.
+        ``pause_s`` is for callers that cannot retry later: while the outcome is unknown, the same operation is sent
+        again after this pause.
 
         Raises:
-            StoreUnavailable: it was not stored; without ``pause_s``, or nobody knows.
+            StoreUnavailable: it was not stored; without ``pause_s``, or the outcome is unknown.
         """
         unknown = False
         while True:
@@ -257,7 +259,7 @@ class Writes:
             if isinstance(result, Early):
                 self._note_reached(batch.session, result.at)
             if isinstance(result, Appended) and (feed or result.woken):
-                self.news(batch.shard)
+                self.wake_duties(batch.shard)
             return result
 
     def _note_reached(self, session: str, at: str) -> None:
@@ -265,16 +267,16 @@ class Writes:
             del self._reached[next(iter(self._reached))]
         self._reached[session] = at
 
-    async def insist(
+    async def commit_until_known(
         self,
         decision: Decision,
         held: Mapping[EntityRef, Held],
         terms: AppendOptions,
         pause_s: float,
     ) -> Written | Outdated | WriteRefusal:
-        """``commit`` for those who cannot ask again: while nobody knows whether it was stored, the same operation.
+        """``commit`` for callers that cannot retry later: while the outcome is unknown, it repeats the same operation.
 
-        Deciding anew would say everything a second time if the first try was stored after all.
+        Deciding again would write everything twice if the first try was stored.
 
         Raises:
             StoreUnavailable: it was not stored.
@@ -291,14 +293,14 @@ class Writes:
                 await asyncio.sleep(pause_s)
                 continue
             if unknown and isinstance(outcome, Conflict) and await self._is_stored(decision, held):
-                # Somebody has written since, so the operation does not stand in the entity any more.
+                # Another write followed, so the entity no longer has this operation id.
                 now = await self.load(decision.states)
                 self._note_opened(held, now)
                 return Written(now, 0, 0, decision.now_ms)
             return outcome
 
     async def _is_stored(self, decision: Decision, held: Mapping[EntityRef, Held]) -> bool:
-        """Whether the first event of a decision stands in its stream."""
+        """Whether the first event of a decision is in its stream."""
         if not decision.events:
             return False
         stream = StreamRef(StreamKind.SESSION, decision.session)
@@ -331,8 +333,8 @@ class Writes:
             case _:
                 assert_never(result)
 
-    async def step_back(self, tries: int) -> None:
-        """Waits a random moment after a lost try, so that writers who met do not meet again and again."""
+    async def pause_before_retry(self, tries: int) -> None:
+        """Waits a random moment after a lost try, so that competing writers do not collide again and again."""
         limit_ms = min(2**tries, _PAUSE_MS)
         await asyncio.sleep(self.ids.draw(8) / 256 * limit_ms / 1000)
 
@@ -345,16 +347,16 @@ class Writes:
     ) -> Written | WriteRefusal:
         """Reads, decides and appends, again after each conflict. ``known`` are the entities, just read.
 
-        Whoever has lost stands in the line of those who append without reading, or it might lose each time. It must not
-        have a place there already.
+        After a lost try it takes the locks of local writers that append without reading, or it might lose each time.
+        The caller must not hold one of these locks.
 
         Raises:
-            Conflict: somebody else was faster each time; nothing is written.
-            StoreUnavailable, or whatever ``body`` refuses with: nothing is written.
+            Conflict: another writer was faster each time; nothing is written.
+            StoreUnavailable, or an error of ``body``: nothing is written.
         """
         wanted = list(refs)
         for tries in range(MAX_TRIES):
-            async with self._stand_in_line(wanted) if tries else nullcontext():
+            async with self._hold_writer_locks(wanted) if tries else nullcontext():
                 held = dict(known) if known and not tries else await self.load(wanted)
                 decision = self.begin(session, held)
                 terms = body(decision)
@@ -363,23 +365,25 @@ class Writes:
                 outcome = await self.commit(decision, held, terms)
             if not isinstance(outcome, Outdated):
                 if any(row.at_ms is not None and row.at_ms <= decision.now_ms for row in terms.due):
-                    self.news(shard_of(session))  # what is owed at once waits for no regular visit
+                    self.wake_duties(
+                        shard_of(session)
+                    )  # a row that is due now does not wait for a regular visit
                 return outcome
-            await self.make_way(held)
-            await self.step_back(tries)
+            await self.ask_to_yield(held)
+            await self.pause_before_retry(tries)
         raise WriteConflict(
             "the record was changed by others again and again; try once more", session=session
         )
 
     @asynccontextmanager
-    async def _stand_in_line(self, refs: Iterable[EntityRef]) -> AsyncGenerator[None]:
-        """Nobody in the lines of ``refs`` appends meanwhile, unless it has been at that for long: then both try."""
-        taken: list[WriterLine] = []
+    async def _hold_writer_locks(self, refs: Iterable[EntityRef]) -> AsyncGenerator[None]:
+        """Blocks the local writers of ``refs``, unless one holds its lock for too long: then both write."""
+        taken: list[WriterLock] = []
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LINE_S):
                     for ref in sorted(refs, key=lambda one: one.id):
-                        line = self.find_line(ref)
+                        line = self.find_writer_lock(ref)
                         if line is not None and line not in taken:
                             await line.acquire()
                             taken.append(line)
@@ -389,7 +393,9 @@ class Writes:
                 line.release()
 
 
-def _see(batch: Batch, stored: Appended, tail: FeedTail, written: Written) -> FeedSnapshot:
+def _make_snapshot(
+    batch: Batch, stored: Appended, tail: FeedTail, written: Written
+) -> FeedSnapshot:
     return FeedSnapshot(
         shard=batch.shard,
         session=batch.session,
@@ -401,7 +407,7 @@ def _see(batch: Batch, stored: Appended, tail: FeedTail, written: Written) -> Fe
     )
 
 
-def _hold(loaded: Iterable[Loaded]) -> dict[EntityRef, Held]:
+def _to_held(loaded: Iterable[Loaded]) -> dict[EntityRef, Held]:
     return {one.ref: Held(one.stamp, read_loaded(one), one.fields, one.archive) for one in loaded}
 
 
@@ -412,7 +418,7 @@ def compose(
     op: str,
     shard_epoch: int,
 ) -> tuple[Batch, IndexChanges]:
-    """The batch of what was decided over ``held``, and what follows from its change of records."""
+    """The batch of a decision over ``held``, and the index changes that follow from its record changes."""
     before: dict[EntityRef, Record | None] = {ref: one.record for ref, one in held.items()}
     types = (event.type for event in decision.events)
     standing = derive_index_changes(before, decision.states, types)

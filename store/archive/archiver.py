@@ -1,7 +1,7 @@
-"""The way out: sessions in which nothing has happened for a while leave the engine, together.
+"""Archives ended sessions: moves sessions without recent activity from the engine to segments, in batches.
 
-They are read, packed and written first; the script that takes them out compares all of it once more. Killed at any
-step, a session is in the engine, or in the archive, or in both places with the engine counting.
+They are read, packed and written first; the script that removes them compares everything once more. If the process is
+killed at any step, a session is in the engine, or in the archive, or in both; then the engine's copy counts.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 MOST_AT_ONCE: Final = 64
 """Sessions of a segment."""
 _MOST_BYTES: Final = 4 * 1024 * 1024
-"""Of their history together: all of it is read before anything of it is written."""
+"""Bytes of their history together: all of it is read before anything is written."""
 _COMMITS: Final = 16
-"""Sessions of one call of the script: it holds up its server for about a tenth of a millisecond each."""
+"""Sessions of one script call: each blocks the server for about a tenth of a millisecond."""
 _PACKED_AT_ONCE: Final = 8
-"""Frames of a few kB, before callers have their turn."""
+"""Frames of a few kB packed before other tasks get their turn."""
 
 _Placed: TypeAlias = "tuple[LeavingSession, Locator]"
-"""A session with where its frame stands."""
+"""A session with the position of its frame."""
 
 
 def split_into_segments(sessions: Sequence[EndedSession]) -> list[list[EndedSession]]:
-    """The same in the same order, in parts that ``archive`` takes."""
+    """The sessions in their order, in parts that ``archive`` accepts."""
     parts, size = list[list[EndedSession]](), _MOST_BYTES
     for one in sessions:
         if size + one.bytes > _MOST_BYTES or len(parts[-1]) == MOST_AT_ONCE:
@@ -62,7 +62,7 @@ def split_into_segments(sessions: Sequence[EndedSession]) -> list[list[EndedSess
 def join_parts(
     parts: Iterable[tuple[Shard, Sequence[EndedSession]]],
 ) -> list[dict[Shard, list[str]]]:
-    """Such parts of shards, as many together as ``archive_together`` takes."""
+    """Merges parts of several shards, as many together as ``archive_together`` accepts."""
     joined, room, size = list[dict[Shard, list[str]]](), 0, 0
     for shard, part in parts:
         more = sum(one.bytes for one in part)
@@ -77,7 +77,7 @@ def join_parts(
 
 @dataclass(frozen=True, slots=True)
 class ArchiveResult:
-    """What a call has done: sessions that left with their bytes in the archive, and those that stay."""
+    """The outcome of a call: archived sessions with their bytes in the archive, and sessions that stay."""
 
     sessions: list[str] = field(default_factory=list[str])
     bytes: int = 0
@@ -93,23 +93,23 @@ class Archiver:
     cleanup: SegmentCleanup
     owner_keys: OwnerKeys
     on_left: Callable[[str, int, str, bytes], None]
-    """Told of each session that has left: its last event and the chain behind that, and what its row says."""
+    """Called for each archived session: its last event, the chain after it, and its archive row."""
 
     async def archive(
         self, shard: Shard, sessions: Sequence[str], before_ms: int | None = None
     ) -> ArchiveResult:
-        """``archive_together`` of sessions of one shard."""
+        """``archive_together`` for sessions of one shard."""
         return await self.archive_together({shard: sessions}, before_ms)
 
     async def archive_together(
         self, sessions: Mapping[Shard, Sequence[str]], before_ms: int | None = None
     ) -> ArchiveResult:
-        """Takes sessions, at most ``MOST_AT_ONCE``, into one segment. What has changed meanwhile stays.
+        """Moves sessions, at most ``MOST_AT_ONCE``, into one segment. Sessions changed meanwhile stay.
 
-        One that has an event since ``before_ms`` stays as well.
+        Sessions with an event since ``before_ms`` stay as well.
 
         Raises:
-            StoreUnavailable: the engine or the place of the archive does not answer; each session is in one of them.
+            StoreUnavailable: the engine or the archive storage does not answer; each session is in one of them.
         """
         packed = await self._pack_all(await read_leaving(self.nodes, sessions, before_ms))
         left = list[_Placed]()
@@ -134,9 +134,9 @@ class Archiver:
     async def _pack_all(
         self, leaving: Sequence[LeavingSession]
     ) -> list[tuple[LeavingSession, PackedFrame]]:
-        """Those that are not too long.
+        """Packs and seals the sessions that are not too long.
 
-        A thread would wait for the interpreter behind the event loop after each frame, longer than the frame takes.
+        This runs in the event loop: a thread would wait for the interpreter after each frame for longer than it takes.
         """
         every = [*dict.fromkeys(one.owner for one in leaving)]
         found = dict(
@@ -157,7 +157,7 @@ class Archiver:
         return packed
 
     async def _write(self, home: Shard, segment: Segment) -> str:
-        """Noted before it is there: what a killed process has written, and nothing names, is found by its note."""
+        """Notes the object before writing it: an unreferenced object of a killed process is found by its note."""
         digest = hashlib.sha256(segment.content).hexdigest()
         name = str(SegmentName(digest, len(segment.content), home))
         await self.cleanup.note(home, name, self.nodes.node(home).time.now_ms())
@@ -165,7 +165,7 @@ class Archiver:
         return name
 
     async def _commit(self, shard: Shard, name: str, placed: Sequence[_Placed]) -> list[_Placed]:
-        """Those that have left."""
+        """Returns the sessions that were archived."""
         number, left = 0, list[_Placed]()
         for first in range(0, len(placed), _COMMITS):
             part = placed[first : first + _COMMITS]
@@ -179,7 +179,7 @@ class Archiver:
     async def _commit_part(
         self, shard: Shard, name: str, part: Sequence[_Placed], number: int
     ) -> tuple[int, list[int]]:
-        """The number of the segment, and the places of those that stay."""
+        """Returns the number of the segment, and the places of sessions that stay."""
         names = [
             keys.meta(shard),
             keys.segments(shard),

@@ -1,7 +1,7 @@
-"""How frames are compressed: zstd with a dictionary, so that a session of a few kB need not say what every one says.
+"""Frame compression: zstd with a dictionary, so that a session of a few kB does not repeat what all sessions contain.
 
 A dictionary is made of synthetic sessions (``python -m tools.frame_dictionary``), never of stored ones, and is shipped.
-A frame names its own by number, so each one that frames were ever written with stays in the folder ``dictionaries``.
+A frame names its dictionary by number, so every dictionary ever used stays in the folder ``dictionaries``.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ __all__ = ["CURRENT", "LEVEL", "compress", "decompress", "read_dictionary", "zst
 
 LEVEL: Final = 1
 CURRENT: Final = 2_095_660_934
-"""The number of the dictionary with which frames are written."""
+"""The number of the dictionary for new frames."""
 _FOLDER: Final = files("passerelle.store").joinpath("archive", "dictionaries")
 _NONE: Final = 0
-"""What a frame says that was written without one."""
+"""The dictionary number of a frame written without one."""
 
 
 def compress(plain: bytes) -> bytes:
-    """The compressed form. One compressor serves all: to make one costs half as much as to pack a session."""
-    # The compressor holds a lock meanwhile, and a frame that is flushed leaves nothing behind in it.
+    """The compressed form. One compressor is shared: creating one costs half as much as packing a session."""
+    # The compressor holds a lock meanwhile, and a flushed frame leaves no state behind.
     return _make_compressor().compress(plain, zstd.ZstdCompressor.FLUSH_FRAME)
 
 
 def decompress(stored: bytes, most_bytes: int) -> bytes:
-    """What was compressed.
+    """The decompressed bytes.
 
     Raises:
-        ValueError: these bytes are damaged, hold more than ``most_bytes``, or need a dictionary that is not here.
+        ValueError: the bytes are damaged, decompress to more than ``most_bytes``, or need an unknown dictionary.
     """
     try:
         said = zstd.get_frame_info(stored)
@@ -50,17 +50,17 @@ def decompress(stored: bytes, most_bytes: int) -> bytes:
     except zstd.ZstdError as error:
         raise ValueError(str(error)) from None
     if not reader.eof or reader.unused_data:
-        message = "it is cut off, or something stands behind it"
+        message = "it is cut off, or followed by other data"
         raise ValueError(message)
     return plain
 
 
 @cache
 def read_dictionary(number: int) -> zstd.ZstdDict:
-    """A dictionary that is shipped. What is made of it for either direction is kept in it.
+    """A shipped dictionary. Its prepared forms for both directions are cached in it.
 
     Raises:
-        ValueError: there is none of this number.
+        ValueError: there is none with this number.
     """
     try:
         return zstd.ZstdDict(_FOLDER.joinpath(f"{number}.zdict").read_bytes())
@@ -71,5 +71,5 @@ def read_dictionary(number: int) -> zstd.ZstdDict:
 
 @cache
 def _make_compressor() -> zstd.ZstdCompressor:
-    # A frame is sealed, which finds every changed byte: it needs no checksum of its own.
+    # A frame is sealed, which detects every changed byte: it needs no checksum of its own.
     return zstd.ZstdCompressor(LEVEL, zstd_dict=read_dictionary(CURRENT).as_digested_dict)

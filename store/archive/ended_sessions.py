@@ -1,11 +1,11 @@
-"""Sessions that are over, found by SCAN.
+"""Finds ended sessions by SCAN.
 
-What tells them (nothing open, the time of the last event) stands in what they have anyway: no append pays for it, and
-nothing can be forgotten. The first look at a shard asks each session. One that a later look meets for the first time
-has an event since the look before: it is asked when this look is old enough. Of one that was asked, the time of its
-last event can only have grown: it is asked again when that is old enough, at each look while something is open in it,
-and no more once it was found over.
-What is known here saves questions and decides nothing: whoever takes a session out of the engine compares all of it.
+The facts needed (nothing open, the time of the last event) are in the session anyway: no append pays for it, and
+nothing can be forgotten. The first look at a shard reads each session. A session that a later look sees for the first
+time has an event since the look before: it is read once this look is old enough. The last event of a session that was
+read can only have become later: it is read again when that is old enough, at each look while something is open in it,
+and never again once it was found ended.
+This cache only saves reads: archiving compares the whole session before it removes it from the engine.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_KNOWN: Final = 20_000
-"""Sessions between two looks, about 250 bytes each; the others are asked at each look."""
+"""Sessions remembered between two looks, about 250 bytes each; the others are read at each look."""
 _ASKED_AT_ONCE: Final = 512
-"""Sessions: the engine takes about a microsecond for each, and a caller waits behind all of them."""
+"""Sessions read at once: each takes about a microsecond, and a caller waits behind all of them."""
 _MOST_BYTES: Final = MOST_PLAIN_BYTES // 2
-"""Of events of a session: what stands beside them has to fit into its frame as well."""
+"""Bytes of a session's events: the rest of the session has to fit into its frame as well."""
 _TAGGED: Final = len("{00}:s:")
-_BESIDE: Final = (EntityKind.GRANTS, EntityKind.RULES)
-"""What stands beside a home session, under its id."""
+_WITH_HOME: Final = (EntityKind.GRANTS, EntityKind.RULES)
+"""Entities stored with a home session, under its id."""
 
 
 class EndedSession(NamedTuple):
-    """A session in which nothing is open: the time of its last event, and the length of its history."""
+    """A session in which nothing is open: the time of its last event, and the size of its history."""
 
     session: str
     at_ms: int
@@ -52,22 +52,22 @@ class EndedSession(NamedTuple):
 
 @dataclass(slots=True)
 class EndedSessions:
-    """Finds them in the engine; what it knows from earlier looks is bounded by ``most_known``."""
+    """Finds ended sessions in the engine; at most ``most_known`` are remembered between looks."""
 
     nodes: Nodes
     most_known: int = MOST_KNOWN
     _recent: dict[str, int] = field(default_factory=dict[str, int], init=False)
-    """The time of the last event of those that were not over, or of the look that met them first."""
+    """The time of the last event of sessions that had not ended, or of the look that first saw them."""
     _looked: set[Shard] = field(default_factory=set["Shard"], init=False)
-    """The shards of which everything was met in the last look."""
+    """The shards that the last look walked completely."""
     _ended: dict[str, EndedSession] = field(default_factory=dict[str, EndedSession], init=False)
 
     async def find(
         self, shards: Collection[Shard], before_ms: int
     ) -> dict[Shard, list[EndedSession]]:
-        """Sessions in which nothing is open and nothing has happened since, by shard, oldest first.
+        """Sessions in which nothing is open and nothing has happened since ``before_ms``, by shard, oldest first.
 
-        One that is too long for a frame is left out, and each home session.
+        Sessions too long for a frame are left out, and home sessions.
 
         Raises:
             StoreUnavailable: a node does not answer.
@@ -76,13 +76,13 @@ class EndedSessions:
         present = await self._scan(shards)
         self._drop_absent(present)
         for shard in self._looked.intersection(shards):
-            self._meet(present.get(shard, ()), now_ms[shard])
+            self._note_new(present.get(shard, ()), now_ms[shard])
         found = defaultdict[Shard, list[EndedSession]](list)
         asked = list[tuple[Shard, str]]()
         for shard, sessions in present.items():
             known = [self._ended[one] for one in sessions if one in self._ended]
             found[shard] += [one for one in known if one.at_ms < before_ms]
-            asked += [(shard, one) for one in sessions if self._may_be_over(one, before_ms)]
+            asked += [(shard, one) for one in sessions if self._must_ask(one, before_ms)]
         for first in range(0, len(asked), _ASKED_AT_ONCE):
             for shard, ended in await self._ask(asked[first : first + _ASKED_AT_ONCE], before_ms):
                 found[shard].append(ended)
@@ -94,7 +94,7 @@ class EndedSessions:
         }
 
     def forget(self, sessions: Iterable[str]) -> None:
-        """Has these asked again: they were over, and yet they could not leave."""
+        """Makes the next look read these again: they had ended, but could not be archived."""
         for session in sessions:
             ended = self._ended.pop(session, None)
             if ended is not None:
@@ -116,7 +116,7 @@ class EndedSessions:
             self._recent.pop(session, None)
             self._ended.pop(session, None)
 
-    def _meet(self, sessions: Iterable[str], now_ms: int) -> None:
+    def _note_new(self, sessions: Iterable[str], now_ms: int) -> None:
         for session in sessions:
             if (
                 session not in self._ended
@@ -125,8 +125,8 @@ class EndedSessions:
             ):
                 self._recent[session] = now_ms
 
-    def _may_be_over(self, session: str, before_ms: int) -> bool:
-        """Whether it has to be asked."""
+    def _must_ask(self, session: str, before_ms: int) -> bool:
+        """Whether it has to be read."""
         if session in self._ended:
             return False
         at_ms = self._recent.get(session)
@@ -135,7 +135,7 @@ class EndedSessions:
     async def _ask(
         self, some: Sequence[tuple[Shard, str]], before_ms: int
     ) -> list[tuple[Shard, EndedSession]]:
-        """Those of them that are over. What is asked at once travels together."""
+        """The ended ones among them, read in one exchange."""
         asked = [
             (shard, command) for shard, session in some for command in _ask_one(shard, session)
         ]
@@ -147,7 +147,7 @@ class EndedSessions:
                 continue
             one = EndedSession(session, parse_ms(at.decode()), as_int(size))
             self._recent.pop(session, None)
-            # A home session never ends, whatever its owner has beside it.
+            # A home session never ends, whatever else its owner has.
             may_leave = not as_int(holds) and not is_home(session, record or b"")
             if one.at_ms >= before_ms:
                 self._note(self._recent, session, one.at_ms)
@@ -165,13 +165,13 @@ class EndedSessions:
 
     @property
     def known(self) -> int:
-        """Sessions of which something is known, at most ``most_known``."""
+        """The number of remembered sessions, at most ``most_known``."""
         return len(self._recent) + len(self._ended)
 
 
 def _ask_one(shard: Shard, session: str) -> tuple[bytes, bytes]:
-    """Its head and record, and how many keys there are of which each keeps it in the engine."""
-    grants, rules = (keys.entity_in(shard, EntityRef(kind, session)) for kind in _BESIDE)
+    """Commands for its head and record, and the number of keys each of which keeps it in the engine."""
+    grants, rules = (keys.entity_in(shard, EntityRef(kind, session)) for kind in _WITH_HOME)
     still_open, head = keys.session_open(shard, session), keys.session_head(shard, session)
     return (
         pack_words(("HMGET", head, "at", "bytes", "s")),

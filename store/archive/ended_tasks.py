@@ -1,4 +1,4 @@
-"""How the tasks of a session ended, and at which agents: read off the records in its frame, as far as they say it."""
+"""How the tasks of a session ended, and at which agents, as far as the records in its frame contain it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class EndedTask(NamedTuple):
-    """The status of a task, and the agents that it is or was for."""
+    """The status of a task, and the agents that it is or was assigned to."""
 
     status: str
     agents: frozenset[str]
 
 
 def list_tasks(frame: SessionFrame) -> Iterator[EndedTask]:
-    """The tasks of a session; of one whose record does not say it the status is empty."""
+    """The tasks of a session; the status is empty if the record does not contain it."""
     for ref, flat in frame.hashes.items():
         if ref.kind is EntityKind.TASK:
             words = as_list(flat)
@@ -31,12 +31,12 @@ def list_tasks(frame: SessionFrame) -> Iterator[EndedTask]:
 
 
 def find_outcomes(frame: SessionFrame) -> set[str]:
-    """How the tasks of a session ended; empty where it has none."""
+    """How the tasks of a session ended; empty if it has none."""
     return {one.status for one in list_tasks(frame)}
 
 
 def read_task(snapshot: bytes) -> EndedTask:
-    """What the record of a task says; nothing of one that is damaged."""
+    """Status and agents from the record of a task; empty values if it is damaged."""
     try:
         said = cast("dict[str, Any]", orjson.loads(snapshot))
         agents = [run["worker"]["peer"] for run in said.get("attempts", ())]

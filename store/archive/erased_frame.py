@@ -1,7 +1,7 @@
-"""Frames of a segment that were forgotten: what stands in their place, and how it comes there.
+"""Forgotten frames of a segment: what replaces them, and how it is written.
 
 Form (1 byte) · tombstone (9) · SHA-256 of the frame (32) · zeros. All else keeps its place, and the object its name: no
-row changes, so a row that a failover brings back is as true as before. It leads to what is left, or to this.
+row changes, so a row that a failover restores is still valid. It leads to the rest, or to the replacement.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _FORM: Final = b"\x02"
-"""A sealed frame begins with 1. A hole that a file system has left begins with 0, and is damage."""
+"""A sealed frame begins with 1. A hole left by a file system begins with 0, and is damage."""
 _TOMBSTONE_BYTES: Final = 9
 _DIGEST_BYTES: Final = 32
 _HEAD: Final = len(_FORM) + _TOMBSTONE_BYTES + _DIGEST_BYTES
 
 
 class ErasedFrame(NamedTuple):
-    """What is left of a frame: the tombstone in 18 hexadecimal digits, and the SHA-256 of the sealed bytes."""
+    """The replacement of a frame: the tombstone in 18 hexadecimal digits, and the SHA-256 of the sealed bytes."""
 
     tombstone: str
     sha256: str
 
 
 def read_erased(stored: bytes) -> ErasedFrame | None:
-    """What is left of a frame; None where it was not erased."""
+    """The replacement of a frame; None if it was not erased."""
     head, rest = stored[:_HEAD], stored[_HEAD:]
     if len(head) < _HEAD or not head.startswith(_FORM) or rest.strip(b"\0"):
         return None
@@ -41,13 +41,13 @@ def read_erased(stored: bytes) -> ErasedFrame | None:
 
 
 def erase_frames(content: bytes, tombstones: Mapping[int, str]) -> bytes:
-    """A segment without the frames that begin at these offsets, each with its tombstone; of the same length.
+    """A segment with the frames at these offsets erased, each with its tombstone; its length stays the same.
 
-    A frame that is erased already stays as it is, so the same call again changes nothing. The footer loses their ids
-    and the names of their keys.
+    A frame that is already erased stays as it is, so a repeated call changes nothing. The footer loses their ids and
+    the names of their keys.
 
     Raises:
-        ValueError: it is no segment, has no frame there, or one that stays is damaged: that must not be written again.
+        ValueError: it is no segment, has no frame there, or a remaining frame is damaged: it must not be rewritten.
     """
     body, footer = split_segment(content)
     footer_at = len(HEADER) + len(body)
@@ -67,7 +67,7 @@ def erase_frames(content: bytes, tombstones: Mapping[int, str]) -> bytes:
     _require(not left, f"a frame at {min(left, default=0)}")
     written = orjson.dumps(said)
     _require(len(written) <= len(footer), "a footer so short")
-    # Spaces behind JSON say nothing, and the end of an object stands in its name.
+    # Trailing spaces are valid JSON, and the size of an object is part of its name.
     erased[footer_at : footer_at + len(footer)] = written.ljust(len(footer))
     return bytes(erased)
 

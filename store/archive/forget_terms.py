@@ -1,4 +1,4 @@
-"""For how long what is over is kept at all: ``retention.forget``, by outcome and agent. Pure."""
+"""How long ended sessions are kept at all: ``retention.forget``, by outcome and agent. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ForgetTerms:
-    """Milliseconds from the last event of a session on, by outcome of its tasks; one that is not there: for good.
+    """Milliseconds after the last event of a session, by outcome of its tasks; other outcomes are kept for good.
 
-    ``agents`` has those agents that have terms of their own, which count in place of the others.
+    ``agents`` has agents with terms of their own, which replace the general ones.
     """
 
     outcomes: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -25,14 +25,14 @@ class ForgetTerms:
 
     @property
     def shortest_ms(self) -> int | None:
-        """No session goes sooner; None: none ever goes."""
+        """No session is forgotten sooner; None: none ever is."""
         every = (self.outcomes, *self.agents.values())
         return min((keep_ms for terms in every for keep_ms in terms.values()), default=None)
 
     def find_keep_ms(self, tasks: Iterable[EndedTask]) -> int | None:
-        """For how long a session with these tasks is kept: as long as the one that is kept longest; None: for good.
+        """How long a session with these tasks is kept: as long as its longest-kept task; None: for good.
 
-        One without a task is kept as long as any task could be.
+        A session without tasks is kept as long as any task could be.
         """
         kept = list[int | None]()
         for task in tasks:

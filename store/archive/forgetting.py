@@ -1,8 +1,8 @@
-"""Forgetting what an owner has: everything that has ended, in the engine and in the archive, and then its home.
+"""Forgets an owner's data: all ended sessions, in the engine and in the archive, and then the home session.
 
-A tombstone is set first. From then on nothing of it is read any more, and whoever is killed leaves a tombstone by
-which another one goes on. The data key goes behind all else, since it tells what content its sessions have; nothing is
-read with it by then.
+A tombstone is set first. From then on the data is not read any more, and if the process is killed, another one
+continues from the tombstone. The data key is deleted last, because it is needed to find the content of the sessions;
+reads no longer use it by then.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 _ROUNDS: Final = 5
-"""What was on its way into the archive is found by the next one."""
+"""The next round finds what was just being archived."""
 _NAMED: Final = 5
 _FORGET_SESSION: Final = Script("forget_session", as_int)
 
 
 @dataclass(frozen=True, slots=True)
 class ForgettingPlan:
-    """What would go. ``others`` are sessions of others in which the owner takes part: what it said there stays."""
+    """What would be forgotten. ``others`` are other owners' sessions with this owner's messages, which stay."""
 
     owner: str
     counts: ForgottenCounts
     others: tuple[str, ...]
     obstacle: str | None
-    """Why nothing may go."""
+    """Why nothing may be forgotten."""
     has_any: bool = False
-    """Whether anything would go: what is beside sessions is not all counted."""
+    """Whether anything would be forgotten: data outside of sessions is not completely counted."""
     is_begun: bool = False
-    """Whether somebody was killed who forgot the owner: ``finish`` goes on."""
+    """Whether forgetting this owner was interrupted: ``finish`` continues it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forgetting:
-    """Forgets in one runtime. Two at once, and one after another that was killed, do what one does."""
+    """Forgets in one runtime. Concurrent and repeated calls have the result of one."""
 
     nodes: Nodes
     owner_keys: OwnerKeys
@@ -69,10 +69,10 @@ class Forgetting:
     removal: TraceRemoval
     participations: ParticipationFinder
     rewrite_logs: Callable[[], Awaitable[None]] | None = None
-    """Has the engine write its files anew, where it is one of ours."""
+    """Makes the engine rewrite its files, if it is embedded."""
 
     async def plan(self, owner: str, now_ms: int) -> ForgettingPlan:
-        """Counts what would go; changes nothing.
+        """Counts what would be forgotten; changes nothing.
 
         Raises:
             StoreUnavailable: the engine or the archive does not answer, or is damaged.
@@ -89,7 +89,7 @@ class Forgetting:
         )
 
     async def finish(self, owner: str) -> list[Tombstone]:
-        """Ends what was begun with an owner, and was not ended. Raises StoreUnavailable."""
+        """Completes an interrupted forgetting of an owner. Raises StoreUnavailable."""
         begun = await self._list_begun(owner)
         for tombstone in begun:
             await self.tombstones.write_object(tombstone)
@@ -101,11 +101,11 @@ class Forgetting:
         return [one for one in found if one.owner == owner]
 
     async def forget(self, owner: str, by: str, now_ms: int) -> Tombstone:
-        """Forgets what an owner has that has not gone on since ``now_ms``.
+        """Forgets an owner's data without events since ``now_ms``.
 
         Raises:
-            InvalidInput: ``owner``: something of it is open, or somebody holds it; nothing is changed.
-            StoreUnavailable: something does not answer; ``resume`` goes on where the tombstone was set.
+            InvalidInput: ``owner``: something is open, or there is a legal hold; nothing is changed.
+            StoreUnavailable: something does not answer; ``resume`` continues if the tombstone was set.
         """
         plan = await self.plan(owner, now_ms)
         if plan.obstacle is not None:
@@ -118,19 +118,19 @@ class Forgetting:
                 case "begun":
                     break
                 case "held":
-                    raise InvalidInput("owner", "somebody holds it since a moment ago")
+                    raise InvalidInput("owner", "somebody has placed a hold on it just now")
                 case "changed":
                     continue
         await self._remove(tombstone)
         return tombstone
 
     async def resume(self, shards: Collection[Shard], since_ms: int) -> list[Tombstone]:
-        """Goes on with what was begun, and forgets again what a loss has brought back; returns what that was.
+        """Continues interrupted forgetting, and forgets again what a data loss has restored; returns the tombstones.
 
-        ``shards`` are those of the owners. Tombstones set after ``since_ms`` are gone through whatever the engine says.
+        ``shards`` are those of the owners. Tombstones set after ``since_ms`` are processed in any case.
 
         Raises:
-            StoreUnavailable: something does not answer; the rest is for the next call.
+            StoreUnavailable: something does not answer; the next call continues.
         """
         done = list[Tombstone]()
         known = dict[bytes, Tombstone]()
@@ -157,7 +157,7 @@ class Forgetting:
         return done
 
     async def _find_owner(self, tombstone: Tombstone) -> str:
-        """Whose tombstone it is, if the store has anything of that owner; else an empty text."""
+        """The owner of a tombstone, if the store has any of its data; else an empty text."""
         shard = tombstone.key.shard
         owners = await self.finder.list_owners() | await self.owner_keys.list_owners(shard)
         for owner in owners:
@@ -176,7 +176,7 @@ class Forgetting:
         return None
 
     async def _count(self, found: OwnerSurvey) -> tuple[ForgottenCounts, set[str]]:
-        """How much it is, and the ids of all of it."""
+        """Counts the data, and lists the ids of all of it."""
         names, size = list[str](), 0
         for one in found.live:
             frame = await self.finder.read(one.shard, one.session)
@@ -191,31 +191,31 @@ class Forgetting:
         counts = ForgottenCounts(sessions, len(found.archived), tasks, actions, size)
         if (home := found.home) is None:
             return counts, {*names}
-        beside = replace(counts, devices=home.devices, grants=home.grants, rules=home.rules)
+        with_home = replace(counts, devices=home.devices, grants=home.grants, rules=home.rules)
         has_home = bool(home.epoch)
         return (
-            replace(beside, sessions=sessions + has_home, bytes=size + home.bytes),
+            replace(with_home, sessions=sessions + has_home, bytes=size + home.bytes),
             {*names, *home.ids},
         )
 
     async def _remove(self, tombstone: Tombstone) -> None:
-        """Removes what a tombstone stands for, until nothing of it is found."""
+        """Removes the data of a tombstone, until nothing of it is found."""
         traces = SessionTraces(owners={tombstone.owner})
         for _ in range(_ROUNDS):
             found = await self.finder.survey(tombstone.owner, tombstone.key, tombstone.at_ms)
             if found.is_empty:
                 break
             await self._remove_all(found, traces)
-        # The relay may have written beside this what it had read before.
+        # The relay may have written rows that it had read before.
         await self.removal.remove_rows(traces)
         await self.owner_keys.delete(tombstone.key)
         if self.rewrite_logs is not None:
-            # Behind the key, which these files have as well; before the end, so that whoever is killed is made up for.
+            # After the key, which these files contain as well; before the end, so that another process can repeat it.
             await self.rewrite_logs()
         await self.tombstones.end(tombstone)
 
     async def _remove_all(self, found: OwnerSurvey, traces: SessionTraces) -> None:
-        """Removes what leads to these sessions, then what is theirs alone, then themselves."""
+        """Removes references to these sessions, then their own data, then the sessions themselves."""
         frames = await self._trace(found, traces)
         await self.removal.wait_for_relay(traces)
         await self.removal.remove_rows(traces)
@@ -227,11 +227,11 @@ class Forgetting:
         for kept in found.archived:
             await drop_rows(self.nodes, kept.shard, kept.note.names, kept.row)
         if found.home is not None:
-            # Behind all else: sessions say who the owner is, by which the home is found.
+            # Last: the sessions name the principal, by which the home is found.
             await self.finder.homes.remove(found.home)
 
     async def _trace(self, found: OwnerSurvey, traces: SessionTraces) -> dict[str, SessionFrame]:
-        """Takes in what leads to these; returns the sessions in the engine."""
+        """Collects the references to these sessions; returns the sessions in the engine."""
         frames, home = dict[str, SessionFrame](), found.home
         for live in found.live:
             frame = await self.finder.read(live.shard, live.session)

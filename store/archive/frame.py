@@ -1,8 +1,8 @@
-"""A session that has ended, as one piece of bytes: what the engine had of it, byte for byte.
+"""A session that has ended, as one byte string: what the engine had of it, byte for byte.
 
-The plain form is a row of RESP arrays: session id, each entity (HGETALL), the list of its tasks (ZRANGE), its webhook
-receivers (HGETALL) and each entry of its stream (XRANGE). Nothing in it is decoded, so that what is read from the
-archive is what was read from the engine.
+The plain form is a sequence of RESP arrays: session id, each entity (HGETALL), its task list (ZRANGE), its webhook
+receivers (HGETALL) and each entry of its stream (XRANGE). Nothing in it is decoded, so reads from the archive return
+exactly what the engine returned.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from passerelle.store.stream_entries import EntryRow
 
 MOST_PLAIN_BYTES: Final = 8 * 1024 * 1024
-"""A longer session stays in the engine: to read one of its events would take all of it."""
+"""A longer session stays in the engine: reading one of its events would read all of it."""
 _SESSION: Final = b"session"
 _ENTITY: Final = b"entity"
 _TASKS: Final = b"tasks"
@@ -42,7 +42,7 @@ _KINDS: Final = {
     b"actionId": EntityKind.ACTION,
 }
 ARCHIVED_KINDS: Final = frozenset({EntityKind.SESSION, *_KINDS.values()})
-"""What leaves the engine with its session."""
+"""The kinds of entities that are archived with their session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class SessionFrame:
 
     session: str
     hashes: dict[EntityRef, RespValue] = field(default_factory=dict["EntityRef", "RespValue"])
-    """The session itself among them, which is the head of its stream as well."""
+    """Includes the session itself, which is also the head of its stream."""
     entries: list[EntryRow] = field(default_factory=list["EntryRow"])
     tasks: RespValue = field(default_factory=list["RespValue"])
     targets: RespValue = field(default_factory=list["RespValue"])
@@ -61,24 +61,24 @@ class SessionFrame:
         return any(ref.id == name for ref in self.hashes)
 
     def find_owner(self) -> str | None:
-        """Whose session it is; None where its record does not say so."""
+        """The owner of the session; None if its record does not name one."""
         return read_owner(self.hashes.get(EntityRef(EntityKind.SESSION, self.session)))
 
     def find_end(self) -> int | None:
-        """The time of its last event (ms); None where its head does not say so."""
+        """The time of its last event (ms); None if its head has none."""
         words = as_list(self.hashes.get(EntityRef(EntityKind.SESSION, self.session)) or [])
         at = dict(zip(words[::2], words[1::2], strict=False)).get(b"at")
         return None if at is None else parse_ms(at.decode())
 
 
 def read_owner(head: RespValue) -> str | None:
-    """The owner that the record of a session names, out of the hash of the session; None where there is none."""
+    """The owner named by the record of a session, from the hash of the session; None if there is none."""
     words = as_list(head or [])
     return find_owner(dict(zip(words[::2], words[1::2], strict=False)).get(b"s", b""))
 
 
 def find_owner(record: bytes) -> str | None:
-    """The owner that the record of a session names; None where there is none."""
+    """The owner named by the record of a session; None if there is none."""
     try:
         owner = cast("object", orjson.loads(record)["owner"])
     except (KeyError, TypeError, orjson.JSONDecodeError):
@@ -92,7 +92,7 @@ def list_entities(session: str, entries: Iterable[EntryRow]) -> list[EntityRef]:
     Raises:
         ValueError: an entry is damaged.
     """
-    # Most events of a session belong to the same few.
+    # Most events of a session belong to the same few entities.
     scopes = set[bytes]()
     for _, members in entries:
         scopes.update(_read_old_scopes(members) if members[0] == b"i" else read_scopes(members[3]))
@@ -102,7 +102,7 @@ def list_entities(session: str, entries: Iterable[EntryRow]) -> list[EntityRef]:
 
 
 def _read_old_scopes(members: list[bytes]) -> list[bytes]:
-    """Of an entry of schema 2: ids stand before what the event says."""
+    """Scopes of an entry of schema 2: the ids precede the payload."""
     envelope = dict(zip(members[::2], members[1::2], strict=True))[b"d"]
     return [envelope.partition(b'"payload":')[0]]
 
@@ -137,7 +137,7 @@ def read_frame(stored: bytes) -> SessionFrame:
     """Reads a stored form.
 
     Raises:
-        ValueError: these bytes are none, or are damaged.
+        ValueError: the bytes are no frame, or are damaged.
     """
     try:
         reader = hiredis.Reader()

@@ -1,4 +1,4 @@
-"""Sessions that were forgotten a moment ago: whoever wrote to one of them, and misses it now, has lost nothing."""
+"""Recently forgotten sessions: a writer that misses one of them does not report a data loss."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 _KEEP_MS: Final = 300_000
-"""Longer than an instance compares what it was told as stored with what is stored."""
+"""Longer than an instance compares acknowledged writes with the store."""
 _NOTE: Final = Script("note_gone", as_int)
 
 
 async def note_gone(nodes: Nodes, shard: Shard, sessions: Iterable[str]) -> None:
-    """Says that these are about to be forgotten, before they are. Raises StoreUnavailable."""
+    """Records that these sessions are about to be forgotten. Raises StoreUnavailable."""
     names = [_key(shard, session) for session in sessions]
     if names:
         await nodes.run(_NOTE, shard, names, {"keep": _KEEP_MS})
 
 
 async def was_forgotten(nodes: Nodes, shard: Shard, session: str) -> bool:
-    """Whether a session was forgotten a moment ago. Raises StoreUnavailable."""
+    """Whether a session was forgotten recently. Raises StoreUnavailable."""
     return await nodes.query(shard, pack("EXISTS", _key(shard, session)), as_int) > 0
 
 
 def _key(shard: Shard, session: str) -> str:
-    # Nothing says its id any more (FGT-1), and this does not either.
+    # Forgotten ids must not be stored (FGT-1), so the key has a digest.
     return keys.gone(shard, hashlib.sha256(session.encode()).hexdigest()[:32])

@@ -1,7 +1,7 @@
-"""Whose session a record says it is, and whether it is a home session.
+"""The principal that a record names, and whether a session is its home session.
 
-That is the one with what belongs to a caller and to no conversation. It never ends, so it stays in the engine, and goes
-with its owner alone.
+The home session stores what belongs to a caller and to no conversation. It never ends, so it stays in the engine, and
+is removed only with its owner.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from passerelle.core.principal import Principal
 
 
 def find_principal(snapshot: bytes) -> Principal | None:
-    """The principal that a record names, of a session or of a list of devices; None where it does not say it."""
+    """The principal named by a record of a session or device list; None if it names none."""
     try:
         said = cast("dict[str, Any]", orjson.loads(snapshot))
         name, tenant = said["principal"], said["tenant"]

@@ -1,6 +1,6 @@
-"""One segment made of several: what is between header and footer of each is copied as it stands, erased frames too.
+"""One segment made of several: the part between header and footer of each is copied unchanged, including erased frames.
 
-So each frame of one of them stands further on by the same number of bytes. The footer says which they were.
+So each frame of one of them is at a constant distance from its old offset. The footer lists the old segments.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
 
 NOTE_BYTES: Final = 160
-"""Of the footer, for each segment that went into it, at most."""
+"""Maximum bytes of the footer for each joined segment."""
 
 
 class JoinedPart(NamedTuple):
-    """A segment whose frames stand in another one: how much further on, and how many bytes all of them are."""
+    """A segment whose frames are in another one: the shift of their offsets in bytes, and the bytes of all frames."""
 
     name: SegmentName
     shift: int
     bytes: int
 
     def holds(self, offset: int) -> bool:
-        """Whether what stands there in the joined segment is of this one."""
+        """Whether the frame at this offset in the joined segment belongs to this part."""
         return 0 <= offset - self.shift - len(HEADER) < self.bytes
 
 
@@ -46,7 +46,7 @@ class _CheckedSegment(NamedTuple):
 
 
 def read_parts(content: bytes) -> list[JoinedPart]:
-    """The segments that one was made of; none where it was not made of others.
+    """The segments that one was made of; empty if it was not made of others.
 
     Raises:
         ValueError: it is no segment.
@@ -66,10 +66,10 @@ def check_segment(content: bytes, name: SegmentName, runtime_id: str) -> list[Jo
 def join_segments(
     home: Shard, runtime_id: str, segments: Sequence[tuple[SegmentName, bytes]], at_ms: int
 ) -> bytes:
-    """One segment of all frames of these. The time is in it, so that nobody makes the same one at another.
+    """One segment with all frames of these. It contains the time, so that a later merge makes a different object.
 
     Raises:
-        ValueError: a frame of one is damaged, or it is no such segment: nothing of it may be written again.
+        ValueError: a frame is damaged, or one is no such segment: it must not be written again.
     """
     bodies, frames, parts = [HEADER], list["Mapping[str, Any]"](), list[JoinedPart]()
     shift = 0
@@ -89,7 +89,7 @@ def join_segments(
 
 
 def _check(content: bytes, name: SegmentName, runtime_id: str) -> _CheckedSegment:
-    """A name is the hash of what was written first; where frames were erased since, each is compared by itself."""
+    """A name is the hash of the original content; if frames were erased since, each frame is compared by itself."""
     body, stored = split_segment(content)
     footer = _read_footer(stored)
     if len(content) != name.bytes:

@@ -1,7 +1,7 @@
-"""A session that is to leave the engine, as it is read there: what is stored of it, and what the commit compares.
+"""A session to be archived, as read from the engine: its stored data, and the values that the commit compares.
 
-Read in two exchanges: entries, list of tasks and receivers; then its entities, which its entries name. The head is read
-behind the entries, so they are whole if they end where it does.
+Read in two exchanges: entries, task list and receivers; then the entities that its entries name. The head is read after
+the entries, so they are complete if they end where it does.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 
 class LeavingSession(NamedTuple):
-    """A session whose entries are whole, and in which nothing is owed."""
+    """A session with complete entries and no pending deliveries."""
 
     frame: SessionFrame
     owner: str
     at_ms: int
     """The time of its last event."""
     keys: list[str]
-    """Those of ``keys.session_keys``, of its entities, and of the bucket of the row of each of these."""
+    """Those of ``keys.session_keys``, of its entities, and of the archive row bucket of each of these."""
     values: list[bytes]
-    """Sequence, chain; version, operation and name of the row of each entity; its list of tasks; its receivers."""
+    """Sequence, chain; version, operation and row name of each entity; its task list; its receivers."""
 
     @property
     def last(self) -> int:
@@ -47,12 +47,12 @@ class LeavingSession(NamedTuple):
 
     @property
     def chain(self) -> str:
-        """The chain behind that."""
+        """The chain after its last event."""
         return self.values[1].decode()
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """How many entities, words of its list, and words of its receivers ``values`` has."""
+        """The number of entities, of words of its task list, and of words of its receivers in ``values``."""
         frame = self.frame
         return len(frame.hashes), len(as_list(frame.tasks)), len(as_list(frame.targets))
 
@@ -69,17 +69,17 @@ class _Stream(NamedTuple):
 async def read_leaving(
     nodes: Nodes, sessions: Mapping[Shard, Sequence[str]], before_ms: int | None
 ) -> list[LeavingSession]:
-    """Those of the sessions of some shards that may leave, as far as they can be read one after the other.
+    """Reads the sessions of some shards that may be archived, as far as consecutive reads agree.
 
-    One that has an event since ``before_ms`` is left out; so is one that is damaged, or whose record does not say whose
-    it is.
+    Sessions with an event since ``before_ms`` are left out; so are those that are damaged, or whose record names no
+    owner.
 
     Raises:
         StoreUnavailable: the engine does not answer.
     """
     streams = await _read_streams(nodes, sessions)
     refs = [_list_entities(stream) for stream in streams]
-    # An object with what the commit refuses would be written in vain, and once more at each look.
+    # Otherwise an object that the commit refuses would be written for nothing, and again at each look.
     live = [(one.shard, name) for one in streams if one.targets for name in _list_live(one.targets)]
     asked = [
         (shard, pack_words(("ZSCORE", keys.due(shard), f"target:{name}"))) for shard, name in live
@@ -97,7 +97,7 @@ async def read_leaving(
         hashes = answers[first : first + len(named)]
         first += len(named)
         one = _read_one(stream, named, own, hashes, before_ms)
-        if one is not None and not (stream.targets and _owes(stream.targets, owed)):
+        if one is not None and not (stream.targets and _has_pending(stream.targets, owed)):
             found.append(one)
     return found
 
@@ -137,7 +137,7 @@ def _read_one(
     hashes: Sequence[RespValue],
     before_ms: int | None,
 ) -> LeavingSession | None:
-    """None of a session that changed between the reads, or after ``before_ms``, or that nobody owns."""
+    """None for a session that changed between the reads, or after ``before_ms``, or that has no owner."""
     own, buckets = dict["EntityRef", "RespValue"](), list[str]()
     places, stamps = [*stream.keys], list[bytes]()
     head = dict[bytes, bytes]()
@@ -147,7 +147,7 @@ def _read_one(
         fields = dict(zip(words[::2], words[1::2], strict=True))
         if ref.kind is EntityKind.SESSION:
             head = fields
-        # Events of a session may name what belongs to another one: the snapshot says whose it is.
+        # Events of a session may name entities of another one: the snapshot has their session.
         elif mark not in fields.get(b"s", b""):
             continue
         own[ref] = flat
@@ -176,8 +176,8 @@ def _list_live(targets: RespValue) -> list[str]:
     return [name for name, stored in found if decode_target(stored).state == "live"]
 
 
-def _owes(targets: RespValue, owed: set[str]) -> bool:
-    """Whether a receiver waits for its next try, or is one of those that are ``owed`` something."""
+def _has_pending(targets: RespValue, owed: set[str]) -> bool:
+    """Whether a receiver waits for its next try, or has a pending delivery (``owed``)."""
     return any(
         name in owed or decode_target(stored).state == "backoff"
         for name, stored in as_hash(targets).items()

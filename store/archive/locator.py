@@ -1,8 +1,8 @@
-"""Where what has left the engine stands: one row for each session and each of its entities.
+"""Where archived entities are: one row for each session and each of its entities.
 
-A row is a field of a hash of the shard, named by the first bytes of the hash of the id, so that small hashes keep it in
-a few bytes; scripts compute the same name (``is_archived`` in ``lua/shared``). Two ids may have one name: the commit
-takes no row that is there, and the frame says what it has.
+A row is a field of a hash of the shard, named by the first bytes of the hash of the id, so that small hashes store it
+in a few bytes; scripts compute the same name (``is_archived`` in ``lua/shared``). Two ids may have one name: the commit
+never overwrites a row, and the frame lists its ids.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 BUCKETS: Final = 128
 _FIELD: Final = 6
-"""Bytes of a hash that are the name of a row, beside the shard and the seven bits that choose its bucket."""
+"""Bytes of a hash used as the name of a row, besides the shard and the seven bits that choose its bucket."""
 _NUMBER: Final = 4
-"""Bytes of a segment's number, which the commit gives; the rest of a row is known before."""
+"""Bytes of a segment's number, which the commit assigns; the rest of a row is known before."""
 _OFFSET: Final = 4
 _LENGTH: Final = 3
 _CHECK: Final = 3
 _ROW: Final = _NUMBER + _OFFSET + _LENGTH + _CHECK
 MOST_BYTES: Final = (1 << 8 * _LENGTH) - 1
-"""Of a frame, as its length is written."""
+"""Maximum length of a frame that a row can express."""
 
 
 class Locator(NamedTuple):
-    """The frame of a session: in which segment of the shard, where, and 24 bits of the CRC-32 of its bytes."""
+    """The frame of a session: number of its segment in the shard, offset, length, and 24 bits of the CRC-32."""
 
     number: int
     offset: int
@@ -39,15 +39,15 @@ class Locator(NamedTuple):
 
     @classmethod
     def of(cls, offset: int, stored: bytes) -> Self:
-        """A frame that stands here in a segment that has no number yet."""
+        """A frame at this offset of a segment that has no number yet."""
         return cls(0, offset, len(stored), _check(stored))
 
     def move(self, shift: int) -> Self:
-        """The same frame in a segment where it stands so much further on."""
+        """The same frame in a segment where its offset is larger by ``shift``."""
         return self._replace(offset=self.offset + shift)
 
     def fits(self, stored: bytes) -> bool:
-        """Whether these are the bytes of the frame, as far as the row can tell."""
+        """Whether these are the bytes of the frame, as far as the row can verify."""
         return len(stored) == self.length and _check(stored) == self.check
 
     @classmethod
@@ -55,7 +55,7 @@ class Locator(NamedTuple):
         """Reads a row.
 
         Raises:
-            ValueError: it is none.
+            ValueError: it is no row.
         """
         if len(row) != _ROW:
             message = f"a locator row has {_ROW} bytes, not {len(row)}"
@@ -67,14 +67,14 @@ class Locator(NamedTuple):
         return cls(*parts)
 
     def pack(self, number: int) -> bytes:
-        """The row of the frame in the segment of this number. Raises as ``pack_rest`` does."""
+        """The row of the frame in the segment with this number. Raises as ``pack_rest`` does."""
         return number.to_bytes(_NUMBER, "big") + self.pack_rest()
 
     def pack_rest(self) -> bytes:
-        """The row behind its number.
+        """The row without its number.
 
         Raises:
-            OverflowError: the frame is longer, or stands further off, than a row can say.
+            OverflowError: length or offset of the frame exceeds what a row can express.
         """
         return (
             self.offset.to_bytes(_OFFSET, "big")

@@ -1,4 +1,4 @@
-"""For how long what is over stays in the engine: ``retention.memory``, by agent. Pure."""
+"""How long ended sessions stay in the engine: ``retention.memory``, by agent. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MemoryTerms:
-    """Milliseconds from the last event of a session on; None: for good.
+    """Milliseconds after the last event of a session; None: for good.
 
-    ``agents`` has those agents that have a time of their own, which counts in place of ``keep_ms``.
+    ``agents`` has agents with a time of their own, which replaces ``keep_ms``.
     """
 
     keep_ms: int | None = None
@@ -21,25 +21,25 @@ class MemoryTerms:
 
     @property
     def shortest_ms(self) -> int | None:
-        """No session leaves sooner; None: none ever leaves."""
+        """No session is archived sooner; None: none ever is."""
         every = (self.keep_ms, *self.agents.values())
         return min((keep_ms for keep_ms in every if keep_ms is not None), default=None)
 
     @property
     def longest_ms(self) -> int | None:
-        """Each session may leave then, whichever agents it has; None: some never."""
+        """After this time any session may be archived, whatever its agents; None: some never."""
         return _find_longest((self.keep_ms, *self.agents.values()))
 
     def find_keep_ms(self, agents: Iterable[str]) -> int | None:
-        """For how long a session with tasks of these agents stays: as long as any of them has it stay; None: for good.
+        """How long a session with tasks of these agents stays: the longest of their times; None: for good.
 
-        One that has none stays for ``keep_ms``.
+        A session without agents stays for ``keep_ms``.
         """
         kept = [self.agents.get(agent, self.keep_ms) for agent in agents]
         return _find_longest(kept or [self.keep_ms])
 
     def shorten(self, share: float, least_ms: int) -> MemoryTerms:
-        """A share of each time, and ``least_ms`` of it in any case where it is not shorter itself."""
+        """A share of each time, but at least ``least_ms`` unless the time itself is shorter."""
 
         def shorten(keep_ms: int | None) -> int | None:
             if keep_ms is None:

@@ -1,4 +1,4 @@
-"""Numbers of segments that were merged: rows have them still, and they lead on to the number that a shard names."""
+"""Numbers of merged segments: archive rows still have them, and they lead to the number that a shard names."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
 
 class MergedNumber(NamedTuple):
-    """The number that one leads to, and how much further on each frame stands in that segment, in bytes."""
+    """The number that a merged one leads to, and the shift of its frames in that segment, in bytes."""
 
     number: int
     shift: int
 
     @classmethod
     def read(cls, stored: bytes) -> Self:
-        """Reads what the store has."""
+        """Reads the stored form."""
         number, _, shift = stored.partition(b" ")
         return cls(int(number), int(shift))
 
 
 def follow_numbers(named: Collection[int], merged: RespValue) -> dict[int, MergedNumber]:
-    """Where each merged number leads to among those that are ``named``; ``merged`` is all that a shard has of them.
+    """Where each merged number leads among the ``named`` ones; ``merged`` are all merged numbers of a shard.
 
-    A segment may be merged again, so one number may lead to another that leads on. What leads to nothing is left out.
+    A segment may be merged again, so one number may lead to another that leads on. Dead ends are left out.
     """
     every = {int(number): MergedNumber.read(said) for number, said in as_hash(merged).items()}
-    # What comes later has a higher number; anything else is damage.
+    # A later segment has a higher number; anything else is damage.
     steps = {number: step for number, step in every.items() if step.number > number}
     found = dict[int, MergedNumber]()
     for number in steps:

@@ -1,7 +1,7 @@
-"""What an owner has beside all conversations: home session, devices and their links, grants, rules, inbox.
+"""An owner's data outside of conversations: home session, devices and their links, grants, rules, inbox.
 
-All of it is in the owner's shard, so that one script takes it at once. Some of it is found by the owner key. For the
-rest the key is a hash that leads nowhere, and the principal is read off its sessions and its list of devices.
+All of it is in the owner's shard, so that one script removes it at once. Some of it is found by the owner key. For the
+rest the principal is needed: the key is a hash that cannot be reversed, so it is read from sessions and device list.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _FORGET_HOME: Final = Script("forget_home", as_int)
 
 @dataclass(frozen=True, slots=True)
 class OwnerHome:
-    """What was found. ``session`` is None where nothing says who the owner is: then it has no home, devices or grants.
+    """What was found. ``session`` is None if no record names the principal: then it has no home, devices or grants.
 
-    ``epoch`` is that of the home session, empty where the engine has none; ``beside`` are keys that are there.
+    ``epoch`` is that of the home session, empty if the engine has none; ``present_keys`` are the other existing keys.
     """
 
     owner: str
     session: str | None
     epoch: str
-    beside: tuple[str, ...]
+    present_keys: tuple[str, ...]
     ids: frozenset[str]
-    """Of the home session, of devices, their links, and grants."""
+    """Ids of the home session, of devices, their links, and grants."""
     devices: int = 0
     grants: int = 0
     rules: int = 0
@@ -54,18 +54,18 @@ class OwnerHome:
 
     @property
     def shard(self) -> Shard:
-        """Where all of it is."""
+        """The shard of all of it."""
         return shard_of(self.owner)
 
     @property
     def stream(self) -> StreamRef:
-        """That of the home session; one that cannot be where there is none."""
+        """The stream of the home session; an impossible one if there is no home session."""
         return StreamRef(StreamKind.SESSION, self.session or self.owner)
 
 
 @dataclass(slots=True)
-class _Shelf:
-    """What a look through a shard has found of one owner."""
+class _OwnerScan:
+    """What a scan of a shard has found for one owner."""
 
     whose: Principal | None = None
     links: list[str] = field(default_factory=list[str])
@@ -73,24 +73,24 @@ class _Shelf:
 
 @dataclass(frozen=True, slots=True)
 class HomeFinder:
-    """Looks through the shard of an owner. All raise StoreUnavailable."""
+    """Scans the shard of an owner. All raise StoreUnavailable."""
 
     nodes: Nodes
 
     async def find(self, owner: str, before_ms: int) -> OwnerHome | None:
-        """What an owner has; None where that is nothing, or has begun behind ``before_ms``: somebody came back."""
-        shelf = await self._look(owner)
+        """An owner's data; None if there is none, or it began after ``before_ms``: the owner has returned."""
+        scan = await self._scan_shard(owner)
         shard, inbox = shard_of(owner), StreamRef(StreamKind.INBOX, owner)
         noted = StreamRef(StreamKind.TASKS, owner)
-        session = None if shelf.whose is None else shelf.whose.home_session
+        session = None if scan.whose is None else scan.whose.home_session
         stream = StreamRef(StreamKind.SESSION, session or owner)
-        devices = [] if shelf.whose is None else [_ref(EntityKind.DEVICES, name_list(shelf.whose))]
+        devices = [] if scan.whose is None else [_ref(EntityKind.DEVICES, name_list(scan.whose))]
         given = (
             [_ref(kind, session) for kind in (EntityKind.GRANTS, EntityKind.RULES)]
             if session
             else []
         )
-        beside = [
+        candidates = [
             *(keys.entity(ref) for ref in (*devices, *given)),
             *(keys.entries(stream), keys.session_tasks(shard, stream.id), keys.stream_acks(stream)),
             *(keys.entries(inbox), keys.head(inbox), keys.stream_acks(inbox)),
@@ -98,12 +98,12 @@ class HomeFinder:
             *(keys.entries(noted), keys.head(noted)),
             *(keys.links(shard, owner), keys.presence(shard, owner)),
             *(keys.pushes(shard, owner), keys.held(shard, owner), keys.mutes(shard, owner)),
-            *(keys.channel(shard, name) for name in shelf.links),
+            *(keys.channel(shard, name) for name in scan.links),
         ]
         head, *there = await self.nodes.query_in_background(
             shard,
             pack("HMGET", keys.head(stream), "epoch", "bytes", "s"),
-            *(pack("EXISTS", name) for name in beside),
+            *(pack("EXISTS", name) for name in candidates),
         )
         epoch, size, record = as_sparse_list(head)
         held = [await self._read(ref) for ref in (*devices, *given)]
@@ -111,7 +111,9 @@ class HomeFinder:
         since = _read(record).get("createdAt") if epoch else listed.get("updatedAt")
         if isinstance(since, str) and parse_ms(since) > before_ms:
             return None
-        present = tuple(name for name, count in zip(beside, there, strict=True) if as_int(count))
+        present = tuple(
+            name for name, count in zip(candidates, there, strict=True) if as_int(count)
+        )
         if not epoch and not present:
             return None
         own_devices, own_grants = listed.get("devices") or (), grants.get("grants") or ()
@@ -119,7 +121,7 @@ class HomeFinder:
             (ref.id for ref in (*devices, *given)),
             (str(one.get("deviceId")) for one in own_devices),
             (str(one.get("grantId")) for one in own_grants),
-            shelf.links,
+            scan.links,
         )
         return OwnerHome(
             owner,
@@ -134,10 +136,10 @@ class HomeFinder:
         )
 
     async def remove(self, home: OwnerHome) -> bool:
-        """Takes all of it at once, and tells whoever is connected; False where another home has begun meanwhile.
+        """Removes all of it at once, and notifies connected devices; False if another home has begun meanwhile.
 
         Raises:
-            StoreUnavailable: whether it is gone is not known.
+            StoreUnavailable: the outcome is unknown.
         """
         shard, owner = home.shard, home.owner
         names = [
@@ -149,24 +151,24 @@ class HomeFinder:
             keys.stuck(shard),
             keys.link_hints(shard, owner),
             keys.rule_hints(shard, home.stream.id),
-            *home.beside,
+            *home.present_keys,
         ]
         control = {"session": home.stream.id, "owner": owner, "epoch": home.epoch}
         return bool(await self.nodes.run(_FORGET_HOME, shard, names, control))
 
-    async def _look(self, owner: str) -> _Shelf:
-        """Who an owner is, and the links of its devices, also those that are not among the newest."""
-        shard, found = shard_of(owner), _Shelf()
+    async def _scan_shard(self, owner: str) -> _OwnerScan:
+        """The principal of an owner, and the links of its devices, including those not among the newest."""
+        shard, found = shard_of(owner), _OwnerScan()
         async for names in scan_keys(self.nodes.node(shard), keys.every_key_of(shard)):
-            told = [
+            named_keys = [
                 (kind, name, key.decode())
                 for key in names
                 for kind, name in (keys.read_parts(key.decode()),)
                 if kind in _LOOKED_AT
             ]
-            asked = (pack("HGET", key, "s") for _, _, key in told)
+            asked = (pack("HGET", key, "s") for _, _, key in named_keys)
             replies = await self.nodes.query_in_background(shard, *asked)
-            for (kind, name, _), reply in zip(told, replies, strict=True):
+            for (kind, name, _), reply in zip(named_keys, replies, strict=True):
                 record = as_bytes(reply) or b""
                 if kind == _LINK:
                     found.links += [name] if _read(record).get("accountRef") == owner else []
@@ -185,7 +187,7 @@ class HomeFinder:
 
 _LINK: Final = "c"
 _LOOKED_AT: Final = frozenset({"s", "dv", _LINK})
-"""How keys begin whose records name an owner, or the principal that it is."""
+"""Prefixes of keys whose records name an owner, or its principal."""
 
 
 def _ref(kind: EntityKind, name: str) -> EntityRef:
@@ -193,7 +195,7 @@ def _ref(kind: EntityKind, name: str) -> EntityRef:
 
 
 def _read(record: bytes | None) -> Mapping[str, Any]:
-    """The members of a record; none of one that is damaged, which ``passerelle verify`` names."""
+    """The members of a record; empty for a damaged one, which ``passerelle verify`` reports."""
     try:
         said: object = orjson.loads(record or b"{}")
     except ValueError:

@@ -1,8 +1,8 @@
-"""Data keys: one for each owner whose sessions are in the archive, in the owner's shard and nowhere else.
+"""Data keys: one for each owner with archived sessions, stored only in the owner's shard.
 
-A key is made where a session of its owner leaves the engine first, and is kept sealed with the secret key of the
-runtime; where the runtime has none, it is kept as it is, beside all else that the engine has. What a key has sealed
-is gone with the key.
+A key is created when the first session of its owner is archived, and is stored sealed with the secret key of the
+runtime; without a secret key it is stored in plain form, like all other engine data. Deleting a key makes everything
+sealed with it unreadable.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 FRESH_S: Final = 10.0
-"""For so long an instance reads with a key without asking for it again."""
+"""How long an instance reads with a key without checking it again."""
 _MOST_KEYS: Final = 1024
 _BARE: Final = b"0."
-"""How a key begins that nothing seals."""
+"""Prefix of an unsealed key."""
 _HOME: Final = Shard(0)
 _TAGS: Final = "tags"
-"""In place of an owner: the key of the tags, which no forgetting takes."""
+"""In place of an owner: the key of the tags, which is never forgotten."""
 _TAG_DIGITS: Final = 32
 _KEEP: Final = Script("keep_owner_key", as_text)
 
 
 class KeySealer(Protocol):
-    """Seals what is stored with the secret key of the runtime (``runtime.common.sealer``)."""
+    """Seals stored values with the secret key of the runtime (``runtime.common.sealer``)."""
 
     def seal(self, plain: bytes, place: str) -> bytes:
-        """The sealed form of a value that is stored at ``place``."""
+        """The sealed form of a value stored at ``place``."""
         ...
 
     def unseal(self, sealed: bytes, place: str) -> bytes:
@@ -62,12 +62,12 @@ class KeySealer(Protocol):
 class _Known(NamedTuple):
     key: OwnerKey
     read_s: float
-    """When it was in the store, on the monotonic clock."""
+    """When it was read from the store, on the monotonic clock."""
 
 
 @dataclass(slots=True)
 class OwnerKeys:
-    """The keys of one runtime. They are known to an instance for ``FRESH_S``, 1,024 of them at most."""
+    """The keys of one runtime. An instance caches 1,024 of them, for ``FRESH_S``."""
 
     nodes: Nodes
     sealer: KeySealer | None = None
@@ -75,9 +75,9 @@ class OwnerKeys:
     _known: OrderedDict[KeyName, _Known] = field(default_factory=OrderedDict["KeyName", "_Known"])
 
     async def obtain(self, owner: str) -> OwnerKey:
-        """The key with which sessions of an owner are sealed from now on; the first call makes it.
+        """The key for sealing sessions of an owner from now on; the first call creates it.
 
-        It is asked for in each call. So what is sealed with a key that is gone meanwhile was there before that.
+        It is read in each call. So data sealed with a key that is gone meanwhile was written before that.
 
         Raises:
             ArchiveDamaged: it cannot be unsealed.
@@ -86,9 +86,9 @@ class OwnerKeys:
         return await self._obtain(shard_of(owner), owner)
 
     async def prepare(self) -> None:
-        """Makes the key of tags where there is none yet.
+        """Creates the key of tags if there is none yet.
 
-        A tombstone is found by it, so a store that comes back from before the tombstone has to have it already.
+        A tombstone is found by it, so a store restored from before the tombstone must have it already.
 
         Raises:
             StoreUnavailable: the engine does not answer.
@@ -100,36 +100,36 @@ class OwnerKeys:
             await self._keep(name, self._seal(name, plain), owner=_TAGS)
 
     async def tag(self, owner: str) -> str:
-        """What stands for an owner where its id must not stand: a keyed hash of it. Raises as ``obtain`` does."""
+        """A keyed hash in place of an owner id that must not be stored. Raises as ``obtain`` does."""
         [tag] = await self.tag_all([owner])
         return tag
 
     async def tag_all(self, names: Iterable[str]) -> list[str]:
-        """The same of several, which may be sessions as well. Raises as ``obtain`` does."""
+        """The same for several names, which may be sessions as well. Raises as ``obtain`` does."""
         key = await self._obtain(_HOME, _TAGS)
         hashes = (hmac.new(key.secret, name.encode(), hashlib.sha256) for name in names)
         return [one.hexdigest()[:_TAG_DIGITS] for one in hashes]
 
     async def find_name(self, owner: str) -> KeyName | None:
-        """The name of the key with which sessions of an owner are sealed; None where it has none."""
+        """The name of the key with which sessions of an owner are sealed; None if it has none."""
         shard = shard_of(owner)
         [named] = await self.nodes.query_all(shard, pack("HGET", keys.owner_keys(shard), owner))
         return None if named is None else KeyName(shard, bytes.fromhex(as_text(named)))
 
     async def delete(self, name: KeyName) -> None:
-        """Takes a key away: what it has sealed is gone. Raises StoreUnavailable."""
+        """Deletes a key: everything sealed with it is lost. Raises StoreUnavailable."""
         self._known.pop(name, None)
         await self.nodes.update(
             name.shard, pack("HDEL", keys.owner_keys(name.shard), name.id.hex())
         )
 
     async def list_owners(self, shard: Shard) -> set[str]:
-        """Whoever has a key in a shard."""
+        """The owners with a key in a shard."""
         found = await self.nodes.query(shard, pack("HGETALL", keys.owner_keys(shard)), as_hash)
         return {name for name in found if read_shard(name) == shard}
 
     async def find_owner(self, key: KeyName) -> str | None:
-        """Whose key it is; None where nobody has it."""
+        """The owner of a key; None if it has none."""
         shard, wanted = key.shard, key.id.hex().encode()
         found = await self.nodes.query(shard, pack("HGETALL", keys.owner_keys(shard)), as_hash)
         return next((name for name, named in found.items() if named == wanted), None)
@@ -143,7 +143,7 @@ class OwnerKeys:
         return await self._read(name) if known is None else known.key
 
     async def find(self, name: KeyName) -> OwnerKey | None:
-        """The key of a name; None where what it has sealed is forgotten.
+        """The key with a name; None if its owner is forgotten.
 
         Raises:
             ArchiveDamaged: it is gone, or cannot be unsealed.
@@ -159,7 +159,7 @@ class OwnerKeys:
         return await self._read(name)
 
     async def recall(self, name: KeyName) -> OwnerKey | None:
-        """The key of a name, also of what is forgotten; None where it is gone. Raises as ``find`` does."""
+        """The key with a name, also of a forgotten owner; None if it is gone. Raises as ``find`` does."""
         [stored] = await self.nodes.query_all(name.shard, _ask_key(name))
         return None if stored is None else await self._read(name)
 

@@ -1,4 +1,4 @@
-"""What an owner has: sessions in the engine and in the archive, and what else names them."""
+"""Finds an owner's data: sessions in the engine and in the archive, and references to them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from passerelle.store.stream_entries import EntryRow
 
 _LOOKS: Final = 256
-_BESIDE: Final = (EntityKind.GRANTS, EntityKind.RULES)
-"""What stands beside a home session, under its id."""
+_WITH_HOME: Final = (EntityKind.GRANTS, EntityKind.RULES)
+"""Entities stored with a home session, under its id."""
 _OWNER: Final = re.compile(rb'"owner":"([a-z]{2,5}_[0-9a-z]+)"')
 _DIGEST: Final = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 
 SessionState: TypeAlias = Literal["open", "kept", "over"]
-"""``kept``: it is a home session, which goes with its owner alone."""
+"""``kept``: a home session, which is removed only with its owner."""
 
 
 class LiveSession(NamedTuple):
@@ -54,7 +54,7 @@ class LiveSession(NamedTuple):
 
 
 class ArchivedSession(NamedTuple):
-    """A session in the archive, and the row that its ids have."""
+    """A session in the archive, and the row of its ids."""
 
     shard: Shard
     segment: SegmentRef
@@ -69,7 +69,7 @@ class ArchivedSession(NamedTuple):
 
 @dataclass(slots=True)
 class OwnerSurvey:
-    """What was found. ``open``: sessions with something open; ``home``: what the owner has beside all conversations."""
+    """What was found. ``open``: sessions with something open; ``home``: the owner's data outside of conversations."""
 
     live: list[LiveSession] = field(default_factory=list[LiveSession])
     archived: list[ArchivedSession] = field(default_factory=list[ArchivedSession])
@@ -78,20 +78,20 @@ class OwnerSurvey:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing that may go is left."""
+        """Whether nothing removable is left."""
         return not self.live and not self.archived and self.home is None
 
 
 @dataclass(slots=True)
 class SessionTraces:
-    """What leads to sessions: their ids and those of their entities, whose lists name these, and content by shard."""
+    """References to sessions: ids of them and their entities, owners whose lists name these, and content by shard."""
 
     ids: set[str] = field(default_factory=set[str])
     owners: set[str] = field(default_factory=set[str])
     digests: dict[Shard, set[str]] = field(default_factory=dict[Shard, set[str]])
 
     def add(self, shard: Shard, frame: SessionFrame) -> None:
-        """Takes in what a session has."""
+        """Adds the references to a session."""
         self.ids |= {ref.id for ref in frame.hashes}
         for ref, flat in frame.hashes.items():
             if ref.kind in {EntityKind.TASK, EntityKind.SESSION}:
@@ -102,7 +102,7 @@ class SessionTraces:
 
 
 def find_digests(frame: SessionFrame) -> set[str]:
-    """What in a session may be the name of content."""
+    """Texts in a session that may be content hashes."""
     return {one.decode() for words in _list_words(frame) for one in _DIGEST.findall(words)}
 
 
@@ -115,9 +115,9 @@ def _list_words(frame: SessionFrame) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class SessionFinder:
-    """Looks through the store and the archive of one runtime; reads only.
+    """Scans the store and the archive of one runtime; reads only.
 
-    All raise StoreUnavailable where something does not answer, or is damaged: what is named there would be missed.
+    All raise StoreUnavailable if something does not answer, or is damaged: its references would be missed.
     """
 
     nodes: Nodes
@@ -126,7 +126,7 @@ class SessionFinder:
     homes: HomeFinder
 
     async def survey(self, owner: str, key: KeyName | None, before_ms: int) -> OwnerSurvey:
-        """What an owner has that has not gone on since, and what in the archive this key of its has sealed."""
+        """An owner's data without later events, and the archived sessions sealed with this key."""
         found = OwnerSurvey(home=await self.homes.find(owner, before_ms))
         async for whose, one in self.list_heads():
             if whose != owner or one.at_ms > before_ms:
@@ -148,16 +148,16 @@ class SessionFinder:
         asked = [
             pack("ZCARD", keys.session_open(one.shard, one.session)),
             pack("HGET", head, "s"),
-            *(pack("HLEN", keys.entity(EntityRef(kind, one.session))) for kind in _BESIDE),
+            *(pack("HLEN", keys.entity(EntityRef(kind, one.session))) for kind in _WITH_HOME),
         ]
-        still_open, record, *beside = await self.nodes.query_in_background(one.shard, *asked)
+        still_open, record, *further = await self.nodes.query_in_background(one.shard, *asked)
         if as_int(still_open):
             return "open"
-        is_kept = any(map(as_int, beside)) or is_home(one.session, as_bytes(record) or b"")
+        is_kept = any(map(as_int, further)) or is_home(one.session, as_bytes(record) or b"")
         return "kept" if is_kept else "over"
 
     async def read(self, shard: Shard, session: str) -> SessionFrame | None:
-        """A session as the engine has it; None where it has none."""
+        """A session from the engine; None if it has none."""
         stream = StreamRef(StreamKind.SESSION, session)
         head = EntityRef(EntityKind.SESSION, session)
         entries, flat, tasks, targets = await self.nodes.query_in_background(
@@ -173,7 +173,7 @@ class SessionFinder:
         refs = [ref for ref in _list_entities(session, rows) if ref != head and ref.shard == shard]
         asked = [pack("HGETALL", keys.entity(ref)) for ref in refs]
         replies = await self.nodes.query_in_background(shard, *asked)
-        # An event may name what is of another session.
+        # An event may name entities of another session.
         hashes = {head: flat} | {
             ref: reply
             for ref, reply in zip(refs, replies, strict=True)
@@ -182,7 +182,7 @@ class SessionFinder:
         return SessionFrame(session, hashes, rows, tasks, targets)
 
     async def open(self, one: ArchivedSession) -> SessionFrame | None:
-        """A session as the archive has it; None where it is forgotten, or its key is gone."""
+        """A session from the archive; None if it is forgotten, or its key is gone."""
         sealed = await self.archive.read_sealed(one.shard, one.segment, one.note)
         if read_erased(sealed) is not None:
             return None
@@ -195,7 +195,7 @@ class SessionFinder:
             raise ArchiveDamaged(reason) from None
 
     async def list_others(self, shard: Shard, ids: set[str]) -> AsyncIterator[SessionFrame]:
-        """Every session of a shard but those."""
+        """Every session of a shard except ``ids``."""
         async for one in self._scan([shard]):
             frame = None if one in ids else await self.read(shard, one)
             if frame is not None:
@@ -208,7 +208,7 @@ class SessionFinder:
                         yield frame
 
     async def list_owners(self) -> set[str]:
-        """Whoever has a session in the engine."""
+        """The owners with a session in the engine."""
         found = set[str]()
         async for owner, _ in self.list_heads():
             found.add(owner)
@@ -229,7 +229,7 @@ class SessionFinder:
     async def read_heads(
         self, shard: Shard, sessions: Sequence[str]
     ) -> list[tuple[str, LiveSession]]:
-        """Those of these sessions that the engine has, each with its owner."""
+        """The given sessions that are in the engine, each with its owner."""
         asked = [
             pack("HMGET", keys.entity(EntityRef(EntityKind.SESSION, name)), *_FIELDS)
             for name in sessions
@@ -264,7 +264,7 @@ class SessionFinder:
                         yield ArchivedSession(shard, segment, note, row)
 
     async def _find_row(self, shard: Shard, segment: SegmentRef, note: FrameNote) -> bytes | None:
-        """The row that leads to a frame; None where the session came back, or left once more."""
+        """The row that leads to a frame; None if the session was restored, or archived once more."""
         asked = (self.archive.ask_row(shard, name) for name in note.names)
         for row in map(as_bytes, await self.nodes.query_in_background(shard, *asked)):
             if row is not None and segment.has(_read_row(shard, row), note.offset):

@@ -1,7 +1,7 @@
-"""Where an owner has taken part in what belongs to others: tasks that were given to it, questions it was asked.
+"""Finds an owner's participation in other owners' sessions: tasks transferred to it, approvals it was asked for.
 
-What it said there is theirs, and is forgotten with their session. Its lists and its inbox name these tasks and
-questions. One that it has given on, and that stands in neither any more, is not found.
+Its messages there belong to these sessions, and are forgotten with them. Its lists and its inbox name these tasks and
+approvals. One that it has transferred on, and that is in neither any more, is not found.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _KINDS: Final = {"task": EntityKind.TASK, "act": EntityKind.ACTION}
 
 @dataclass(frozen=True, slots=True)
 class ParticipationFinder:
-    """Reads lists and inbox of an owner, and of the rest only what these name. All raise StoreUnavailable."""
+    """Reads lists and inbox of an owner, and the entities that these name. All raise StoreUnavailable."""
 
     nodes: Nodes
     archive: Archive
 
     async def find(self, owner: str, own: Collection[str]) -> list[str]:
-        """The sessions of others in which an owner takes part; ``own`` are the ids of what is its own."""
+        """Other owners' sessions in which an owner takes part; ``own`` are the ids of its own entities."""
         found = set[str]()
         for name in sorted(await self._list_names(owner) - {*own}):
             whose, session = await self._find_session(name)
@@ -45,7 +45,7 @@ class ParticipationFinder:
         return sorted(found)
 
     async def _list_names(self, owner: str) -> set[str]:
-        """Tasks and questions that the lists and the inbox of an owner name."""
+        """Tasks and approvals named by the lists and the inbox of an owner."""
         shard, names = shard_of(owner), set[str]()
         async for lists in scan_keys(self.nodes.node(shard), keys.every_list_of(shard, owner)):
             names |= {
@@ -69,7 +69,7 @@ class ParticipationFinder:
         return {one for reply in replies for one in as_texts(reply)}
 
     async def _find_session(self, name: str) -> tuple[str | None, str | None]:
-        """The owner and the session of a task or question; None where there is none any more."""
+        """The owner and the session of a task or approval; None if it no longer exists."""
         kind, shard = _KINDS.get(name.partition("_")[0]), read_shard(name)
         if kind is None or shard is None:
             return None, None
@@ -82,7 +82,7 @@ class ParticipationFinder:
         return (None, None) if frame is None else (frame.find_owner(), frame.session)
 
     async def _read(self, ref: EntityRef) -> bytes:
-        """The record of an entity in the engine; empty where it has none."""
+        """The record of an entity in the engine; empty if there is none."""
         command = pack("HGET", keys.entity(ref), "s")
         [record] = await self.nodes.query_in_background(ref.shard, command)
         return as_bytes(record) or b""

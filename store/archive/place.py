@@ -1,6 +1,6 @@
-"""Whether an instance has the same place for the archive as all others, who have to find what it moves there.
+"""Whether an instance uses the same archive storage as all others, which have to find what it archives.
 
-The first instance puts a file there, and its hash into the store.
+The first instance stores a file there, and its hash in the store.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _FIELD: Final = "place"
 
 
 async def is_shared_place(nodes: Nodes, segments: Blobs) -> bool:
-    """Whether the file that the store names stands in this place; while nothing is archived, any place will do.
+    """Whether the file named by the store is in this storage; while nothing is archived, any storage is accepted.
 
     Raises:
-        StoreUnavailable: the engine or the place does not answer.
+        StoreUnavailable: the engine or the archive storage does not answer.
     """
     key = keys.meta(_HOME)
     [named] = await nodes.query_all(_HOME, pack("HGET", key, _FIELD))

@@ -1,6 +1,6 @@
-"""Reads of what has left the engine: row, then one range of bytes of one object.
+"""Reads archived sessions: the row, then one byte range of one object.
 
-Frames that were read last are kept, since whoever reads a task reads its events next; while their key is there.
+Recently read frames are cached while their key exists, because a reader of a task usually reads its events next.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _READS_AT_ONCE: Final = 8
 _KEPT_BYTES: Final = 1024 * 1024
-"""Of frames as they are stored; parsed, they take up to ten times as much."""
+"""Bytes of cached frames as stored; parsed, they take up to ten times as much."""
 _TRIES: Final = 2
 _CHANCE_BITS: Final = 64
 
@@ -49,8 +49,8 @@ _CHANCE_BITS: Final = 64
 class SegmentRef(NamedTuple):
     """A segment as a shard numbers it.
 
-    ``shifts``: numbers of segments that were merged into it, which rows have still, and how much further on each frame
-    of them stands. A merge changes no row, so what was read once stays true of what stood in the segment then.
+    ``shifts``: numbers of segments merged into it, which rows still have, with the shift of their frames. A merge
+    changes no row, so what was read before stays valid for the old segment.
     """
 
     number: int
@@ -58,39 +58,39 @@ class SegmentRef(NamedTuple):
     shifts: Mapping[int, int] = MappingProxyType({})
 
     def has(self, at: Locator, offset: int) -> bool:
-        """Whether a row leads to the frame that stands here."""
+        """Whether a row leads to the frame at this offset."""
         shift = 0 if at.number == self.number else self.shifts.get(at.number)
         return shift is not None and at.offset + shift == offset
 
 
 class _SegmentGone(ArchiveDamaged):
-    """An object is not there: it was deleted behind a merge, or is lost."""
+    """An object is missing: it was deleted after a merge, or is lost."""
 
 
 class _KeptFrame(NamedTuple):
     frame: SessionFrame
     key: KeyName
     read_s: float
-    """When it stood in its segment, on the monotonic clock: another instance may have erased it since."""
+    """When it was in its segment, on the monotonic clock: another instance may have erased it since."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Forgotten:
-    """A row whose session is forgotten: the one who forgets it has not come to the row yet."""
+    """A row whose session is forgotten: its removal has not reached the row yet."""
 
     row: bytes
 
 
 _FORGOTTEN: Final = "forgotten"
 _FramePlace: TypeAlias = tuple[str, Locator]
-"""The hash of a segment, and where in it the frame stands."""
+"""The hash of a segment, and the position of the frame in it."""
 
 
 class Archive:
-    """What finds a session by its own id, or by that of one of its entities.
+    """Finds a session by its own id, or by that of one of its entities.
 
-    ``ask`` is ``Nodes.query_all``. A frame that is gone or damaged raises ArchiveDamaged, which names the object: an
-    answer without it would be another answer.
+    ``ask`` is ``Nodes.query_all``. A frame that is missing or damaged raises ArchiveDamaged, which names the object: an
+    incomplete answer would be wrong.
     """
 
     def __init__(
@@ -110,37 +110,37 @@ class Archive:
 
     @staticmethod
     def ask_row(shard: Shard, name: str) -> bytes:
-        """The command that asks for the row of an id; ``read`` takes its reply."""
+        """The command that reads the row of an id; ``read`` takes its reply."""
         return pack("HGET", *place_row(shard, name))
 
     async def find(self, shard: Shard, name: str) -> SessionFrame | None:
-        """The session of an id; None where it is not in the archive. Raises as ``locate`` does."""
+        """The session of an id; None if it is not archived. Raises as ``locate`` does."""
         located = await self.locate(shard, name)
         return None if located is None else located[0]
 
     async def read(self, shard: Shard, name: str, row: RespValue) -> SessionFrame | None:
-        """The session of an id whose row this is; None where there is none. Raises as ``locate`` does."""
+        """The session of an id with this row; None if there is none. Raises as ``locate`` does."""
         if row is None:
             return None
         located = await self._follow(shard, name, as_bytes(row))
         return located[0] if isinstance(located, tuple) else None
 
     async def locate(self, shard: Shard, name: str) -> tuple[SessionFrame, bytes] | None:
-        """The session of an id, and the row that it and all its entities have; None where it is not in the archive.
+        """The session of an id, and the row of it and all its entities; None if it is not archived.
 
         Raises:
-            ArchiveDamaged: the object has gone, or is damaged.
-            StoreUnavailable: the engine, or the place of the archive, does not answer.
+            ArchiveDamaged: the object is missing or damaged.
+            StoreUnavailable: the engine, or the archive storage, does not answer.
         """
-        located = await self._look_up(shard, name)
+        located = await self._find_row_and_follow(shard, name)
         return located if isinstance(located, tuple) else None
 
     async def find_forgotten(self, shard: Shard, name: str) -> bytes | None:
-        """The row of an id whose session is forgotten, where it has one still. Raises as ``locate`` does."""
-        located = await self._look_up(shard, name)
+        """The row of an id whose session is forgotten, if it still has one. Raises as ``locate`` does."""
+        located = await self._find_row_and_follow(shard, name)
         return located.row if isinstance(located, _Forgotten) else None
 
-    async def _look_up(
+    async def _find_row_and_follow(
         self, shard: Shard, name: str
     ) -> tuple[SessionFrame, bytes] | _Forgotten | None:
         [row] = await self._ask(shard, self.ask_row(shard, name))
@@ -164,12 +164,12 @@ class Archive:
                 except _SegmentGone as error:
                     frame, reason = None, error.reason
                 else:
-                    reason = _tell(shard, segment, "is damaged")
+                    reason = _describe_segment(shard, segment, "is damaged")
                 if frame == "forgotten":
                     return _Forgotten(stored)
                 if frame is not None and frame.names(name):
                     return frame, stored
-            # The segment was merged, or a failover has taken its row and another has its number.
+            # The segment was merged, or a failover has lost its row and another one has its number.
             self._places.pop((shard, at.number), None)
             [row] = await self._ask(shard, self.ask_row(shard, name))
             if (stored := as_bytes(row)) is None:
@@ -177,7 +177,7 @@ class Archive:
         raise ArchiveDamaged(reason)
 
     async def list_sessions(self, shards: Iterable[Shard]) -> list[str]:
-        """Every session that stands in the archive of these shards. Raises as ``locate`` does."""
+        """Every session in the archive of these shards. Raises as ``locate`` does."""
         found = list[str]()
         for shard in shards:
             for segment in await self.list_segments(shard):
@@ -187,13 +187,13 @@ class Archive:
     async def draw_segments(
         self, shards: Iterable[Shard], count: int, draw: Callable[[int], int]
     ) -> list[tuple[Shard, SegmentRef]]:
-        """At most ``count`` segments of these shards; ``draw(bits)`` is chance. Raises as ``locate`` does."""
+        """At most ``count`` random segments of these shards, by ``draw(bits)``. Raises as ``locate`` does."""
         places = [(shard, one) for shard in shards for one in await self.list_segments(shard)]
         return heapq.nsmallest(count, places, key=lambda _: draw(_CHANCE_BITS))
 
     async def list_segments(self, shard: Shard) -> list[SegmentRef]:
-        """The segments of a shard, the oldest first."""
-        # Numbers that were merged come behind the segments: what a merge takes meanwhile is there at its old place.
+        """The segments of a shard, oldest first."""
+        # Merged numbers are read after the segments: a segment merged in between is still found under its old name.
         named, merged = await self._ask(
             shard,
             pack("ZRANGE", keys.segments(shard), 0, -1, "WITHSCORES"),
@@ -209,7 +209,7 @@ class Archive:
         ]
 
     async def list_archived(self, shard: Shard, segment: SegmentRef) -> list[str]:
-        """The sessions that stand in this segment: others came back, or left once more. Raises as ``locate`` does."""
+        """The sessions with a row in this segment; others were restored, or archived again. Raises as ``locate``."""
         frames = await self.list_frames(shard, segment)
         rows = await self._ask(shard, *(self.ask_row(shard, one.session) for one in frames))
         stored = zip(frames, map(as_bytes, rows), strict=True)
@@ -220,7 +220,7 @@ class Archive:
         ]
 
     async def _find_segment(self, shard: Shard, number: int) -> tuple[SegmentName, int] | None:
-        """The segment that has the frames of this number, and how much further on they stand there."""
+        """The segment with the frames of this number, and their shift in it."""
         if (known := self._places.get((shard, number))) is not None:
             return known
         at, shift = number, 0
@@ -243,7 +243,7 @@ class Archive:
     async def _read_frame(
         self, shard: Shard, segment: SegmentName, at: Locator
     ) -> SessionFrame | Literal["forgotten"] | None:
-        """None: what stands there is not what the row means."""
+        """None: the bytes are not the frame that the row describes."""
         place, asked_s = (segment.sha256, at), monotonic()
         kept = self._kept.get(place)
         if kept is not None and asked_s - kept.read_s >= FRESH_S:
@@ -261,7 +261,7 @@ class Archive:
             return kept.frame
         stored = await self._read_together(shard, segment, at)
         if (kept := self._kept.get(place)) is not None:
-            return kept.frame  # of somebody who has waited for the same
+            return kept.frame  # read by a concurrent call
         if read_erased(stored) is not None:
             return _FORGOTTEN
         if not at.fits(stored):
@@ -279,7 +279,7 @@ class Archive:
         return frame
 
     async def _read_together(self, shard: Shard, segment: SegmentName, at: Locator) -> bytes:
-        """A stored frame; the entities of a session are asked for at once, and it is read once for all of them."""
+        """A stored frame, read once for all entities of a session that are requested concurrently."""
         place = (segment.sha256, at)
         reading = self._reading.get(place)
         if reading is None:
@@ -289,10 +289,10 @@ class Archive:
             def end(task: asyncio.Task[bytes]) -> None:
                 del self._reading[place]
                 if not task.cancelled():
-                    task.exception()  # whoever waited has it; nobody may be left
+                    task.exception()  # waiters have it; there may be none
 
             reading.add_done_callback(end)
-        # One who leaves does not take it from the others.
+        # A cancelled waiter does not cancel the read of the others.
         return await asyncio.shield(reading)
 
     async def _read_in_turn(self, shard: Shard, segment: SegmentName, at: Locator) -> bytes:
@@ -308,7 +308,7 @@ class Archive:
             self._kept_bytes -= at.length
 
     def _drop(self, key: KeyName) -> None:
-        """What a key that is gone has opened."""
+        """Drops cached frames whose key is gone."""
         for place in [place for place, kept in self._kept.items() if kept.key == key]:
             self._drop_place(place)
 
@@ -317,34 +317,36 @@ class Archive:
         self._kept_bytes -= place[1].length
 
     async def read_sealed(self, shard: Shard, segment: SegmentRef, note: FrameNote) -> bytes:
-        """A frame as it stands in its segment. Raises as ``locate`` does."""
+        """A frame as stored in its segment. Raises as ``locate`` does."""
         return await self._read_part(shard, segment.name, note.offset, note.length)
 
     async def list_frames(self, shard: Shard, segment: SegmentRef) -> list[FrameNote]:
-        """What the footer of a segment says of each frame of this shard. Raises as ``locate`` does."""
+        """The footer notes for the frames of this shard. Raises as ``locate`` does."""
         notes = await self.read_notes(segment.name)
         return [note for note in notes if shard_of(note.session) == shard]
 
     async def read_notes(self, name: SegmentName) -> list[FrameNote]:
-        """What the footer of a segment says of each frame that is not forgotten. Raises as ``locate`` does."""
+        """The footer notes for each frame that is not forgotten. Raises as ``locate`` does."""
         shard, end = name.home, name.bytes - TRAILER
         trailer = await self._read_part(shard, name, end, TRAILER)
         try:
             length = read_footer_size(trailer)
             return read_footer(await self._read_part(shard, name, end - length, length))
         except ValueError as error:
-            raise ArchiveDamaged(_tell(shard, name, f"has no footer: {error}")) from None
+            raise ArchiveDamaged(
+                _describe_segment(shard, name, f"has no footer: {error}")
+            ) from None
 
     async def _read_part(self, shard: Shard, segment: SegmentName, start: int, size: int) -> bytes:
         if start < 0:
             return b""
         part = await self._segments.read(segment.home, segment.sha256, start, size)
         if part is None:
-            raise _SegmentGone(_tell(shard, segment, "is gone"))
+            raise _SegmentGone(_describe_segment(shard, segment, "is gone"))
         return part
 
 
-def _tell(shard: Shard, segment: SegmentName, what: str) -> str:
+def _describe_segment(shard: Shard, segment: SegmentName, what: str) -> str:
     return f"segment {segment.sha256} of the archive of shard {shard.tag} {what}"
 
 

@@ -1,4 +1,4 @@
-"""The way back: a session that somebody goes on with stands in the engine again, as it was."""
+"""Restores archived sessions: a session with new activity is moved back to the engine, unchanged."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _RESTORE: Final = Script("restore_session", as_int)
 
 
 async def restore_session(nodes: Nodes, archive: Archive, shard: Shard, name: str) -> bool:
-    """Takes the session of an id out of the archive; whether it stood there.
+    """Restores the session of an id from the archive; returns whether it was there.
 
     Raises:
         StoreUnavailable: it cannot be read, or the engine does not take it.
     """
     located = await archive.locate(shard, name)
     if located is None:
-        # A row of what is forgotten would have each further append look for it once more.
+        # Otherwise every later append would look up the row of the forgotten session again.
         if (row := await archive.find_forgotten(shard, name)) is not None:
             await drop_rows(nodes, shard, [name], row)
         return False
@@ -41,7 +41,7 @@ async def restore_session(nodes: Nodes, archive: Archive, shard: Shard, name: st
 
 
 async def drop_rows(nodes: Nodes, shard: Shard, names: Iterable[str], row: bytes) -> int:
-    """Takes away the rows of ids that say this; how many did. Raises StoreUnavailable."""
+    """Deletes the rows of ids that have this value; returns how many did. Raises StoreUnavailable."""
     arguments = Arguments(())
     at = arguments.value(row)
     places = [place_row(shard, name) for name in names]
@@ -51,9 +51,9 @@ async def drop_rows(nodes: Nodes, shard: Shard, names: Iterable[str], row: bytes
 
 
 async def put_session(nodes: Nodes, frame: SessionFrame, row: bytes | None) -> bool:
-    """Has a session stand in the engine as its frame says, in place of its rows in the archive; whether it does now.
+    """Stores a session in the engine from its frame, and deletes its archive rows; returns whether it is there now.
 
-    ``row``: what each of the rows says; None of a session that comes from elsewhere, of which nothing may be there.
+    ``row``: the value of each of the rows; None for a session of another store, of which nothing may exist here.
 
     Raises:
         StoreUnavailable: the engine does not take it.
@@ -75,7 +75,7 @@ async def put_session(nodes: Nodes, frame: SessionFrame, row: bytes | None) -> b
         [arguments.key(keys.entity(ref)), *arguments.extend(as_list(flat))]
         for ref, flat in frame.hashes.items()
     ]
-    # ZRANGE says what ZADD takes the other way round.
+    # ZRANGE returns member and score, ZADD takes score and member.
     listed, receivers = as_list(frame.tasks), as_list(frame.targets)
     tasks = [word for pair in zip(listed[1::2], listed[::2], strict=True) for word in pair]
     control: dict[str, ControlValue] = {

@@ -1,8 +1,8 @@
-"""A frame as it stands in a segment: sealed with the data key of the owner of its session.
+"""A frame as stored in a segment: sealed with the data key of its session's owner.
 
 Form (1 byte) · shard of the owner (1) · id of the key (8) · nonce (12) · AES-256-GCM of the packed session, with its
-tag (16). It is bound to the runtime, the shard of the segment and all that stands before the nonce. Session and
-sequences are part of what is sealed: whoever comes with the id of a task does not know them before it is open.
+tag (16). It is bound to the runtime, the shard of the session and all bytes before the nonce. Session and sequences
+are inside the seal: a reader with the id of a task does not know them before the frame is opened.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _NONCE_BYTES: Final = 12
 _TAG_BYTES: Final = 16
 KEY_BYTES: Final = 32
 SEAL_BYTES: Final = _HEAD + _NONCE_BYTES + _TAG_BYTES
-"""What a seal adds to a frame."""
+"""Bytes that sealing adds to a frame."""
 
 
 class KeyName(NamedTuple):
-    """Names a data key: the shard of its owner, and its id, which is random and says nothing of the owner."""
+    """Names a data key: the shard of its owner, and its random id, which reveals nothing about the owner."""
 
     shard: Shard
     id: bytes
@@ -40,10 +40,10 @@ class KeyName(NamedTuple):
 
     @classmethod
     def read(cls, stored: bytes) -> Self:
-        """The name in its 9 bytes.
+        """Reads the name from its 9 bytes.
 
         Raises:
-            ValueError: it is none.
+            ValueError: it is no name.
         """
         if len(stored) != 1 + _ID_BYTES or stored[0] >= len(ALL_SHARDS):
             message = "no name of a data key"
@@ -76,7 +76,7 @@ class OwnerKey:
 
 
 class FramePlace(NamedTuple):
-    """Where a sealed frame belongs: it opens nowhere else."""
+    """What a sealed frame is bound to: it opens nowhere else."""
 
     runtime_id: str
     shard: Shard
@@ -92,7 +92,7 @@ def read_key_name(sealed: bytes) -> KeyName:
     """The key that a sealed frame needs.
 
     Raises:
-        ValueError: these bytes are none.
+        ValueError: the bytes are no sealed frame.
     """
     if len(sealed) < SEAL_BYTES or not sealed.startswith(_FORM):
         message = "no sealed frame"
@@ -104,7 +104,7 @@ def open_frame(sealed: bytes, key: OwnerKey, place: FramePlace) -> bytes:
     """The packed session of a sealed frame.
 
     Raises:
-        ValueError: it was changed or moved, or is of another key.
+        ValueError: it was changed or moved, or has another key.
     """
     body = sealed[_HEAD:]
     try:

@@ -1,7 +1,7 @@
-"""A segment: frames in one object that is never changed, of one shard or of several that have few.
+"""A segment: frames in one immutable object, of one shard or of several with few frames.
 
-``PSAR`` and the number of the form · frames · footer (JSON) · its length (4 bytes) · ``PSAR``. A reader who knows where
-a frame stands takes its bytes alone; the footer says what all of them are, for whoever walks the archive.
+``PSAR`` and the number of the form · frames · footer (JSON) · its length (4 bytes) · ``PSAR``. A reader with the
+position of a frame reads only its bytes; the footer describes all of them, for walks through the archive.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRAILER: Final = _SIZE + len(MAGIC)
 
 @dataclass(frozen=True, slots=True)
 class PackedFrame:
-    """A frame with the ids that it has entities of, the session first."""
+    """A frame with the ids of its entities, the session first."""
 
     names: tuple[str, ...]
     stored: bytes
@@ -38,7 +38,7 @@ class PackedFrame:
 
 
 class FrameNote(NamedTuple):
-    """What a footer says of a frame: its ids, the session first, the name of its data key, and where it stands.
+    """The footer entry of a frame: its ids, the session first, the name of its data key, and its position.
 
     ``at_ms`` is the time of the last event of its session.
     """
@@ -51,20 +51,20 @@ class FrameNote(NamedTuple):
 
     @property
     def session(self) -> str:
-        """The session that the frame has."""
+        """The session of the frame."""
         return self.names[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The bytes of an object, and where each frame stands in it. The number of a segment is given when it is used."""
+    """The bytes of an object, and the position of each frame. Its number is assigned when it is first named."""
 
     content: bytes
     places: tuple[Locator, ...]
 
 
 def pack_segment(home: Shard, runtime_id: str, frames: Sequence[PackedFrame]) -> Segment:
-    """One object of all frames, to stand in the shard ``home``."""
+    """One object with all frames, to be stored in the shard ``home``."""
     parts, places = [HEADER], list[Locator]()
     offset = len(HEADER)
     for frame in frames:
@@ -92,12 +92,12 @@ def pack_segment(home: Shard, runtime_id: str, frames: Sequence[PackedFrame]) ->
 
 
 def end_segment(footer: bytes) -> tuple[bytes, bytes, bytes]:
-    """What stands behind all frames."""
+    """The bytes after all frames."""
     return footer, len(footer).to_bytes(_SIZE, "big"), MAGIC
 
 
 def split_segment(content: bytes) -> tuple[bytes, bytes]:
-    """What stands between the header of an object and its footer, and the footer.
+    """The bytes between the header and the footer of an object, and the footer.
 
     Raises:
         ValueError: it is no segment.
@@ -111,7 +111,7 @@ def split_segment(content: bytes) -> tuple[bytes, bytes]:
 
 
 class SegmentName(NamedTuple):
-    """An object: its hash, its length, and the shard where it stands; others that have frames in it name it as well."""
+    """An object: its hash, its length, and its shard; other shards with frames in it name it as well."""
 
     sha256: str
     bytes: int
@@ -119,12 +119,12 @@ class SegmentName(NamedTuple):
 
     @classmethod
     def read(cls, name: str) -> Self:
-        """Reads what the store has."""
+        """Reads the stored form."""
         digest, size, tag = name.split(" ")
         return cls(digest, int(size), ALL_SHARDS[int(tag, 16)])
 
     def __str__(self) -> str:
-        """How the store names it."""
+        """The stored form."""
         return f"{self.sha256} {self.bytes} {self.home.tag}"
 
 
@@ -141,7 +141,7 @@ def read_footer_size(trailer: bytes) -> int:
 
 
 def read_footer(footer: bytes) -> list[FrameNote]:
-    """What it says of each frame that is not forgotten.
+    """The notes for each frame that is not forgotten.
 
     Raises:
         ValueError: it is no footer.

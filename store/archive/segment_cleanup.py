@@ -1,15 +1,15 @@
-"""The end of segments: those that nothing names any more are deleted, and those that nothing has ever named.
+"""Deletes unreferenced segments: those that no row names any more, and those that were never named.
 
-A segment is noted before it is written; the script that names it takes the note away. So what a killed process has
-written stays noted, and no place is ever listed: what somebody else has put there is not touched. Once all sessions of
-a segment have come back no row names it, and it is noted again.
+A segment is noted before it is written; the script that names it removes the note. So an object of a killed process
+stays noted, and the storage is never listed: foreign objects in it are not touched. Once all sessions of a segment were
+restored no row names it, and it is noted again.
 
-An object that several shards have frames in is noted before it is written, and deleted, where it stands, and not while
-another shard names it; the others only take their own name of it away, by the same rule.
+An object with frames of several shards is noted before it is written, and deleted, in its own shard, and not while
+another shard names it; the other shards only remove their own name of it, by the same rule.
 
-What is noted is deleted ``GRACE_MS`` later, if no row names it then: a failover, and a backup of the store that is put
-back, bring back rows that are as old. Nothing is deleted while somebody forgets sessions one by one: whoever ends that
-looks for each object that has a frame of them.
+What is noted is deleted ``GRACE_MS`` later, if no row names it then: a failover, or a restored backup of the store,
+brings back rows that are as old. Nothing is deleted while sessions are being forgotten one by one: completing that
+reads each object with a frame of them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NOTE: Final = Script("note_segment", as_int)
 
 
 class CleanedSegments(NamedTuple):
-    """How many segments of a shard were noted, and how many objects were deleted, with their bytes."""
+    """The number of segments of a shard that were noted, and of objects deleted, with their bytes."""
 
     noted: int = 0
     deleted: int = 0
@@ -51,22 +51,22 @@ class CleanedSegments(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SegmentCleanup:
-    """Cleans up the archive of one runtime, shard by shard; two at once do no harm."""
+    """Cleans up the archive of one runtime, shard by shard; concurrent runs do no harm."""
 
     nodes: Nodes
     segments: Copies
 
     async def note(self, shard: Shard, name: str, now_ms: int) -> None:
-        """Notes a segment that nothing names by now. Raises StoreUnavailable."""
+        """Notes a segment that nothing names at the moment. Raises StoreUnavailable."""
         control: dict[str, ControlValue] = {"segment": name, "since": str(now_ms)}
         await self.nodes.run(_NOTE, shard, [keys.segment_notes(shard)], control)
 
     async def clean(self, shard: Shard, now_ms: int) -> CleanedSegments:
-        """Notes segments that no row names, and deletes what was noted long ago and still has no row.
+        """Notes segments that no row names, and deletes those noted long ago that still have no row.
 
         Raises:
-            ArchiveDamaged: a row is none; nothing is deleted.
-            StoreUnavailable: the engine or the place of the archive does not answer; what is noted stays noted.
+            ArchiveDamaged: a row is invalid; nothing is deleted.
+            StoreUnavailable: the engine or the archive storage does not answer; what is noted stays noted.
         """
         named, noted = await self._list_names(shard)
         if not named and not noted:
@@ -101,7 +101,7 @@ class SegmentCleanup:
         return dict(as_scores(named)), dict(as_scores(noted))
 
     async def _list_merged(self, shard: Shard, named: Collection[int]) -> dict[int, MergedNumber]:
-        """Where numbers lead that segments had which were merged."""
+        """Where the numbers of merged segments lead."""
         command = pack("HGETALL", keys.merged_numbers(shard))
         [reply] = await self.nodes.query_in_background(shard, command)
         return follow_numbers(named, reply)
@@ -109,14 +109,14 @@ class SegmentCleanup:
     async def _drop_numbers(
         self, shard: Shard, number: int | None, merged: Mapping[int, MergedNumber]
     ) -> None:
-        """Takes away the numbers that lead to a segment which goes."""
+        """Removes the numbers that lead to a deleted segment."""
         gone = [one for one, at in merged.items() if at.number == number]
         for first in range(0, len(gone), _AT_ONCE):
             some = gone[first : first + _AT_ONCE]
             await self._update(shard, "HDEL", keys.merged_numbers(shard), *some)
 
     async def _is_forgetting(self) -> bool:
-        """Whether sessions are being forgotten one by one, or somebody was killed who did."""
+        """Whether sessions are being forgotten one by one, or that was interrupted."""
         for shard in ALL_SHARDS:
             command = pack("HKEYS", keys.forgotten_sessions(shard))
             [names] = await self.nodes.query_in_background(shard, command)
@@ -138,8 +138,8 @@ class SegmentCleanup:
         return frozenset(alive)
 
     async def _delete(self, shard: Shard, name: str, now_ms: int) -> bool:
-        """Whether the object is gone: not where another shard names it, nor for a shard where it does not stand."""
-        # The note goes last: whoever is killed before that leaves it to the next one.
+        """Deletes an object, in its own shard and while no other shard names it; returns whether it is gone."""
+        # The note is removed last: after a kill another run continues from it.
         await self._update(shard, "ZREM", keys.segments(shard), name)
         segment = SegmentName.read(name)
         if is_home := segment.home == shard:
@@ -152,7 +152,7 @@ class SegmentCleanup:
         return is_home
 
     async def _is_named(self, name: str) -> bool:
-        """Whether a shard has the name of a segment."""
+        """Whether a shard names a segment."""
         asked = (
             self.nodes.query_in_background(other, pack("ZSCORE", keys.segments(other), name))
             for other in ALL_SHARDS

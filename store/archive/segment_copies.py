@@ -1,6 +1,6 @@
-"""Where the frames of a segment stand once more: segments were merged, and the old ones stay for a week.
+"""Copies of a segment's frames: segments are merged, and the old ones are kept for a week.
 
-It is said before the copy is written, so whoever erases a frame finds each copy that has it or will have it.
+A copy is recorded before it is written, so erasing a frame finds each copy that has it or will have it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class SegmentCopy(NamedTuple):
-    """A segment, in the same shard, in which each frame of another one stands so much further on, in bytes."""
+    """A segment, in the same shard, with the frames of another one shifted by ``shift`` bytes."""
 
     name: SegmentName
     shift: int
 
     @classmethod
     def read(cls, home: Shard, said: str) -> Self:
-        """Reads what the store has of one."""
+        """Reads the stored form."""
         digest, size, shift = said.split(" ")
         return cls(SegmentName(digest, int(size), home), int(shift))
 
     def __str__(self) -> str:
-        """How the store has it."""
+        """The stored form."""
         return f"{self.name.sha256} {self.name.bytes} {self.shift}"
 
 
@@ -42,7 +42,7 @@ def find_covered(
     named: Collection[SegmentName],
     noted: Collection[SegmentName],
 ) -> set[SegmentName]:
-    """Those that nothing names and whose frames all stand in one that is named, as long as each on the way is there."""
+    """Unnamed segments whose frames are all in a named one, directly or through segments that still exist."""
     covered = set[SegmentName]()
     while True:
         more = {
@@ -60,18 +60,18 @@ def find_covered(
 
 @dataclass(frozen=True, slots=True)
 class SegmentCopies:
-    """What the store says of copies; all raise StoreUnavailable."""
+    """Reads recorded copies; all raise StoreUnavailable."""
 
     nodes: Nodes
 
     async def find(self, segment: SegmentName) -> list[SegmentCopy]:
-        """Where its frames stand too, or will."""
+        """The existing or planned copies of its frames."""
         where = keys.segment_copies(segment.home)
         [said] = await self.nodes.query_all(segment.home, pack("HGET", where, segment.sha256))
         return _read(segment.home, as_bytes(said) or b"")
 
     async def list(self, shard: Shard) -> dict[str, list[SegmentCopy]]:
-        """The same of all that stand in a shard, by SHA-256."""
+        """The copies of all segments of a shard, by SHA-256."""
         command = pack("HGETALL", keys.segment_copies(shard))
         [said] = await self.nodes.query_in_background(shard, command)
         return {sha256: _read(shard, value) for sha256, value in as_hash(said).items()}

@@ -1,11 +1,11 @@
-"""Taking forgotten frames out of segments: an object is written anew under its name, and all else in it stays.
+"""Erases forgotten frames from segments: an object is rewritten under its name, and everything else in it stays.
 
-Several at once end with all of them erased: each says first which frames it means, writes the object without all that
-were said, and looks again whether more were said meanwhile. Nobody is done before that: whoever has written an older
-state over a newer one sees it and writes once more. Where it is killed, what it was forgetting is gone through again.
+Concurrent erasures end with all frames erased: each first notes its frames, writes the object without all noted frames,
+and checks whether more were noted meanwhile; it is not done before that. A writer that replaced a newer state with an
+older one sees it and writes once more. After a kill, the interrupted forgetting is repeated.
 
-A frame stands in several objects where segments were merged, or are: it is erased in all of them. Who merges says where
-before it writes, and looks what was said of each old segment behind that (``segment_merge.py``).
+A frame is in several objects if segments were merged, or are being merged: it is erased in all of them. A merge records
+its copies before it writes, and then reads the notes of each old segment (``segment_merge.py``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 _KEEP_MS: Final = 7 * 24 * 3_600_000
-"""Longer than anybody writes."""
+"""Longer than any write takes."""
 
 
 def _read_noted(reply: RespValue) -> dict[int, str]:
@@ -53,13 +53,13 @@ class SegmentErasure:
     copies: SegmentCopies
 
     async def erase(self, segment: SegmentName, tombstones: Mapping[int, str]) -> None:
-        """Erases the frames that begin at these offsets, each with its tombstone, wherever they stand.
+        """Erases the frames at these offsets, each with its tombstone, in all copies.
 
-        An object that is gone has none.
+        A missing object needs no erasure.
 
         Raises:
-            ArchiveDamaged: it is no such segment, or a copy of it is none; that one is left as it is.
-            StoreUnavailable: the engine or the place of the archive does not answer.
+            ArchiveDamaged: it is no such segment, or a copy of it is damaged; that one is left as it is.
+            StoreUnavailable: the engine or the archive storage does not answer.
         """
         left = deque([(segment, dict(tombstones))])
         done, damaged = set[tuple["SegmentName", int]](), list[ArchiveDamaged]()
@@ -74,7 +74,7 @@ class SegmentErasure:
             except ArchiveDamaged as error:
                 damaged.append(error)
                 parts = []
-            # Behind the note: a copy that is said later is looked at by whoever makes it.
+            # Read after the note: a copy recorded later is checked by the merge that makes it.
             for copy in await self.copies.find(one):
                 left.append((copy.name, {at + copy.shift: name for at, name in fresh.items()}))
             for part in parts:
@@ -84,14 +84,14 @@ class SegmentErasure:
             raise damaged[0]
 
     async def read_noted(self, segment: SegmentName) -> dict[int, str]:
-        """The frames that are or will be erased there, by their offsets. Raises StoreUnavailable."""
+        """The frames that are or will be erased in a segment, by their offsets. Raises StoreUnavailable."""
         command = pack("HGETALL", keys.erasures(segment.home, segment.sha256))
         return await self.nodes.query(segment.home, command, _read_noted)
 
     async def _erase_here(
         self, segment: SegmentName, tombstones: Mapping[int, str]
     ) -> list[JoinedPart]:
-        """The segments that it was made of."""
+        """Erases frames of one object; returns the segments that it was made of."""
         noted = await self._note(segment, tombstones)
         while True:
             content = await self.segments.read(segment.home, segment.sha256, 0, segment.bytes)

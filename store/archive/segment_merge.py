@@ -1,10 +1,10 @@
-"""Small segments of one shard become one: frames are copied as they stand, and no row changes.
+"""Merges small segments of one shard into one: frames are copied unchanged, and no row changes.
 
-Before the new object is written it is noted, and it is said of each old one that its frames stand there too. Then it
-is read back, what was forgotten meanwhile is erased in it, and each shard that names old ones names it in their place,
-by one script; the shard where they stand is the last. From there on the old ones are noted, and go a week later.
+Before the new object is written it is noted, and recorded as a copy of each old one. Then it is read back, frames
+forgotten meanwhile are erased in it, and each shard that names old ones names it instead, by one script; the shard of
+the objects is the last. Then the old ones are noted, and deleted a week later.
 
-Killed at any step, each shard names the old ones or the new one, and both are there. The next look goes on.
+After a kill at any step, each shard names the old ones or the new one, and both exist. The next look continues.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 MOST_BYTES: Final = 4 * 1024 * 1024
-"""Of a merged segment: it is read whole where something in it is forgotten."""
+"""Maximum size of a merged segment: it is read completely if something in it is forgotten."""
 FEW: Final = 8
-"""Fewer small ones wait for more, unless they are half of the most together: a byte is copied a few times at most."""
+"""Fewer small segments wait for more, unless they fill half a segment: a byte is copied only a few times."""
 _LATE_MS: Final = 24 * 3_600_000
-"""What was begun so long ago is not gone on with: it is deleted a week after that."""
+"""A merge begun longer ago is not continued: its object is deleted a week later."""
 _TRIES: Final = 3
 _BEGIN: Final = Script("begin_merge", as_text)
 _MERGE: Final = Script("merge_segments", as_int)
@@ -52,7 +52,7 @@ _MERGE: Final = Script("merge_segments", as_int)
 
 @dataclass(slots=True)
 class MergedSegments:
-    """What a look has done: objects that are new, those that went into them with their bytes, and what is damaged."""
+    """The result of a look: new objects, the objects merged into them with their bytes, and damaged objects."""
 
     made: int = 0
     merged: int = 0
@@ -70,14 +70,14 @@ class _Begun(NamedTuple):
 def choose_segments(
     small: Collection[SegmentName], few: int = FEW, most: int = MOST_BYTES
 ) -> list[SegmentName]:
-    """Those to be merged next, the smallest first; none where it does not pay yet."""
+    """The segments to merge next, the smallest first; empty if a merge does not pay yet."""
     group, total = list[SegmentName](), 0
     for one in sorted((one for one in small if one.bytes < most // 2), key=_order):
         if total + one.bytes + NOTE_BYTES > most:
             break
         group.append(one)
         total += one.bytes + NOTE_BYTES
-    # One that is twice as large as all others together would be copied anew each time that these few have come.
+    # A segment twice as large as all others together would be copied again with each few new ones.
     while group and 3 * (group[-1].bytes + NOTE_BYTES) > 2 * total and total < most // 2:
         total -= group.pop().bytes + NOTE_BYTES
     is_worth_it = len(group) >= few or (len(group) > 1 and total >= most // 2)
@@ -90,7 +90,7 @@ def _order(name: SegmentName) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class SegmentMerge:
-    """Merges in one runtime. Two at once do no harm: what both make has all frames, and a shard names one of them."""
+    """Merges in one runtime. Concurrent merges do no harm: both objects have all frames, and a shard names one."""
 
     nodes: Nodes
     segments: BlobStore
@@ -100,18 +100,18 @@ class SegmentMerge:
 
     @classmethod
     def over(cls, nodes: Nodes, segments: BlobStore, owner_keys: OwnerKeys) -> Self:
-        """With an erasure of its own."""
+        """Creates it with its own erasure."""
         return cls(
             nodes, segments, owner_keys, SegmentErasure(nodes, segments, SegmentCopies(nodes))
         )
 
     async def merge(self, home: Shard, now_ms: int, most: int = 1) -> MergedSegments:
-        """Goes on with what was begun, and makes so many new objects at most, of segments that stand in this shard.
+        """Continues an interrupted merge, and makes at most ``most`` new objects of segments in this shard.
 
-        An object that is damaged or gone is left as it is, named, and not in the way of others.
+        An object that is damaged or missing is left as it is, reported, and does not block others.
 
         Raises:
-            StoreUnavailable: the engine or the place of the archive does not answer; all is read as before.
+            StoreUnavailable: the engine or the archive storage does not answer; all reads work as before.
         """
         done = MergedSegments()
         if (begun := await self._find_begun(home)) is not None:
@@ -132,7 +132,7 @@ class SegmentMerge:
         return done
 
     async def _try(self, home: Shard, name: SegmentName, now_ms: int, done: MergedSegments) -> bool:
-        """Has shards name an object, if it is whole; whether all of them do."""
+        """Makes shards name an object, if it is complete; returns whether all of them do."""
         try:
             begun = await self._read_begun(home, name, now_ms)
             if begun is None:
@@ -155,7 +155,7 @@ class SegmentMerge:
         return None if name is None else SegmentName.read(as_text(name))
 
     async def _list_small(self, home: Shard) -> list[SegmentName]:
-        """Segments that stand here, which this shard names and does not think dead."""
+        """Segments in this shard that it names and that are not noted as dead."""
         named, noted = await self.nodes.query_in_background(
             home,
             pack("ZRANGE", keys.segments(home), 0, -1),
@@ -168,7 +168,7 @@ class SegmentMerge:
     async def _read_group(
         self, home: Shard, group: Sequence[SegmentName]
     ) -> tuple[list[tuple[SegmentName, bytes]], dict[SegmentName, str]]:
-        """The contents; and why not, of those that are not whole."""
+        """The contents, and the reasons for segments that are not complete."""
         contents, damaged = list[tuple[SegmentName, bytes]](), dict[SegmentName, str]()
         for one in group:
             content = await self.segments.read(home, one.sha256, 0, one.bytes)
@@ -186,7 +186,7 @@ class SegmentMerge:
     async def _write(
         self, home: Shard, contents: Sequence[tuple[SegmentName, bytes]], now_ms: int
     ) -> SegmentName:
-        """The object that was written; where another one was begun meanwhile, that one."""
+        """The written object; if another merge was begun meanwhile, that one's object."""
         runtime_id = self.owner_keys.runtime_id
         content = await asyncio.to_thread(join_segments, home, runtime_id, contents, now_ms)
         digest = hashlib.sha256(content).hexdigest()
@@ -205,7 +205,7 @@ class SegmentMerge:
         return name
 
     async def _read_begun(self, home: Shard, name: SegmentName, now_ms: int) -> _Begun | None:
-        """What was written, compared as it is read back; None where it is too late for it, or it was never written."""
+        """The object, verified as it is read back; None if it is too old, or was never written."""
         since, number = await self.nodes.query_in_background(
             home,
             pack("ZSCORE", keys.segment_notes(home), str(name)),
@@ -225,13 +225,13 @@ class SegmentMerge:
         return _Begun(name, parts, frozenset(note.offset for note in notes))
 
     async def _drop(self, home: Shard, name: SegmentName, now_ms: int) -> None:
-        """Gives up what was begun: it stays noted, and is deleted for that."""
+        """Gives up an object: it stays noted, and is deleted for that."""
         await self._name(home, home, name, [], now_ms)
 
     async def _erase_forgotten(self, begun: _Begun) -> None:
-        """Erases what was said to be forgotten of the old ones since they were read.
+        """Erases frames that were forgotten in the old segments since they were read.
 
-        Who says so behind this finds the copy, since that stands in the store by now.
+        A later erasure finds the copy, because that is recorded by now.
         """
         forgotten = await self.erasure.read_noted(begun.name)
         for part in begun.parts:
@@ -242,7 +242,7 @@ class SegmentMerge:
             await self.erasure.erase(begun.name, left)
 
     async def _name_everywhere(self, home: Shard, begun: _Begun, now_ms: int) -> bool:
-        """Whether no shard names an old one any more, as far as could be seen."""
+        """Makes each shard name the new object; returns whether no shard names an old one any more, as far as seen."""
         for shard in (*(one for one in ALL_SHARDS if one != home), home):
             for _ in range(_TRIES):
                 old = await self._list_old(shard, begun.parts)

@@ -1,7 +1,7 @@
-"""The agents that the tasks of sessions are or were for, read off the records in the engine.
+"""The agents of the tasks of sessions, read from the records in the engine.
 
-All of a session is read for it, since its list of tasks has only those that callers saw. That is done once after each
-end of a session, and only of those whose time to leave depends on it.
+The whole session is read, because its task list has only tasks that callers saw. That is done once after each end of a
+session, and only if its time to be archived depends on it.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ MOST_REMEMBERED: Final = 20_000
 
 @dataclass(slots=True)
 class SessionAgents:
-    """Finds them; what it remembers from one look to the next is bounded by ``most``."""
+    """Finds agents; at most ``most`` sessions are remembered between looks."""
 
     nodes: Nodes
     most: int = MOST_REMEMBERED
     _known: dict[str, tuple[int, frozenset[str]]] = field(
         default_factory=dict[str, tuple[int, frozenset[str]]], init=False
     )
-    """With the time of the last event: whatever changed a record since then has an event of its own."""
+    """With the time of the last event: any later change of a record has an event of its own."""
 
     async def find(
         self, sessions: Mapping[Shard, Sequence[EndedSession]]
     ) -> dict[str, frozenset[str]]:
-        """The agents of each session. What was asked for in earlier looks alone is forgotten.
+        """The agents of each session. Sessions that were only requested in earlier looks are dropped from the cache.
 
-        A task whose record names no agent counts as one of the agent "", and so does what is damaged.
+        A task whose record names no agent counts as one of the agent "", and so does a damaged one.
 
         Raises:
             StoreUnavailable: a node does not answer.
@@ -73,7 +73,7 @@ class SessionAgents:
 
     @property
     def known(self) -> int:
-        """Sessions that are remembered."""
+        """The number of remembered sessions."""
         return len(self._known)
 
     async def _read(self, shard: Shard, sessions: Sequence[str]) -> dict[str, frozenset[str]]:
@@ -92,7 +92,7 @@ class SessionAgents:
             records = await self.nodes.query_in_background(shard, *asked)
             for (session, _), record in zip(named, records, strict=True):
                 snapshot = as_bytes(record) or b""
-                # Events of a session may name the task of another one: the snapshot says whose it is.
+                # Events of a session may name a task of another one: the snapshot has its session.
                 if session.encode() in snapshot:
                     found[session] |= read_task(snapshot).agents or {""}
         return {session: frozenset(agents) for session, agents in found.items()}

@@ -1,9 +1,9 @@
-"""Forgetting sessions one by one, by their ids or by their age, of any owner.
+"""Forgets single sessions, by id or by age, of any owner.
 
-The key of the owner stays, so the content itself has to go. One script in the shard of a session takes it out of the
-engine, or takes its rows, unless somebody holds an owner of it, and writes down what else leads to it. From there on it
-is read by nobody. Then the tombstone is put beside the archive, what leads to the sessions is removed, their frames are
-erased, and what was written down goes. Whoever is killed leaves it for the next call, or for the duty.
+The key of the owner stays, so the content itself has to be removed. One script in the shard of a session removes it
+from the engine, or its archive rows, unless there is a legal hold on an owner, and records all other references to it.
+From then on it cannot be read. Then the tombstone is stored with the archive, the references are removed, the frames
+are erased, and the record is deleted. After a kill the next call, or the duty, continues.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 _AT_ONCE: Final = 16
-"""Sessions of one call: it holds up its server for about a tenth of a millisecond each."""
+"""Sessions of one script call: each blocks the server for about a tenth of a millisecond."""
 _ROUNDS: Final = 5
-"""So often a session is looked for again that changes meanwhile, as on its way into the archive."""
+"""How often a session is retried that changes meanwhile, for example because it is being archived."""
 _MOST_DEFERRED: Final = 64
-"""Tombstones with content, each of up to 256 sessions: then all others are looked at for what they name."""
+"""Tombstones with content, each of up to 256 sessions, before all other sessions are searched for references."""
 _Outcome: TypeAlias = Literal["forgotten", "held", "changed"]
 
 
@@ -67,7 +67,7 @@ _FORGET: Final = Script("forget_sessions", _read_outcomes)
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """What would go, and what would stay: sessions with something open, of persons, and of owners that are held."""
+    """What would be forgotten, and what would stay: sessions with something open, home sessions, and held ones."""
 
     counts: ForgottenCounts
     open: tuple[str, ...] = ()
@@ -77,20 +77,20 @@ class SessionPlan:
 
 @dataclass(slots=True)
 class ForgottenSessions:
-    """What was done: the tombstones, and sessions that somebody holds."""
+    """The outcome: the tombstones, and sessions with a legal hold."""
 
     tombstones: list[SessionTombstone] = field(default_factory=list[SessionTombstone])
     held: list[str] = field(default_factory=list[str])
 
     @property
     def count(self) -> int:
-        """How many sessions are forgotten."""
+        """The number of forgotten sessions."""
         return sum(len(one.sessions) for one in self.tombstones)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionForgetting:
-    """Forgets in one runtime. Two at once, and one after another that was killed, do what one does."""
+    """Forgets in one runtime. Concurrent and repeated calls have the result of one."""
 
     nodes: Nodes
     survey: SessionSurvey
@@ -99,10 +99,10 @@ class SessionForgetting:
     removal: TraceRemoval
     erasure: SegmentErasure
     rewrite_logs: Callable[[], Awaitable[None]] | None = None
-    """Has the engine write its files anew, where it is one of ours."""
+    """Makes the engine rewrite its files, if it is embedded."""
 
     async def plan(self, choice: SessionChoice) -> SessionPlan:
-        """Counts what would go; changes nothing. Raises StoreUnavailable."""
+        """Counts what would be forgotten; changes nothing. Raises StoreUnavailable."""
         counts = [ForgottenCounts()]
         still_open, kept, held = list[str](), list[str](), list[str]()
         walk = await self.survey.begin(choice)
@@ -118,10 +118,10 @@ class SessionForgetting:
         return SessionPlan(total, tuple(still_open), tuple(kept), tuple(held))
 
     async def forget(self, choice: SessionChoice, by: str) -> ForgottenSessions:
-        """Forgets what a choice has that is over; what is open, changes or is held stays.
+        """Forgets the ended sessions of a choice; open, changing and held ones stay.
 
         Raises:
-            StoreUnavailable: something does not answer; what has begun goes on with ``finish``.
+            StoreUnavailable: something does not answer; ``finish`` continues what was begun.
         """
         done = ForgottenSessions()
         for _ in range(_ROUNDS):
@@ -134,11 +134,11 @@ class SessionForgetting:
         return done
 
     async def begin(self, choice: SessionChoice) -> SessionWalk:
-        """What ``forget_part`` goes along. Raises StoreUnavailable."""
+        """Starts the walk for ``forget_part``. Raises StoreUnavailable."""
         return await self.survey.begin(choice)
 
     async def forget_part(self, walk: SessionWalk, by: str, most: int) -> ForgottenSessions:
-        """The same of the next sessions of a walk, at most so many; what changes meanwhile stays. Raises as it does."""
+        """The same for at most ``most`` sessions of a walk; those that change meanwhile stay. Raises as ``forget``."""
         done = ForgottenSessions()
         await self._remove_part(walk, by, most, done)
         return done
@@ -146,7 +146,7 @@ class SessionForgetting:
     async def _remove_part(
         self, walk: SessionWalk, by: str, most: int, done: ForgottenSessions
     ) -> set[str]:
-        """Removes what the next part has; the sessions that have changed meanwhile."""
+        """Removes the sessions of the next part; returns those that changed meanwhile."""
         found = await walk.look(most)
         tombstone = SessionTombstone("", walk.choice.before_ms, by)
         changed = await self._remove(found, tombstone, done, deferred=walk.deferred)
@@ -158,19 +158,19 @@ class SessionForgetting:
         return changed
 
     async def finish(self, shards: Iterable[Shard]) -> list[SessionTombstone]:
-        """Ends what was begun in these shards, and was not ended. Raises StoreUnavailable."""
+        """Completes interrupted forgetting in these shards. Raises StoreUnavailable."""
         begun = [one for shard in shards for one in await self.tombstones.list_begun(shard)]
         if begun:
             await self._finish(begun)
         return begun
 
     async def resume(self, shards: Collection[Shard], since_ms: int) -> list[SessionTombstone]:
-        """Goes on with what was begun, and forgets again what a loss has brought back; returns what that was.
+        """Continues interrupted forgetting, and forgets again what a data loss has restored; returns the tombstones.
 
-        Tombstones set after ``since_ms`` are gone through whatever the engine says.
+        Tombstones set after ``since_ms`` are processed whatever the engine contains.
 
         Raises:
-            StoreUnavailable: something does not answer; the rest is for the next call.
+            StoreUnavailable: something does not answer; the next call continues.
         """
         done = await self.finish(shards)
         for shard in shards:
@@ -199,7 +199,7 @@ class SessionForgetting:
         return done.tombstones
 
     async def _list_held(self, found: ChosenSessions) -> set[str]:
-        """Sessions of which somebody holds an owner."""
+        """Sessions with an owner under a legal hold."""
         owners = {owner for one in found.chosen for owner in one.leads.owners}
         held = {owner for owner in owners if await self.holds.find_hold(owner) is not None}
         return {one.session for one in found.chosen if held.intersection(one.leads.owners)}
@@ -213,7 +213,7 @@ class SessionForgetting:
         is_again: bool = False,
         deferred: set[str] | None = None,
     ) -> set[str]:
-        """Removes what was found; the sessions that have changed meanwhile. With ``deferred`` as ``_finish`` does."""
+        """Removes found sessions; returns those that changed meanwhile. ``deferred`` as for ``_finish``."""
         held = set[str]() if is_again else await self._list_held(found)
         by_shard = defaultdict[Shard, list[ChosenSession]](list)
         for one in found.chosen:
@@ -262,9 +262,9 @@ class SessionForgetting:
     async def _finish(
         self, begun: Sequence[SessionTombstone], deferred: set[str] | None = None
     ) -> None:
-        """Removes what leads to sessions that are gone, and what is left of them.
+        """Removes references to removed sessions, and their remaining data.
 
-        With ``deferred`` not their content: who has some stays begun, and its tombstone is put there.
+        With ``deferred`` content is not removed: a tombstone with content stays begun, and its id is added to the set.
         """
         for one in begun:
             await self.tombstones.write_object(one)
@@ -282,10 +282,10 @@ class SessionForgetting:
         if deferred is None:
             await self.removal.remove_content(traces)
         damaged = await self._erase(erased)
-        # The relay may have written beside this what it had read before.
+        # The relay may have written rows that it had read before.
         await self.removal.remove_rows(traces)
         if self.rewrite_logs is not None:
-            # Before the end, so that whoever is killed is made up for.
+            # Before the end, so that another process repeats it after a kill.
             await self.rewrite_logs()
         for one, ended in zip(begun, whole, strict=True):
             await self._end(one, ended, damaged.keys())
@@ -297,7 +297,7 @@ class SessionForgetting:
     async def _end(
         self, one: SessionTombstone, ended: SessionTombstone, damaged: Collection[SegmentName]
     ) -> None:
-        """Says that nothing is left of sessions of a tombstone, unless a segment with one of it is damaged."""
+        """Ends sessions of a tombstone of which nothing is left, unless a segment with one of them is damaged."""
         segments = {frame.segment for session in one.sessions.values() for frame in session.frames}
         if ended.sessions and segments.isdisjoint(damaged):
             await self.tombstones.end(ended)
@@ -314,7 +314,7 @@ class SessionForgetting:
     async def _erase(
         self, erased: Mapping[SegmentName, Mapping[int, str]]
     ) -> dict[SegmentName, ArchiveDamaged]:
-        """Segments that are damaged: they do not hold up what is forgotten elsewhere."""
+        """Erases frames; returns the damaged segments, which do not block the others."""
         damaged = dict["SegmentName", "ArchiveDamaged"]()
         for segment, tombstones in erased.items():
             try:

@@ -1,7 +1,7 @@
-"""Which sessions may be forgotten, one by one: what of each is in the engine, in the archive, and what it leads to.
+"""Selects single sessions to forget: their data in the engine and in the archive, and the references to them.
 
-Of a session every frame is found, those of earlier stays in the archive as well, to which no row leads any more: they
-are sealed with a key that is there.
+Every frame of a session is found, including those of earlier archivings, to which no row leads any more: they are
+sealed with an existing key.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ MOST_AT_ONCE: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class SessionChoice:
-    """Sessions without an event after ``before_ms``, and only these where ``sessions`` are named.
+    """Sessions without an event after ``before_ms``, and only these ``sessions`` if given.
 
-    ``accepts`` has the last word, once a session is read.
+    ``accepts`` decides finally, once a session is read.
     """
 
     before_ms: int
@@ -48,7 +48,7 @@ class SessionChoice:
     accepts: Callable[[SessionFrame], bool] = lambda _frame: True
 
     def names(self, session: str, at_ms: int) -> bool:
-        """Whether a session is one of them, as far as that is known before it is read."""
+        """Whether a session matches, as far as that is known before it is read."""
         if self.sessions is not None and session not in self.sessions:
             return False
         return at_ms <= self.before_ms and shard_of(session) in self.shards
@@ -56,7 +56,7 @@ class SessionChoice:
 
 @dataclass(frozen=True, slots=True)
 class ChosenSession:
-    """A session that may go: where it is, and what goes with it. One of ``live`` and ``row`` is given."""
+    """A session that may be forgotten: its position and references. Either ``live`` or ``row`` is given."""
 
     leads: ForgottenSession
     entities: tuple[EntityRef, ...]
@@ -71,7 +71,7 @@ class ChosenSession:
 
 @dataclass(slots=True)
 class ChosenSessions:
-    """What one part of a walk has found."""
+    """The result of one part of a walk."""
 
     chosen: list[ChosenSession] = field(default_factory=list[ChosenSession])
     open: list[str] = field(default_factory=list[str])
@@ -84,7 +84,7 @@ class _Site(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A session in the engine, or a frame of one (``here``); ``sites`` has all frames of it that are known."""
+    """A session in the engine, or a frame of one (``here``); ``sites`` has all its known frames."""
 
     session: str
     here: _Site | None
@@ -98,7 +98,7 @@ class _Numbered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """Segments, whether a shard names each, and which one each number of a shard led to when they were listed.
+    """Segments, whether a shard names each, and the segment of each number of a shard when they were listed.
 
     A merge changes no row: it leads to one frame of these, whatever is merged meanwhile, and so counts once.
     """
@@ -107,7 +107,7 @@ class _Listed:
     numbers: dict[Shard, dict[int, _Numbered]]
 
     def leads_to(self, shard: Shard, row: bytes | None, here: _Site) -> bool:
-        """Whether the row of a session leads to this frame of it."""
+        """Whether the row of a session leads to this frame."""
         if row is None:
             return False
         at = _read_row(shard, row)
@@ -120,13 +120,13 @@ class _Listed:
 
 @dataclass(frozen=True, slots=True)
 class SessionSurvey:
-    """Looks through the store and the archive of one runtime; reads only. Raises as ``SessionFinder`` does."""
+    """Scans the store and the archive of one runtime; reads only. Raises as ``SessionFinder`` does."""
 
     finder: SessionFinder
 
     async def begin(self, choice: SessionChoice) -> SessionWalk:
-        """A walk through all sessions of a choice; each footer is read once for it, and once more in its part."""
-        # What leaves the engine meanwhile is found at both places rather than at none.
+        """Starts a walk through all sessions of a choice; it reads each footer once, and once more in its part."""
+        # A session archived meanwhile is found in both places rather than in neither.
         live = [one.session async for one in self._list_heads(choice)]
         listed = await self._list_objects()
         earlier = await self._list_earlier(choice, {*live}, listed)
@@ -147,7 +147,7 @@ class SessionSurvey:
     async def read_notes(
         self, choice: SessionChoice, segment: SegmentName, *, is_named: bool
     ) -> list[FrameNote]:
-        """Frames of a segment whose sessions may be chosen."""
+        """Frames of a segment whose sessions may match."""
         try:
             notes = await self.finder.archive.read_notes(segment)
         except ArchiveDamaged:
@@ -159,7 +159,7 @@ class SessionSurvey:
     async def look_at(
         self, choice: SessionChoice, places: Sequence[_Place], listed: _Listed
     ) -> ChosenSessions:
-        """What of these may go."""
+        """Selects the sessions of these places that may be forgotten."""
         found = ChosenSessions()
         by_shard = defaultdict[Shard, list[_Place]](list)
         for place in places:
@@ -191,10 +191,10 @@ class SessionSurvey:
                         yield one
 
     async def _list_objects(self) -> _Listed:
-        """Each segment, but those of which all frames stand in another one that is named: who erases finds these.
+        """Each segment, except those whose frames are all in another named one: erasing follows the copies to these.
 
-        A segment that is not named but noted may be gone or never have been. One that is noted, or is not any more,
-        between two of the questions is found by another of them.
+        An unnamed but noted segment may be deleted or never written. A segment whose note is added or removed between
+        two of the reads is found by another of them.
         """
         nodes = self.finder.nodes
         found, numbers = dict[SegmentName, bool](), dict[Shard, dict[int, _Numbered]]()
@@ -221,7 +221,7 @@ class SessionSurvey:
     async def _list_earlier(
         self, choice: SessionChoice, live: set[str], listed: _Listed
     ) -> dict[str, list[_Site]]:
-        """Frames to which no row leads, of sessions that are there: few, those of sessions that came back once."""
+        """Frames of existing sessions to which no row leads: few, of sessions that were restored once."""
         found = dict[str, list[_Site]]()
         for segment, is_named in listed.segments.items():
             by_shard = defaultdict[Shard, list[_Place]](list)
@@ -268,7 +268,7 @@ class SessionSurvey:
         row: bytes,
         listed: _Listed,
     ) -> ChosenSession | None:
-        """None: it has left once more, or came back and is younger than this frame."""
+        """None: it was archived again, or was restored and is newer than this frame."""
         shard, here = shard_of(place.session), place.here
         if here is None or not listed.leads_to(shard, row, here):
             return None
@@ -283,7 +283,7 @@ class SessionSurvey:
 
 @dataclass(slots=True)
 class SessionWalk:
-    """Goes through engine and archive once, in parts; what it holds grows with what came back, not with all."""
+    """Walks engine and archive once, in parts; memory grows with restored sessions, not with all."""
 
     survey: SessionSurvey
     choice: SessionChoice
@@ -292,17 +292,17 @@ class SessionWalk:
     _listed: _Listed
     _earlier: Mapping[str, list[_Site]]
     _sites: deque[_Site] = field(default_factory=deque["_Site"])
-    """Frames of the segment that was read last."""
+    """Frames of the last read segment."""
     deferred: set[str] = field(default_factory=set[str])
-    """Tombstones of which content is left: whether another session names it takes a look at all of these."""
+    """Tombstones with content left: checking whether another session refers to it reads all of these."""
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing more to look at."""
+        """Whether the walk is complete."""
         return not (self._live or self._sites or self._segments)
 
     async def look(self, most: int = MOST_AT_ONCE) -> ChosenSessions:
-        """What may go of the next sessions, at most so many. Raises as ``SessionFinder`` does."""
+        """Selects from the next sessions, at most ``most``. Raises as ``SessionFinder`` does."""
         places = list[_Place]()
         while len(places) < most and not self.is_over:
             if self._live:

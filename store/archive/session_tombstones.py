@@ -1,8 +1,8 @@
-"""What says that sessions were forgotten, one by one: up to ``MOST_SESSIONS`` of a shard under one tombstone.
+"""Tombstones of singly forgotten sessions: up to ``MOST_SESSIONS`` of a shard under one tombstone.
 
-It stands in their shard, and as an object in the place of the archive. Of a session it has a keyed hash; of what was in
-it nothing. While forgetting goes on, the engine has for each session what leads to it as well: whoever is killed leaves
-what another one can end. Then that goes, and of the tombstone the engine keeps when and by whom.
+A tombstone is stored in their shard, and as an object with the archive. It has a keyed hash of each session and nothing
+of its content. While forgetting is in progress, the engine also has the references to each session: after a kill
+another process can complete it. Then these are deleted, and the engine keeps when and by whom.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ForgottenFrame:
 
 @dataclass(frozen=True, slots=True)
 class ForgottenSession:
-    """What leads to a session that is gone: ids, owners whose lists name it, content that it named, frames."""
+    """References to a removed session: ids, owners whose lists name it, content that it named, frames."""
 
     session: str
     names: tuple[str, ...]
@@ -55,11 +55,11 @@ class ForgottenSession:
 
     @property
     def shard(self) -> Shard:
-        """Where it was."""
+        """Its shard."""
         return cast("Shard", read_shard(self.session))
 
     def write(self) -> str:
-        """The stored form, which goes as soon as nothing is left."""
+        """The stored form, which is deleted once nothing is left."""
         frames = [[str(one.segment), one.offset] for one in self.frames]
         lists = (self.names, self.owners, self.digests, frames)
         return orjson.dumps((self.session, *lists, self.size, self.is_archived)).decode()
@@ -74,7 +74,7 @@ class ForgottenSession:
 
 
 def count_sessions(sessions: Iterable[ForgottenSession]) -> ForgottenCounts:
-    """How much these are together."""
+    """The totals of these sessions."""
     every = [*sessions]
     names = [name for one in every for name in one.names]
     return ForgottenCounts(
@@ -88,38 +88,38 @@ def count_sessions(sessions: Iterable[ForgottenSession]) -> ForgottenCounts:
 
 @dataclass(frozen=True, slots=True)
 class SessionTombstone:
-    """That sessions are forgotten which have no event after ``at_ms``.
+    """States that sessions without an event after ``at_ms`` are forgotten.
 
-    ``tags`` has a keyed hash of each, where it was read from beside the archive.
+    ``tags`` has a keyed hash of each, if it was read from the archive.
     """
 
     id: str
     at_ms: int
     by: str
     sessions: Mapping[str, ForgottenSession] = field(default_factory=dict[str, ForgottenSession])
-    """By the field that has each, while forgetting goes on. A log of the engine has what is removed by its name, so
-    the name says nothing."""
+    """By field of each, while forgetting is in progress. The engine's log has the names of removed fields, so a name
+    must reveal nothing."""
     tags: frozenset[str] = field(default_factory=frozenset[str])
 
     @property
     def shard(self) -> Shard:
-        """That of its sessions."""
+        """The shard of its sessions."""
         return Shard(int(self.id[:2], 16))
 
     @property
     def header(self) -> str:
-        """What the engine keeps of it for good."""
+        """The part that the engine keeps for good."""
         return orjson.dumps([format_ms(self.at_ms), self.by]).decode()
 
 
 def draw_id(shard: Shard) -> str:
-    """The id of a new tombstone, in 18 hexadecimal digits; it says nothing of what it is for."""
+    """The id of a new tombstone, in 18 hexadecimal digits; it reveals nothing."""
     return shard.tag + secrets.token_hex(_ID_BYTES)
 
 
 @dataclass(slots=True)
 class SessionTombstones:
-    """Those of one runtime. ``objects`` is where they stand beside the archive; all raise StoreUnavailable."""
+    """The tombstones of one runtime. ``objects`` is their storage with the archive; all raise StoreUnavailable."""
 
     nodes: Nodes
     owner_keys: OwnerKeys
@@ -128,7 +128,7 @@ class SessionTombstones:
     """Id and time of objects that were read: there may be thousands, and they do not change."""
 
     async def list_begun(self, shard: Shard) -> list[SessionTombstone]:
-        """Those of a shard that go on, with their sessions."""
+        """The tombstones of a shard in progress, with their sessions."""
         stored = await self._read_engine(shard)
         begun = dict[str, dict[str, ForgottenSession]]()
         for name, value in stored.items():
@@ -141,7 +141,7 @@ class SessionTombstones:
         ]
 
     async def write_object(self, tombstone: SessionTombstone) -> None:
-        """Has a tombstone stand beside the archive; the same bytes for the same one."""
+        """Stores a tombstone with the archive; the same bytes for the same one."""
         tags = await self.owner_keys.tag_all([one.session for one in tombstone.sessions.values()])
         counts = count_sessions(tombstone.sessions.values())
         words = {
@@ -158,12 +158,12 @@ class SessionTombstones:
         await self.objects.put(tombstone.shard, orjson.dumps(words))
 
     async def end(self, tombstone: SessionTombstone) -> None:
-        """Takes away what led to its sessions: nothing of them is left."""
+        """Deletes the references to its sessions: nothing of them is left."""
         where = keys.forgotten_sessions(tombstone.shard)
         await self.nodes.update(tombstone.shard, pack("HDEL", where, *tombstone.sessions))
 
     async def list_lost(self, shard: Shard, since_ms: int) -> list[SessionTombstone]:
-        """Those beside the archive that the engine does not know, or that were set since; with their tags."""
+        """Archived tombstones that the engine does not know, or that were set since; with their tags."""
         known = await self._read_engine(shard)
         found = list[SessionTombstone]()
         for digest in await self.objects.list_digests(shard):
@@ -179,7 +179,7 @@ class SessionTombstones:
         return found
 
     async def list_all(self, shard: Shard) -> list[SessionTombstone]:
-        """All that stand beside the archive for sessions of a shard, with their tags."""
+        """All archived tombstones for sessions of a shard, with their tags."""
         read = [
             await self._read_object(shard, digest)
             for digest in await self.objects.list_digests(shard)
@@ -187,7 +187,7 @@ class SessionTombstones:
         return [one for one in read if one is not None]
 
     async def keep(self, tombstone: SessionTombstone) -> None:
-        """Has the engine know of one of which nothing is left to be removed."""
+        """Makes the engine know a tombstone without remaining data."""
         where = keys.forgotten_sessions(tombstone.shard)
         command = pack("HSET", where, tombstone.id, tombstone.header)
         await self.nodes.update(tombstone.shard, command)
@@ -209,7 +209,7 @@ def _read_header(
 
 
 def _read_object(stored: bytes, runtime_id: str) -> SessionTombstone | None:
-    """None: it is that of another runtime, or of an owner."""
+    """None: it belongs to another runtime, or is a tombstone of an owner."""
     try:
         said = cast("Mapping[str, Any]", orjson.loads(stored))
         if said["runtimeId"] != runtime_id:

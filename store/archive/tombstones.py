@@ -1,8 +1,8 @@
-"""What says that something was forgotten, and what says that something must not be.
+"""Tombstones of forgotten owners, and legal holds, which prevent forgetting.
 
-A tombstone stands in the shard of the owner and as an object in the place of the archive, so that a failover and a
-backup that is put back bring nothing back for good. It names the data key, which is random, and has no content, no
-digest of any, and of the owner a keyed hash. While forgetting goes on, the row in the engine names the owner as well.
+A tombstone is stored in the owner's shard and as an object with the archive, so that data restored by a failover or a
+backup is forgotten again. It names the data key, which is random, and has no content, no digest of any, and a keyed
+hash of the owner. While forgetting is in progress, the row in the engine names the owner as well.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 BeginOutcome: TypeAlias = Literal["begun", "held", "changed"]
-"""``changed``: the owner has another key by now."""
+"""``changed``: the owner has another key now."""
 _HOME: Final = Shard(0)
 
 
@@ -42,7 +42,7 @@ _HOLD: Final = Script("hold_owner", as_text)
 
 @dataclass(frozen=True, slots=True)
 class ForgottenCounts:
-    """How much was forgotten. ``archived`` counts the sessions that stood in the archive; bytes are as stored."""
+    """Totals of what was forgotten. ``archived`` counts the sessions that were in the archive; bytes are as stored."""
 
     sessions: int = 0
     archived: int = 0
@@ -56,9 +56,9 @@ class ForgottenCounts:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """That what a data key has sealed, and what its owner had before ``at_ms``, is forgotten.
+    """States that everything sealed with a data key, and its owner's data from before ``at_ms``, is forgotten.
 
-    ``owner`` is empty once nothing of it is left, and in the place of the archive.
+    ``owner`` is empty once nothing of it is left, and in the archived object.
     """
 
     key: KeyName
@@ -91,7 +91,7 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True)
 class LegalHold:
-    """That nothing of an owner may be forgotten, since when, by whom and why."""
+    """Forbids forgetting anything of an owner: since when, by whom and why."""
 
     at_ms: int
     by: str
@@ -99,15 +99,15 @@ class LegalHold:
 
 
 def read_tombstone(stored: bytes, runtime_id: str) -> Tombstone | None:
-    """The tombstone of a stored form; None for that of another runtime, and for what is none."""
+    """The tombstone of a stored form; None for that of another runtime, and for invalid bytes."""
     try:
         said = cast("dict[str, Any]", orjson.loads(stored))
         if said["runtimeId"] != runtime_id:
             return None
         counted = ("sessions", "archived", "tasks", "approvals", "bytes")
-        # Those of before homes were forgotten do not have these.
-        beside = (int(said.get(name, 0)) for name in ("devices", "grants", "rules"))
-        counts = ForgottenCounts(*(int(said[name]) for name in counted), *beside)
+        # Older tombstones, from before homes were forgotten, have none of these.
+        further = (int(said.get(name, 0)) for name in ("devices", "grants", "rules"))
+        counts = ForgottenCounts(*(int(said[name]) for name in counted), *further)
         key, at_ms = KeyName.read(bytes.fromhex(said["key"])), parse_ms(said["at"])
         return Tombstone(
             key, str(said["ownerTag"]), at_ms, str(said["by"]), counts, str(said.get("owner", ""))
@@ -118,16 +118,16 @@ def read_tombstone(stored: bytes, runtime_id: str) -> Tombstone | None:
 
 @dataclass(slots=True)
 class Tombstones:
-    """Those of one runtime. ``objects`` is where they stand beside the archive; all raise StoreUnavailable."""
+    """The tombstones of one runtime. ``objects`` is their storage with the archive; all raise StoreUnavailable."""
 
     nodes: Nodes
     objects: BlobStore
     runtime_id: str = ""
 
     async def begin(self, tombstone: Tombstone, *, is_again: bool = False) -> BeginOutcome:
-        """Sets a tombstone, in the engine first: there it is known whether somebody holds the owner.
+        """Sets a tombstone, in the engine first: it checks for a legal hold.
 
-        ``is_again``: it was set before, and a loss has brought back what it stands for.
+        ``is_again``: it was set before, and a data loss has restored what it covers.
         """
         shard = tombstone.key.shard
         control: dict[str, ControlValue] = {
@@ -143,11 +143,11 @@ class Tombstones:
         return begun
 
     async def write_object(self, tombstone: Tombstone) -> None:
-        """Has a tombstone stand beside the archive."""
+        """Stores a tombstone with the archive."""
         await self.objects.put(_HOME, replace(tombstone, owner="").write(self.runtime_id))
 
     async def end(self, tombstone: Tombstone) -> None:
-        """Takes the data key away, and the name of the owner out of the tombstone."""
+        """Deletes the data key, and the name of the owner from the tombstone."""
         shard = tombstone.key.shard
         control: dict[str, ControlValue] = {
             "owner": tombstone.owner,
@@ -157,13 +157,13 @@ class Tombstones:
         await self.nodes.run(_END, shard, [keys.owner_keys(shard), keys.tombstones(shard)], control)
 
     async def list_in_engine(self, shard: Shard) -> list[Tombstone]:
-        """Those of the owners of a shard."""
+        """The tombstones of the owners of a shard."""
         found = await self.nodes.query(shard, pack("HGETALL", keys.tombstones(shard)), as_hash)
         read = (read_tombstone(stored, self.runtime_id) for stored in found.values())
         return [one for one in read if one is not None]
 
     async def list_objects(self) -> list[Tombstone]:
-        """Those that stand beside the archive."""
+        """The archived tombstones."""
         found = list[Tombstone]()
         for digest in await self.objects.list_digests(_HOME):
             stored = await self.objects.get(_HOME, digest)
@@ -172,7 +172,7 @@ class Tombstones:
         return found
 
     async def hold(self, owner: str, hold: LegalHold) -> bool:
-        """Has nothing of an owner be forgotten from here on; False: that goes on already."""
+        """Sets a legal hold on an owner; False: forgetting is already in progress."""
         shard = shard_of(owner)
         words = {"at": format_ms(hold.at_ms), "by": hold.by, "reason": hold.reason}
         stored = orjson.dumps(words).decode()
@@ -180,19 +180,19 @@ class Tombstones:
         names = [keys.holds(shard), keys.tombstones(shard)]
         if await self.nodes.run(_HOLD, shard, names, control) != "held":
             return False
-        # The script that takes a session out looks in the shard of the session.
+        # The script that removes a session checks the holds in the shard of the session.
         for one in ALL_SHARDS:
             await self.nodes.update(one, pack("HSETNX", keys.holds(one), owner, stored))
         return True
 
     async def release(self, owner: str) -> None:
-        """Takes a hold back, if there is one; that of its own shard last, so that it counts until then."""
+        """Releases a hold, if there is one; that of its own shard last, so that it counts until then."""
         shard = shard_of(owner)
         for one in (*(other for other in ALL_SHARDS if other != shard), shard):
             await self.nodes.update(one, pack("HDEL", keys.holds(one), owner))
 
     async def find_hold(self, owner: str) -> LegalHold | None:
-        """The hold of an owner."""
+        """The hold of an owner; None if there is none."""
         shard = shard_of(owner)
         stored = await self.nodes.query(shard, pack("HGET", keys.holds(shard), owner), as_bytes)
         if stored is None:

@@ -1,6 +1,6 @@
-"""What names sessions beside themselves: lists, inboxes, results of commands, what is due, content.
+"""Removes references to sessions: lists, inboxes, results of commands, due rows, content.
 
-Each removal may run twice, and removes nothing that names other sessions alone.
+Each removal may run twice, and removes nothing that belongs only to other sessions.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
 _ID: Final = re.compile(rb"[a-z]{2,5}_[0-3][0-9a-f][0-9a-z]{26}")
 _AT_ONCE: Final = 500
 _MOST: Final = 128
-"""Entries of an inbox that one call takes: it holds up its server for less than a millisecond."""
+"""Inbox entries removed in one call: it blocks its server for less than a millisecond."""
 _RELAY_S: Final = 10.0
-"""For so long a relay that lags is waited for; where none works nothing moves."""
+"""How long to wait for a lagging relay; without a working relay nothing moves."""
 _LOOK_S: Final = 0.05
 _NEVER_MS: Final = 1 << 52
-"""Later than anything was put."""
+"""Later than any put."""
 _FORGET_IN_INBOX: Final = Script("forget_in_inbox", as_int)
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRemoval:
-    """Removes traces of sessions. All raise StoreUnavailable; what is gone is gone then."""
+    """Removes references to sessions. All raise StoreUnavailable; partial removals stay."""
 
     nodes: Nodes
     finder: SessionFinder
     content: tuple[BlobStore, ...]
-    """Where content stands: what facts are made of, and copies of files."""
+    """Where content is stored: content of facts, and copies of files."""
 
     async def remove_rows(self, traces: SessionTraces) -> None:
-        """Takes sessions and what is in them out of lists, inboxes, results of commands, and what is due."""
+        """Removes sessions and their entities from lists, inboxes, results of commands, and due rows."""
         for owner in traces.owners:
             await self._clean_lists(owner, traces.ids)
         async for owner in self._list_inboxes():
@@ -65,7 +65,7 @@ class TraceRemoval:
             await self._clean_feed(shard, traces.ids)
 
     async def wait_for_relay(self, traces: SessionTraces) -> None:
-        """Returns once what these sessions have in feeds is in the lists, or nobody brings it there for a while."""
+        """Returns once the feed rows of these sessions are in the lists, or no relay carried them there in time."""
         until_s = monotonic() + _RELAY_S
         for shard in {shard_of(name) for name in traces.ids}:
             while True:
@@ -74,7 +74,7 @@ class TraceRemoval:
                 await asyncio.sleep(_LOOK_S)
 
     async def _is_relayed(self, shard: Shard) -> bool:
-        """Whether all of a feed is in the lists, or nobody has the duty to bring it there."""
+        """Whether the whole feed is in the lists, or no instance has the duty to carry it."""
         last, marks, until = await self.nodes.query_in_background(
             shard,
             pack("XREVRANGE", keys.feed(shard), "+", "-", "COUNT", 1),
@@ -92,7 +92,7 @@ class TraceRemoval:
         return bool(ends) and min(map(_order, ends)) >= _order(rows[0][0])
 
     async def remove_content(self, traces: SessionTraces) -> None:
-        """Deletes content that these sessions name and no other one."""
+        """Deletes content that these sessions name and no other session does."""
         for shard, digests in traces.digests.items():
             own = await self.find_stored(shard, digests)
             if not own:
@@ -104,7 +104,7 @@ class TraceRemoval:
                     await place.expire(shard, digest, _NEVER_MS)
 
     async def find_stored(self, shard: Shard, digests: Iterable[str]) -> set[str]:
-        """Those of these under which there is content."""
+        """The digests for which there is content."""
         return {one for one in digests if await self._is_stored(shard, one)}
 
     async def _is_stored(self, shard: Shard, digest: str) -> bool:
@@ -153,7 +153,7 @@ class TraceRemoval:
             control = {**control, "actions": []}
 
     async def _find_last(self, inbox: StreamRef, ids: set[str]) -> int:
-        """The sequence of the last event of an inbox that names one of these; 0 where none does."""
+        """The sequence of the last event of an inbox that names one of these; 0 if none does."""
         command = pack("XRANGE", keys.entries(inbox), "-", "+")
         [reply] = await self.nodes.query_in_background(inbox.shard, command)
         for name, members in reversed(as_entry_rows(reply)):
@@ -162,7 +162,7 @@ class TraceRemoval:
         return 0
 
     async def _clean_values(self, pattern: str, ids: set[str]) -> None:
-        """Removes texts that name one of these."""
+        """Removes string values that name one of these."""
         for node in self.nodes.all:
             async for names in scan_keys(node, pattern):
                 by_shard = dict[Shard, list[str]]()
@@ -177,7 +177,7 @@ class TraceRemoval:
                             await self.nodes.update(shard, pack("UNLINK", name))
 
     async def _clean_feed(self, shard: Shard, ids: set[str]) -> None:
-        """A feed that is sent again, as after a loss, would write rows of what is gone."""
+        """Removes feed rows: a feed sent again after a loss would write rows of forgotten sessions."""
         command = pack("XRANGE", keys.feed(shard), "-", "+")
         [reply] = await self.nodes.query_in_background(shard, command)
         gone = [

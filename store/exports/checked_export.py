@@ -1,7 +1,7 @@
-"""What is asked of an export before anything of it is written: that it is whole, of a form that is known, and sound.
+"""Checks an export before it is imported: that it is complete, of a known form, and valid.
 
-Bad input is an InvalidInput that names the member. Whether records are what their facts fold to is not asked here:
-``passerelle verify`` says so of any store.
+Invalid input raises an InvalidInput that names the member. Whether records match the fold of their facts is not checked
+here: ``passerelle verify`` checks that for any store.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from passerelle.store.exports.member_file import ExportMember, MemberFile
 
 _MOST_BYTES: Final = MOST_PLAIN_BYTES + MOST_PLAIN_BYTES // 16
-"""Of a member that is read whole: what cannot be compressed gets a little longer."""
+"""Maximum size of a member that is read completely: incompressible data gets a little longer."""
 
 
 def check_export(file: MemberFile) -> ExportHead:
-    """Reads all of a file, and what it says of itself.
+    """Reads and checks a whole file; returns its head.
 
     Raises:
         InvalidInput: a member is missing, damaged, unknown or newer; ``field`` is its name.
@@ -60,7 +60,7 @@ def check_export(file: MemberFile) -> ExportHead:
 
 
 def list_parts(file: MemberFile) -> Iterator[tuple[ExportPart, ExportMember]]:
-    """The parts of an export that was checked."""
+    """The parts of a checked export."""
     for member in file.list_members():
         if "/" in member.name:
             yield read_part(member.name), member
@@ -77,7 +77,7 @@ def read_session(file: MemberFile, part: ExportPart, member: ExportMember) -> Se
     """The session of a member.
 
     Raises:
-        InvalidInput: it is none, is another one, has not ended, or its events are not the ones that its head counts.
+        InvalidInput: it is no session, is another one, has not ended, or its events do not match its head.
     """
     try:
         frame = read_frame(read_whole(file, member))
@@ -120,7 +120,7 @@ def _check_names(part: ExportPart, frame: SessionFrame) -> None:
 
 
 def _check_stream(frame: SessionFrame) -> None:
-    """Whether events are there from the first one on that the head names, in an unbroken chain up to its end."""
+    """Checks that the events form an unbroken chain from the head's first sequence to its last."""
     epoch, first = read_field(frame, "epoch") or b"", int(read_field(frame, "first") or 1)
     entries = read_rows(frame.entries, StreamRef(StreamKind.SESSION, frame.session), 0, sys.maxsize)
     expected, chain = first, start_chain(epoch.decode()) if first == 1 else None

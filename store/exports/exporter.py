@@ -1,7 +1,6 @@
-"""Writes sessions of a scope to a file, with the content that they name: each byte as it is stored.
+"""Writes sessions of a scope to a file, with the content that they name, byte for byte as stored.
 
-One session is in memory at a time, or one piece of content; beside that ids of sessions, and hashes of the content of
-one shard.
+One session, or one piece of content, is in memory at a time; besides that session ids, and content hashes of one shard.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _TOO_LONG: Final = "it is too long for one frame"
 
 @dataclass(frozen=True, slots=True)
 class Exporter:
-    """Exports of one runtime; ``content`` says where content stands, by the kind of its members."""
+    """Exports of one runtime; ``content`` has the storage of each kind of content member."""
 
     source: SessionSource
     tombstones: Tombstones
@@ -49,7 +48,7 @@ class Exporter:
     async def export(
         self, head: ExportHead, members: MemberWriter, names: SessionNames
     ) -> ExportSummary:
-        """Writes all of it, the manifest last. Where this ends early the file has none, and is no export.
+        """Writes all members, the manifest last. If this ends early the file has no manifest, and is no export.
 
         Raises:
             OSError: the file cannot be written.
@@ -75,11 +74,11 @@ class _Writing:
     members: MemberWriter
     summary: ExportSummary = field(default_factory=ExportSummary)
     seen: set[tuple[PartKind, str]] = field(default_factory=set["tuple[PartKind, str]"])
-    """Content of the shard that is there already."""
+    """Content of the current shard that is already written."""
     owners: set[str] = field(default_factory=set[str])
 
     async def add_session(self, shard: Shard, session: str) -> None:
-        """Adds a session of the scope, behind what it names."""
+        """Adds a session of the scope, after the content that it names."""
         found = await self.exporter.source.read(session)
         if isinstance(found, FoundSession):
             if self.scope.takes(found.frame, read_time(found.frame)):
@@ -113,7 +112,7 @@ class _Writing:
             self.summary.holds += 1
 
     async def _add_content(self, part: ExportPart) -> None:
-        """What is named by a hash and is nowhere is another hash, or a copy that has expired."""
+        """Adds content; a missing one is no error: the hash is no content hash, or the copy has expired."""
         if (part.kind, part.id) in self.seen:
             return
         self.seen.add((part.kind, part.id))

@@ -1,8 +1,8 @@
-"""What an export consists of: a head, legal holds, content, sessions and a summary, by the names of its members.
+"""The members of an export, by name: a head, legal holds, content, sessions and a summary.
 
-``export.json``, ``holds/<owner>``, then for each shard in which there are sessions ``content/<shard>/<SHA-256>``,
-``copies/<shard>/<SHA-256>`` and ``sessions/<shard>/<session>``, and ``summary.json``. A session is a frame as the
-archive has it and is not sealed; content stands before the first session that names it.
+``export.json``, ``holds/<owner>``, then for each shard with sessions ``content/<shard>/<SHA-256>``,
+``copies/<shard>/<SHA-256>`` and ``sessions/<shard>/<session>``, and ``summary.json``. A session is a frame as in the
+archive, but not sealed; content precedes the first session that names it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from passerelle.store.archive.frame import SessionFrame
 
 FORM: Final = 1
-"""Number of the form of this file; what is in it has that of the store, ``SCHEMA``."""
+"""Version of the file format; its content has the version of the store, ``SCHEMA``."""
 HEAD: Final = "export.json"
 SUMMARY: Final = "summary.json"
 _OLDEST_SCHEMA: Final = 2
-"""The first one whose sessions could leave the engine: their entries are read to this day."""
+"""The first schema whose sessions can be exported: their entries can still be read."""
 
 PartKind: TypeAlias = Literal["holds", "content", "copies", "sessions"]
 _PART: Final = re.compile(
@@ -38,7 +38,7 @@ _PART: Final = re.compile(
 
 
 class ExportPart(NamedTuple):
-    """What a member is: of which kind, in which shard, and the owner, hash or session that it is named by."""
+    """What a member is: its kind, its shard, and the owner, hash or session that names it."""
 
     kind: PartKind
     shard: Shard
@@ -53,7 +53,7 @@ class ExportPart(NamedTuple):
 
 
 def read_part(member: str) -> ExportPart:
-    """What a member is by its name.
+    """The part of a member name.
 
     Raises:
         InvalidInput: no export has such a member.
@@ -74,7 +74,7 @@ def read_part(member: str) -> ExportPart:
 
 @dataclass(frozen=True, slots=True)
 class ExportScope:
-    """Which sessions: of an owner, by id, or with the last event in ``[since_ms, until_ms)``; None takes any."""
+    """Which sessions: of an owner, by id, or with the last event in ``[since_ms, until_ms)``; None matches any."""
 
     owner: str | None = None
     session: str | None = None
@@ -82,7 +82,7 @@ class ExportScope:
     until_ms: int | None = None
 
     def takes(self, frame: SessionFrame, at_ms: int) -> bool:
-        """Whether a session is in it; ``at_ms`` is the time of its last event."""
+        """Whether a session matches; ``at_ms`` is the time of its last event."""
         return (
             self.owner in {None, frame.find_owner()}
             and self.session in {None, frame.session}
@@ -100,7 +100,7 @@ class ExportScope:
 
 @dataclass(frozen=True, slots=True)
 class ExportHead:
-    """What the first member says: where the export is from, when it was begun, and what it was asked for."""
+    """The first member: the runtime and time of the export, and its scope."""
 
     runtime_id: str
     version: str
@@ -127,7 +127,7 @@ def read_head(stored: bytes) -> ExportHead:
     """Reads the first member.
 
     Raises:
-        InvalidInput: it is none, or a newer version has written it.
+        InvalidInput: it is invalid, or a newer version has written it.
     """
     try:
         said = cast("dict[str, Any]", orjson.loads(stored))
@@ -149,7 +149,7 @@ def read_head(stored: bytes) -> ExportHead:
 
 @dataclass(slots=True)
 class ExportSummary:
-    """What an export has: sessions, how many of them stood in the archive, content, and what it leaves out and why."""
+    """The totals of an export: sessions, archived ones among them, content, and sessions left out with the reason."""
 
     sessions: int = 0
     archived: int = 0
@@ -178,7 +178,7 @@ def write_hold(hold: LegalHold) -> bytes:
 
 
 def read_hold(member: str, stored: bytes) -> LegalHold:
-    """Reads one. Raises InvalidInput: it is none."""
+    """Reads a legal hold. Raises InvalidInput if it is invalid."""
     try:
         said = cast("dict[str, Any]", orjson.loads(stored))
         return LegalHold(parse_ms(said["at"]), str(said["by"]), str(said["reason"]))

@@ -1,7 +1,7 @@
-"""Puts sessions of an export into a store, as they were: the same ids, the same bytes.
+"""Imports sessions of an export into a store, unchanged: the same ids, the same bytes.
 
-Each session goes in by one script, whole or not at all, behind the content that it names. What is there already stays
-as it is. So an import that was killed is simply made again.
+Each session is imported by one script, completely or not at all, after the content that it names. Existing data stays
+as it is. So an interrupted import can be repeated.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 ImportOutcome: TypeAlias = Literal["imported", "there", "differs", "forgotten"]
-"""``there``: with the same bytes; ``differs``: with others; ``forgotten``: it is, or its owner with what was before."""
+"""``there``: with the same bytes; ``differs``: with others; ``forgotten``: the session, or its owner's earlier data."""
 _TRIES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Importer:
-    """Imports into one runtime; ``content`` says where content stands, by the kind of its members.
+    """Imports into one runtime; ``content`` has the storage of each kind of content member.
 
-    All raise StoreUnavailable: something does not answer, or does not take it; what was put is there.
+    All raise StoreUnavailable: something does not answer, or does not take it; what was put stays.
     """
 
     nodes: Nodes
@@ -49,19 +49,19 @@ class Importer:
     _forgotten: dict[Shard, list[SessionTombstone]] = field(
         default_factory=dict["Shard", "list[SessionTombstone]"]
     )
-    """Of single sessions, as they were when the first session of a shard was put."""
+    """Tombstones of single sessions, read when the first session of a shard is imported."""
 
     async def put_content(self, part: ExportPart, pieces: Iterable[bytes]) -> None:
-        """Puts content. Raises InvalidInput: the pieces have another hash, and nothing is put."""
+        """Stores content. Raises InvalidInput: the pieces have another hash, and nothing is stored."""
         place = self.content[part.kind]
         await place.put_pieces(part.shard, part.id, _verify(part, pieces))
 
     async def put_hold(self, owner: str, hold: LegalHold) -> bool:
-        """Holds an owner, unless somebody does; False: it is being forgotten at this moment."""
+        """Sets a legal hold on an owner, unless it has one; False: it is being forgotten at the moment."""
         return await self.tombstones.hold(owner, hold)
 
     async def put_session(self, frame: SessionFrame) -> ImportOutcome:
-        """Puts a session that has ended, unless something stands under its ids."""
+        """Stores a session that has ended, unless one of its ids exists."""
         if await self._is_forgotten(frame):
             return "forgotten"
         for _ in range(_TRIES):
@@ -70,7 +70,7 @@ class Importer:
                 return "there" if is_same(there, frame) else "differs"
             if await put_session(self.nodes, frame, None):
                 return "imported"
-        # One of its entities is that of another session.
+        # One of its entities belongs to another session.
         return "differs"
 
     async def _is_forgotten(self, frame: SessionFrame) -> bool:
@@ -96,7 +96,7 @@ class Importer:
 
 
 def _verify(part: ExportPart, pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same pieces; an error in place of the end where they are others than their name says."""
+    """The same pieces; raises at the end if they do not match the hash in their name."""
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)

@@ -1,9 +1,8 @@
-"""A file of members in the form of a tar archive, and behind them a manifest with the SHA-256 of each.
+"""A file of members in tar format, followed by a manifest with the SHA-256 of each.
 
-The manifest reads as ``sha256sum --check`` takes it, so what every tool unpacks, every tool can check. Each byte
-counts: a header is what ``pack_header`` makes of name and size, what fills up a block is zero, and the file ends
-behind two blocks of zeros. So a file that was cut or changed anywhere is found, and the member is named. Nothing holds
-more than a piece of a member.
+The manifest has the format of ``sha256sum --check``, so standard tools can unpack and check the file. Each byte is
+defined: a header is what ``pack_header`` makes of name and size, padding is zero, and the file ends after two blocks of
+zeros. So any truncation or change is detected, and the member is named. At most one piece of a member is in memory.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 MANIFEST: Final = "manifest.sha256"
 FILE: Final = "file"
-"""What errors name that concern no single member."""
+"""The field name of errors that concern no single member."""
 PIECE_BYTES: Final = 1024 * 1024
 _BLOCK: Final = tarfile.BLOCKSIZE
 _END: Final = bytes(2 * _BLOCK)
@@ -31,7 +30,7 @@ _LONGEST_LINE: Final = 512
 
 
 class ExportMember(NamedTuple):
-    """Where in the file the content of a member stands."""
+    """The position of a member's content in the file."""
 
     name: str
     offset: int
@@ -39,7 +38,7 @@ class ExportMember(NamedTuple):
 
 
 def pack_header(name: str, size: int) -> bytes:
-    """The block before a member, which has its name and size and else is the same for all."""
+    """The block before a member, which depends only on its name and size."""
     header = tarfile.TarInfo(name)
     header.size, header.mode = size, _MODE
     return header.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
@@ -47,13 +46,13 @@ def pack_header(name: str, size: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class MemberWriter:
-    """Writes members. ``lines`` keeps the manifest until ``finish``: a file of its own, since it may get long."""
+    """Writes members. ``lines`` keeps the manifest until ``finish``, in a file of its own because it may get long."""
 
     file: IO[bytes]
     lines: IO[bytes]
 
     def add(self, name: str, content: bytes) -> None:
-        """Writes a member whose content is at hand. Raises OSError."""
+        """Writes a member whose content is in memory. Raises OSError."""
         with self.open(name, len(content)) as write:
             write(content)
 
@@ -61,11 +60,11 @@ class MemberWriter:
     def open(
         self, name: str, size: int, sha256: str | None = None
     ) -> Generator[Callable[[bytes], None]]:
-        """What takes the pieces of a member.
+        """Yields a function that takes the pieces of a member.
 
         Raises:
             OSError: the file cannot be written.
-            ValueError: the pieces are not ``size`` bytes together, or have not the hash that is known of them.
+            ValueError: the pieces are not ``size`` bytes in total, or do not have the given hash.
         """
         digest, left = hashlib.sha256(), size
 
@@ -87,7 +86,7 @@ class MemberWriter:
         self.lines.write(_pack_line(digest.hexdigest(), name))
 
     def finish(self) -> None:
-        """Writes the manifest, which makes the file whole. Raises OSError."""
+        """Writes the manifest, which completes the file. Raises OSError."""
         size = self.lines.tell()
         self.lines.seek(0)
         self.file.write(pack_header(MANIFEST, size))
@@ -98,12 +97,12 @@ class MemberWriter:
 
 @dataclass(frozen=True, slots=True)
 class MemberFile:
-    """Reads such a file, which can be sought in. All raise InvalidInput, which names the member, and OSError."""
+    """Reads such a file, which must be seekable. All raise InvalidInput, which names the member, and OSError."""
 
     file: IO[bytes]
 
     def list_members(self) -> Iterator[ExportMember]:
-        """The members in their order, the manifest last; the file may be read otherwise meanwhile."""
+        """The members in order, the manifest last; other reads of the file may be interleaved."""
         at, name = 0, ""
         while name != MANIFEST:
             self.file.seek(at)
@@ -112,21 +111,19 @@ class MemberFile:
             fill = -member.size % _BLOCK
             self.file.seek(at)
             if self.file.read(fill) != bytes(fill):
-                raise InvalidInput(
-                    name, "ends before its end, or is followed by what is none of it"
-                )
+                raise InvalidInput(name, "is cut off, or followed by other data")
             at += fill
             yield member
         self.file.seek(at)
         if self.file.read(len(_END) + 1) != _END:
-            raise InvalidInput(FILE, "does not end behind its manifest")
+            raise InvalidInput(FILE, "does not end after its manifest")
 
     def read(self, member: ExportMember) -> bytes:
         """The content of a member that fits into memory."""
         return b"".join(self.read_pieces(member))
 
     def read_pieces(self, member: ExportMember) -> Iterator[bytes]:
-        """The content of a member; the file may be read otherwise between two pieces."""
+        """The content of a member; other reads of the file may be interleaved."""
         at, end = member.offset, member.offset + member.size
         while at < end:
             self.file.seek(at)
@@ -137,8 +134,8 @@ class MemberFile:
             yield piece
 
     def check(self) -> Iterator[tuple[ExportMember, str]]:
-        """Each member but the manifest with its SHA-256, once it was found to be what the manifest says."""
-        # Headers alone: a file that was cut is found before anything of it is read.
+        """Each member except the manifest with its SHA-256, after comparing it with the manifest."""
+        # Headers first: a truncated file is detected before any content is read.
         [last] = deque(self.list_members(), maxlen=1)
         lines = self._read_lines(last)
         for member in self.list_members():
@@ -162,7 +159,7 @@ class MemberFile:
 
 
 def digest_pieces(pieces: Iterable[bytes]) -> str:
-    """The SHA-256 of pieces together, in hex."""
+    """The SHA-256 of all pieces together, in hex."""
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)
@@ -174,7 +171,7 @@ def _pack_line(digest: str, name: str) -> bytes:
 
 
 def _read_header(block: bytes, at: int, before: str) -> ExportMember:
-    place = f"behind {before}" if before else "at its beginning"
+    place = f"after {before}" if before else "at its beginning"
     if len(block) < _BLOCK or block in _END:
         raise InvalidInput(FILE, f"is no whole export: it was cut {place}")
     try:

@@ -1,4 +1,4 @@
-"""Ids of sessions by shard, of which a store may have millions: beyond a few thousand of a shard they are on disk."""
+"""Session ids by shard: a store may have millions, so beyond a few thousand per shard they are kept on disk."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
 
 _KEPT_BYTES: Final = 128 * 1024
-"""Of the ids of one shard."""
+"""Bytes of ids of one shard kept in memory."""
 
 
 class SessionNames:
-    """What was noted. An id may be noted twice, and is listed once."""
+    """Added ids. An id may be added twice, and is listed once."""
 
     def __init__(self, files: dict[Shard, IO[bytes]]) -> None:
         self._files = files
 
     def add(self, session: str) -> None:
-        """Notes an id. Raises OSError: the disk is full."""
+        """Adds an id. Raises OSError: the disk is full."""
         self._files[shard_of(session)].write(session.encode() + b"\n")
 
     def list(self, shard: Shard) -> set[str]:
-        """What was noted of a shard. Raises OSError."""
+        """The added ids of a shard. Raises OSError."""
         file = self._files[shard]
         file.seek(0)
         return {line.decode().rstrip("\n") for line in file}
@@ -37,7 +37,7 @@ class SessionNames:
 
 @contextmanager
 def open_names(folder: Path) -> Generator[SessionNames]:
-    """An empty list, whose files stand in ``folder`` without a name and are gone with it."""
+    """An empty list, whose unnamed files are in ``folder`` and vanish at the end."""
     with ExitStack() as stack:
         yield SessionNames(
             {

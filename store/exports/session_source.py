@@ -1,6 +1,6 @@
-"""Sessions as they are stored, wherever they stand: each whole, as at one moment, while others write.
+"""Reads sessions from engine or archive: each complete and as of one moment, during concurrent writes.
 
-What is forgotten is not read, from the moment on at which its tombstone stands.
+Forgotten sessions are not read, from the moment their tombstone exists.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ LeftOut: TypeAlias = Literal[
     "it is too long for one frame",
     "it is being written to",
 ]
-"""Why a session is in no export: it has not ended, has what its caller may do, or cannot be read whole."""
+"""Why a session is in no export: it has not ended, has its caller's permissions, or cannot be read consistently."""
 
 
 class FoundSession(NamedTuple):
-    """A session, and whether it stood in the archive."""
+    """A session, and whether it was in the archive."""
 
     frame: SessionFrame
     is_archived: bool
@@ -59,10 +59,9 @@ class SessionSource:
     async def list_sessions(
         self, scope: ExportScope, names: SessionNames
     ) -> AsyncIterator[tuple[Shard, set[str]]]:
-        """Ids of sessions that may be in a scope, a shard at a time; ``names`` is for those in the engine.
+        """Session ids that may be in a scope, one shard at a time; ``names`` collects those in the engine.
 
-        One that leaves the engine meanwhile is found in the archive by whoever reads it. Raises OSError: the disk is
-        full.
+        A session archived meanwhile is then read from the archive. Raises OSError: the disk is full.
         """
         if scope.session is not None:
             yield shard_of(scope.session), {scope.session}
@@ -94,7 +93,7 @@ class SessionSource:
         return "it is being written to"
 
     async def find(self, session: str) -> SessionFrame | None:
-        """What stands under an id, ended or not; None where nothing does, or it is forgotten."""
+        """The session with an id, ended or not; None if there is none, or it is forgotten."""
         shard = shard_of(session)
         for _ in range(_LOOKS):
             frame = await self.finder.read(shard, session)
@@ -104,7 +103,7 @@ class SessionSource:
         return None
 
     async def read_head(self, session: str) -> SessionFrame | None:
-        """A session with its head at least; None where there is none."""
+        """A session with at least its head; None if there is none."""
         head = EntityRef(EntityKind.SESSION, session)
         [flat] = await self.nodes.query_all(head.shard, pack("HGETALL", keys.entity(head)))
         if flat:
@@ -112,7 +111,7 @@ class SessionSource:
         return await self.archive.find(head.shard, session)
 
     async def is_in_scope(self, session: str, scope: ExportScope) -> bool:
-        """Whether a session is one of a scope, by its head."""
+        """Whether a session is in a scope, by its head."""
         head = await self.read_head(session)
         return head is not None and scope.takes(head, read_time(head))
 
@@ -124,7 +123,7 @@ class SessionSource:
     async def _read_live(
         self, shard: Shard, session: str, *, may_be_open: bool
     ) -> FoundSession | LeftOut | None:
-        """What is read twice in the same form, behind a look at what is open, is as it was at that look."""
+        """Reads a session twice after checking what is open: if both reads agree, it is as of that check."""
         head, still_open = await self.nodes.query_in_background(
             shard,
             pack("HMGET", keys.entity(EntityRef(EntityKind.SESSION, session)), "seq", "bytes"),
@@ -144,7 +143,7 @@ class SessionSource:
         return None if await self._is_forgotten(frame) else FoundSession(frame, is_archived=False)
 
     async def _is_forgotten(self, frame: SessionFrame) -> bool:
-        """Whether it is being forgotten at this moment."""
+        """Whether it is being forgotten at the moment."""
         owner = frame.find_owner()
         if owner is None:
             return False
@@ -159,18 +158,18 @@ def read_field(frame: SessionFrame, name: str) -> bytes | None:
 
 
 def read_time(frame: SessionFrame) -> int:
-    """The time of the last event of a session, in ms; 0 where its head does not say it."""
+    """The time of the last event of a session, in ms; 0 if its head has none."""
     stored = read_field(frame, "at")
     return parse_ms(stored.decode()) if stored else 0
 
 
 def is_home(frame: SessionFrame) -> bool:
-    """Whether a session has what belongs to a caller and to no conversation: devices, grants, rules."""
+    """Whether a session is a home session: devices, grants, rules of a caller, no conversation."""
     return is_home_session(frame.session, read_field(frame, "s") or b"")
 
 
 def is_same(one: SessionFrame, other: SessionFrame) -> bool:
-    """Whether two sessions have the same bytes: an engine gives the fields of a hash in any order."""
+    """Whether two sessions have the same content: an engine returns the fields of a hash in any order."""
     return (
         one.session == other.session
         and _list_entries(one) == _list_entries(other)
@@ -182,5 +181,5 @@ def is_same(one: SessionFrame, other: SessionFrame) -> bool:
 
 
 def _list_entries(frame: SessionFrame) -> list[list[bytes]]:
-    """An engine gives an entry as a list, and a frame as a tuple."""
+    """An engine returns an entry as a list, a frame as a tuple."""
     return [[name, *members] for name, members in frame.entries]

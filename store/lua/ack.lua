@@ -1,19 +1,19 @@
 #!lua flags=allow-oom
--- ack: stores how far devices have come in a stream; moves forward only, per device and generation.
+-- ack: stores the acknowledged cursors of devices in a stream; moves forward only, per device and generation.
 --
 -- KEYS  1 acks (of the stream)   2 head (of the stream)
 -- ARGV  1 control, JSON: keep (lifetime of the whole key in ms, text), rows of device, gen (text), cursor (whole text,
 --         or false: set the generation only), epoch and seq (text) of the cursor, seen (ms, text); top: epoch and
---         sequence (text) of a stream whose head stands in the archive, or false
+--         sequence (text) of a stream whose head is archived, or false
 -- USES  CURSOR ACK ACK_FORMAT
 -- RETURNS  stored | stale_generation | ack_epoch | ack_ahead, one for each row
--- NEVER  checks the chain of a cursor: whoever resumes from a stored ack has it verified then. Forgets no device that
---        was seen within the lifetime.
+-- NEVER  checks the chain of a cursor: a reader that resumes from a stored ack has it verified then. Deletes no device
+--        that was seen within the lifetime.
 
 local SAMPLE, ROUNDS = 16, 32
 
--- Most devices are tabs that never come back. Who comes for the first time makes room: a few are looked at, and more
--- as long as many of those had to go, so that the hash keeps no more than a share of devices that are gone.
+-- Most devices are tabs that never reconnect. A new device makes room: a sample is checked, and further ones while many
+-- of a sample are deleted, so that only a share of the hash is devices that are gone.
 local function forget_unseen(before)
   for _ = 1, ROUNDS do
     local rows = redis.call('HRANDFIELD', acks, SAMPLE, 'WITHVALUES')
@@ -56,7 +56,7 @@ local function store(device, gen, wanted, epoch, seq, seen)
       return 'ack_ahead'
     end
     local held, sequence = string.match(cursor, CURSOR)
-    -- A stored cursor beyond the top is of a lost tail: it is replaced, like one of another epoch.
+    -- A stored cursor beyond the top belongs to a lost tail: it is replaced, like one of another epoch.
     local holds = held == epoch and tonumber(sequence) <= last
     if not holds or tonumber(sequence) < tonumber(seq) then
       cursor = wanted

@@ -6,27 +6,27 @@
 --         source       tag of the source shard; with "+" for notes of tenants, which have a mark of their own
 --         batch        how many events one entry of a stream has at most
 --         source_epoch its shard epoch, decimal text
---         feed         feed id of the rows, "<ms>-<n>"; "": rows made anew from the streams, beside the order of the
---                      feed: no mark is compared and none is moved
+--         feed         feed id of the rows, "<ms>-<n>"; "": rows rebuilt from the streams, outside of the order of the
+--                      feed: no mark is compared or moved
 --         epoch        expected shard epoch of the destination, decimal text
---         known        mark that the destination was seen with before, "<epoch>.<ms>-<n>", or ""
+--         known        last seen mark of the destination, "<epoch>.<ms>-<n>", or ""
 --         index        list of [key or 0, member, score text, key that the member leaves or 0]: the later time wins;
 --                      key 0: the member leaves only
---         inbox_bytes  what an inbox may have: above it the oldest entries go, unless they may be looked for once more
---         rows         notes of changes in lists of an owner or a tenant, in the form of inbox and without pending:
---                      written where the stream has a head, which is where somebody follows it
+--         inbox_bytes  limit of an inbox: above it the oldest entries are dropped, unless repeats may search for them
+--         rows         notes of list changes of an owner or a tenant, in the form of inbox and without pending:
+--                      written only if the stream has a head, which it has while it is followed
 --         inbox        list of {keys = {head, stream, open, targets, hints, order}, mint, events, pending};
---                      events: [id, index into ARGV of its fields as they are stored];
+--                      events: [id, index into ARGV of its stored fields];
 --                      pending: list of [action, index into ARGV of the view or 0 to remove, milliseconds as text,
---                      key of those that ended so or 0, milliseconds of the end as text]
+--                      key of the closed ones with its state or 0, milliseconds of the end as text]
 --       2.. byte strings
 -- USES  server_ms int_text wake_targets write_events drop_entries
--- RETURNS  {"ok", mark that holds, tenants that are followed ("<key>=<epoch> …")} | {"epoch", current} |
---          {"behind", mark found or ""}: nothing was applied, since the mark is lower than the known one of the same
+-- RETURNS  {"ok", current mark, followed tenants ("<key>=<epoch> …")} | {"epoch", current} |
+--          {"behind", mark found or ""}: nothing was applied, because the mark is lower than the known one of the same
 --          epoch of the source: the destination has lost rows
 -- NEVER  applies a feed id that is not above the stored mark, unless the source has a new epoch; ids are
---        compared as pairs of numbers. Adds an entry again that an inbox has, among its last 2048, of a row that is
---        repeated or made anew.
+--        compared as pairs of numbers. Adds an entry again that is among the last 2048 of an inbox, from a repeated or
+--        rebuilt row.
 
 local REPEAT_WINDOW = 2048
 
@@ -61,7 +61,7 @@ if not is_anew then
     return {'ok', mark, watched}
   end
   if epoch and epoch ~= control.source_epoch then
-    -- The source has a new epoch and sends its feed again: what came up to here may be known already.
+    -- The source has a new epoch and sends its feed again: rows up to this id may have been applied before.
     before = applied
     redis.call('HSET', marks, control.source .. '~', before)
   end
@@ -78,7 +78,7 @@ for _, row in ipairs(control.index) do
   end
 end
 
--- Notes the ids of the events of stored entries: the first of each six fields behind the first three. An entry of an older
+-- Collects the event ids of stored entries: the first of each six fields after the first three. An entry of an older
 -- version is one event, its id first.
 local function note_ids(known, entries)
   for _, entry in ipairs(entries) do
@@ -113,7 +113,7 @@ for _, inbox in ipairs(written) do
   local head, stream, hints = KEYS[head_index], KEYS[stream_index], KEYS[hints_index]
   local open, order = KEYS[open_index], KEYS[order_index]
   local found = redis.call('HMGET', head, 'epoch', 'seq', 'chain', 'bytes', 'ordered')
-  -- An earlier version moves seq alone: the order is whole again once a reader has made it anew.
+  -- An earlier version moves seq alone: the order is complete again once a reader has rebuilt it.
   local is_ordered = (found[5] or '0') == (found[2] or '0')
   local known = {}
   if repeats then
@@ -131,7 +131,7 @@ for _, inbox in ipairs(written) do
   for first = 1, #ids, control.batch do
     local upto = math.min(first + control.batch - 1, #ids)
     local batch = {unpack(ids, first, upto)}
-    -- What has a head of its own shares nothing: that of the entry is empty.
+    -- Fields shared by the events of an entry are empty here: each packed event is complete.
     local entry = '\31\31\31' .. table.concat(packed, '\31', first, upto)
     local sequences, epoch, _, _, chain, hint = write_events(head, stream, hints, found, inbox.mint, batch, entry)
     last, published[#published + 1] = sequences[#sequences], hint
@@ -141,7 +141,7 @@ for _, inbox in ipairs(written) do
     redis.call('HSET', head, 'ordered', last)
   end
   if tonumber(found[4] or '0') > control.inbox_bytes then
-    -- One more than came; an inbox that is far above, as those of earlier versions are, comes down by and by.
+    -- One entry more than was added; an inbox far above the limit, as in earlier versions, shrinks gradually.
     local most = #ids + (tonumber(found[4]) > 2 * control.inbox_bytes and 64 or 1)
     drop_entries(head, stream, tonumber(found[4]), most, function(upto, _, left)
       return left > control.inbox_bytes and upto <= tonumber(last) - REPEAT_WINDOW
@@ -161,7 +161,7 @@ for _, inbox in ipairs(written) do
     end
   end
   if #published > 0 and not inbox.is_noted then
-    -- Receivers of an inbox want everything.
+    -- Receivers of an inbox want all events.
     wake_targets(KEYS[targets_index], due, now, {})
   end
   for _, hint in ipairs(published) do

@@ -1,54 +1,54 @@
 #!lua
--- append: the only writer of facts. Compares versions, adds events to one session's stream, advances
--- its chain, writes snapshots, moves due rows and sets, feeds the relays and publishes one hint. The events stand in it
--- where this server knows of somebody who follows the stream.
+-- append: the only writer of facts. Compares versions, adds events to one session's stream, advances its chain, writes
+-- snapshots, moves due rows and sets, feeds the relays and publishes one hint. The hint contains the events if this
+-- server knows of a subscriber to the stream.
 --
 -- KEYS  1 head (of the session)   2 stream (of the session)   3 meta (of the shard)   4 due   5 open_set   6 task_set
 --       7 targets   8 feed   9 hints   10.. entities, own sets and the idempotency row, by index
--- ARGV  1 control, JSON; of what follows the first four, a member is left out where there is nothing to say:
+-- ARGV  1 control, JSON; members after the first four are left out if empty:
 --         op           operation id of this append
 --         shard_epoch  expected epoch of the shard, decimal text
 --         mint         epoch for the stream if it has to be made, 8 hex digits
 --         session      id of the session, for the feed
 --         at           time of the events, RFC 3339 in milliseconds
 --         events       ids of the events
---         facades      facade ids of those that have one
+--         facades      facade ids of the events that have one
 --         entities     list of [key, version, op, parts, fields]: expected version (text) and operation;
 --                      parts of the snapshot, each an index into ARGV, or minus the index of the event whose
---                      sequence stands there; fields = name, index into ARGV or 0 to remove, of each.
---                      Without parts and fields the entity is compared only
+--                      sequence is inserted; fields = name, index into ARGV or 0 to remove, of each.
+--                      Without parts and fields the entity is only compared
 --         fence        [key, text]: field own of the task must be this text
 --         runs         list of [key, incarnation, run, task, enters]
 --         claim        [member, score text]
 --         not_after    milliseconds as text
---         dropped      members to take out of the due set
+--         dropped      members to remove from the due set
 --         due          milliseconds as text and member, of each row to set
 --         open         member, event index or false to close, of each
 --         times        milliseconds as text and facade id, of each
---         feed         [look, rows]: adds a feed row; look: a projection has to look at the events;
+--         feed         [look, rows]: adds a feed row; look: a projection has to process the events;
 --                      rows of owners' lists as text, "<owner> <facade id> <ms>" each
 --         targets      list of [target, filter or false to end it, whether it gets the whole state first]; the first
 --                      one needs stuck, the index of the shard's stuck targets
 --         idem         [key, digest, index into ARGV of the result, lifetime in ms as text]
---       2.. the packed events, where there are any; then byte strings
+--       2.. the packed events, if there are any; then byte strings
 -- USES  server_ms int_text is_archived wake_lease TARGET LIVE_TARGET_FORMAT wake_targets write_events
 -- RETURNS  ok first last chain now woken | again has_result result | conflict which version op
 --          | fenced | unclaimed | late now | epoch current | early at | archived
---          early = the stream ends with an event of that later time; archived = it is not here, and is to come back first
+--          early = the stream ends with an event of that later time; archived = the session has to be restored first
 --          woken = how many targets got a due row; which = 1-based place in entities, 0 for the idempotency row
 -- NEVER  decides a domain transition, decodes an envelope or a snapshot, or writes before every check passed.
 
--- Flat where there are many: a table costs more than what it holds.
+-- Flat lists for frequent members: a table costs more than its content.
 local NONE = {}
 local events, entities, runs = control.events or NONE, control.entities or NONE, control.runs or NONE
 
--- Lua passes on less than 8,000 words at once.
+-- Lua passes on less than 8,000 values at once.
 local MOST_WORDS = 4000
 local function some_of(words, n)
   return unpack(words, n, math.min(n + MOST_WORDS - 1, #words))
 end
 
--- 1. Has this operation run already? Asked before anything that its first run may have changed.
+-- 1. Has this operation run already? Checked before anything that its first run may have changed.
 if control.idem then
   local index, digest = unpack(control.idem)
   local row = redis.call('GET', KEYS[index])
@@ -127,7 +127,7 @@ if #events > 0 then
     write_events(head, stream, hints, found, control.mint, events, ARGV[2], control.at)
 end
 
--- 4. Snapshots, with the sequences that nobody knew before.
+-- 4. Snapshots, with the sequences assigned above.
 for _, entity in ipairs(entities) do
   local index, expected, _, parts, fields = unpack(entity)
   local key = KEYS[index]
@@ -153,7 +153,7 @@ for _, entity in ipairs(entities) do
   end
 end
 
--- 5. What is owed, what is open, who drives it, who must hear of it.
+-- 5. Due rows, open entities, driven runs, webhook targets, and the hint.
 if control.claim then
   redis.call('ZREM', due, control.claim[1])
 end

@@ -1,23 +1,23 @@
 #!lua flags=allow-oom
--- archive_commit: sessions that a segment of the archive has leave the engine, and rows say where they stand from now
--- on. A session that has changed since it was read stays, with all that is its own.
+-- archive_commit: removes the sessions of an archive segment from the engine, and writes rows with their position
+-- there. A session that has changed since it was read stays, with everything that belongs to it.
 --
 -- KEYS  1 meta (of the shard)   2 segments   3 due   4 notes (of segments that nothing names)
 --       5.. keys of the sessions, and buckets of rows, by index
 -- ARGV  1 control, JSON:
---         segment      hash and bytes of the object, "<SHA-256> <bytes> <shard where it stands>"
---         number       text; the number of the segment where an earlier call has given it one, else empty
+--         segment      hash and bytes of the object, "<SHA-256> <bytes> <shard of the object>"
+--         number       text; the number of the segment if an earlier call has assigned one, else empty
 --         sessions     list of [key, value, entities, listed, receivers]: where its keys begin in KEYS, and its values
---                      in ARGV; how many entities it has, and how many words its list of tasks and its receivers have.
+--                      in ARGV; its number of entities, of words of its task list and of words of its receivers.
 --                      Its keys: head, stream, open_set, task_set, targets; each entity, the head among them; the
---                      bucket of the row of each. Its values: what stands in a row behind the number; sequence, chain;
---                      version, op and name of the row of each entity; facade id and time of each task that is listed;
---                      name and stored form of each receiver
+--                      bucket of the row of each. Its values: the row after the number; sequence, chain; version, op
+--                      and row name of each entity; facade id and time of each listed task; name and stored form of
+--                      each receiver
 --       2.. byte strings
 -- USES  int_text TARGET
--- RETURNS  number of the segment, or 0 where no session left; then the places of the sessions that stay
--- NEVER  writes anything of a session before all of it was compared, takes one in which something is open or owed, or
---        writes over a row.
+-- RETURNS  number of the segment, or 0 if no session was archived; then the places of the sessions that stay
+-- NEVER  writes anything of a session before all of it was compared, archives one in which something is open or
+--        pending, or overwrites a row.
 
 local HEAD, STREAM, OPEN_SET, TASK_SET, TARGETS, ENTITIES = 0, 1, 2, 3, 4, 5
 local REST, SEQUENCE, CHAIN, STAMPS, STAMP = 0, 1, 2, 3, 3
@@ -37,7 +37,7 @@ local function is_unchanged(session)
     if (stored[1] or '0') ~= ARGV[at] or (stored[2] or '') ~= ARGV[at + 1] then
       return false
     end
-    -- What is in the engine has no row: this one is of another id with the same hash.
+    -- An entity in the engine has no row: this one belongs to another id with the same hash.
     if redis.call('HGET', KEYS[entity + entities], ARGV[at + 2]) then
       return false
     end
@@ -74,7 +74,7 @@ local stay = {}
 for place, session in ipairs(control.sessions) do
   if is_unchanged(session) then
     if number == 0 then
-      -- The same bytes have one number: a call whose reply was lost is made again.
+      -- The same bytes have one number: a call is repeated if its reply was lost.
       number = tonumber(redis.call('ZSCORE', segments, control.segment) or '0')
     end
     if number == 0 then

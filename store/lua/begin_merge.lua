@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
--- begin_merge: several segments are about to be written as one. It is noted as nothing names it, and said of each of them
--- where its frames stand once more, so that what is forgotten is erased there too.
+-- begin_merge: several segments are about to be written as one. The new one is noted as unnamed, and recorded as a copy
+-- of each old one, so that forgotten frames are erased there too.
 --
--- KEYS  1 meta (of the shard where they stand)   2 notes (of segments that nothing names)   3 copies (of segments)
+-- KEYS  1 meta (of their shard)   2 notes (of segments that nothing names)   3 copies (of segments)
 -- ARGV  1 control, JSON:
---         segment  the one that is made, "<SHA-256> <bytes> <shard where it stands>"
+--         segment  the new one, "<SHA-256> <bytes> <shard of the object>"
 --         since    ms, text
---         copies   list of [SHA-256 of a segment, what is said of it: "<SHA-256> <bytes> <shift>"]
--- RETURNS  the segment; another one where that was begun before, and nothing is written
--- NEVER  moves the time of a note, or takes away what was said of a segment before.
+--         copies   list of [SHA-256 of an old segment, its copy: "<SHA-256> <bytes> <shift>"]
+-- RETURNS  the segment; another one if its merge was begun before, and nothing is written
+-- NEVER  moves the time of a note, or removes recorded copies.
 
 local begun = redis.call('HGET', meta, 'merge')
 if begun and begun ~= control.segment then

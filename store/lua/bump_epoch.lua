@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- bump_epoch: gives a shard a new epoch after acknowledged writes were lost; the first of several wins.
+-- bump_epoch: gives a shard a new epoch after acknowledged writes were lost; the first of several calls wins.
 --
 -- KEYS  1 meta (of the shard)   2 hints (of the shard)
 -- ARGV  1 control, JSON: expected (text)
 -- USES  server_ms int_text
--- RETURNS  the epoch that holds now, text
--- NEVER  lets the epoch fall, also when a bump itself was lost: it is at least the server's milliseconds.
+-- RETURNS  the current epoch, text
+-- NEVER  decreases the epoch, even if a bump itself was lost: it is at least the server's milliseconds.
 
 local current = redis.call('HGET', meta, 'epoch') or '0'
 if current ~= control.expected then

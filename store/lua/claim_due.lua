@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- claim_due: takes rows whose time has come and hides each for the visibility time. Rows of leases go first, and
--- count for no limit: however many other rows are older, the runs of a dead instance wait for none of them.
+-- claim_due: claims rows that are due and hides each for the visibility time. Lease rows go first, and do not count
+-- against the limit: however many other rows are older, the runs of a dead instance do not wait for them.
 --
 -- KEYS  1 due   2 lessees (instances that have a lease here)
--- ARGV  1 control, JSON: limit, visibility (ms), first (prefix of rows of leases), back (ms, the visibility of those),
---         skip_prefix (of rows to leave alone, or "")
+-- ARGV  1 control, JSON: limit, visibility (ms), first (prefix of lease rows), back (ms, their visibility),
+--         skip_prefix (of rows to skip, or "")
 -- USES  server_ms int_text
 -- RETURNS  {now, score of the next row or "", member, token, member, token, ...}; the token is the new score
 -- NEVER  touches an entity: its keys are unknown before the claim.
@@ -36,7 +36,7 @@ for _, member in ipairs(rows) do
   local skipped = control.skip_prefix ~= '' and string.sub(member, 1, #control.skip_prefix) == control.skip_prefix
   local first = string.sub(member, 1, #control.first) == control.first
   if not skipped and (first or taken < control.limit) then
-    -- A lease that an instance of an older version opened is in no set of instances.
+    -- The set has no lease that an instance of an older version opened.
     claim(member, first and back or hidden)
     if not first then
       taken = taken + 1

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- end_forgetting: nothing is left of what an owner had; its data key goes, and its name.
+-- end_forgetting: completes forgetting an owner: deletes its data key, and its name.
 --
 -- KEYS  1 owner_keys   2 tombstones
--- ARGV  1 control, JSON: owner (empty where nobody knows it any more), id (of the data key), tombstone (its stored form,
+-- ARGV  1 control, JSON: owner (empty if it is not known any more), id (of the data key), tombstone (its stored form,
 --         without the owner)
 -- RETURNS  1
--- NEVER  takes the name of an owner out of a later tombstone.
+-- NEVER  removes the name of an owner from a later tombstone.
 
 redis.call('HDEL', owner_keys, control.id)
 redis.call('HSET', tombstones, control.id, control.tombstone)

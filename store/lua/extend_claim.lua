@@ -5,7 +5,7 @@
 -- ARGV  1 control, JSON: member, token (score with which it was claimed, text), hold (ms from now)
 -- USES  server_ms int_text
 -- RETURNS  the new token | unclaimed
--- NEVER  brings back a row that was settled, or takes one that somebody else has claimed since.
+-- NEVER  restores a row that was settled, or takes one that another instance has claimed since.
 
 if redis.call('ZSCORE', due, control.member) ~= control.token then
   return 'unclaimed'

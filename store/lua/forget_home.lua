@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- forget_home: all goes at once that an owner has beside conversations: home session, devices and their links, grants,
--- rules, inbox, and what is owed about them. Whoever is connected is told, and so is whoever goes by the rules.
+-- forget_home: removes an owner's data outside of conversations at once: home session, devices and their links, grants,
+-- rules, inbox, and their due rows. Connected devices and rule subscribers are notified.
 --
 -- KEYS  1 head (of the home session)   2 open_set   3 targets   4 inbox_targets   5 due   6 stuck
 --       7 link_hints (of the owner)   8 rule_hints (of the home session)   9.. what else goes
--- ARGV  1 control, JSON: session (id), owner (key), epoch (of the home session when it was read; "" where there was none)
+-- ARGV  1 control, JSON: session (id), owner (key), epoch (of the home session when it was read; "" if there was none)
 -- RETURNS  1 | 0; 0: another home session has begun since, or something is open in it
--- NEVER  takes the lists of questions that others have asked of the owner, or writes anything before all was compared.
+-- NEVER  removes the lists of approvals that others have asked of the owner, or writes before everything was compared.
 
 local epoch = redis.call('HGET', head, 'epoch') or ''
 if epoch ~= control.epoch or redis.call('ZCARD', open_set) > 0 then

@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- forget_in_inbox: the beginning of an inbox goes up to what is forgotten, and questions that are forgotten go from all
--- of its lists.
+-- forget_in_inbox: drops the beginning of an inbox up to a forgotten event, and removes forgotten approvals from all of
+-- its lists.
 --
 -- KEYS  1 head (of the inbox)   2 stream (of the inbox)   3 views   4 order   5.. lists of questions that ended
--- ARGV  1 control, JSON: upto (sequence of the last event that goes; 0: none), most (entries of one call), actions
+-- ARGV  1 control, JSON: upto (sequence of the last event to drop; 0: none), most (entries of one call), actions
 -- USES  drop_entries
--- RETURNS  how many entries went; as many as `most`: there may be more
--- NEVER  moves the head's sequence or chain: whoever is behind gets a gap.
+-- RETURNS  how many entries were dropped; if `most`, there may be more
+-- NEVER  moves the head's sequence or chain: a reader that is behind gets a gap.
 
 for _, action in ipairs(control.actions) do
   redis.call('HDEL', views, action)

@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- forget_rows: rows that say where a frame stands are taken away.
+-- forget_rows: deletes archive rows.
 --
 -- KEYS  1.. buckets of rows, by index
--- ARGV  1 control, JSON: row (index into ARGV of what each row says), rows (list of [key, index of its
+-- ARGV  1 control, JSON: row (index into ARGV of the value of each row), rows (list of [key, index of its
 --         field])
 --       2.. byte strings
--- RETURNS  how many rows went
--- NEVER  takes a row that says something else: the session has left once more, or another id has the same hash.
+-- RETURNS  how many rows were deleted
+-- NEVER  deletes a row with another value: the session was archived again, or another id has the same hash.
 
 local gone = 0
 for _, row in ipairs(control.rows) do

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- forget_session: all that the engine has of a session goes, with what is owed to its webhook receivers.
+-- forget_session: removes everything that the engine has of a session, with its pending webhook deliveries.
 --
 -- KEYS  1 head (of the session)   2 open_set   3 targets   4 due   5 stuck   6.. what else goes, by index
 -- ARGV  1 control, JSON: session (id), sequence (text; that of the head when it was read), keys (list of indexes)
--- RETURNS  1 | 0; 0: it is gone, has gone on since it was read, or something is open in it
--- NEVER  writes anything before all of it was compared.
+-- RETURNS  1 | 0; 0: it is gone, has changed since it was read, or something is open in it
+-- NEVER  writes before everything was compared.
 
 if redis.call('HGET', head, 'seq') ~= control.sequence or redis.call('ZCARD', open_set) > 0 then
   return 0

@@ -1,19 +1,19 @@
 #!lua flags=allow-oom
--- forget_sessions: sessions go, those in the engine and the rows of those in the archive, unless somebody holds an owner
--- of theirs. In the same call it is written down what else leads to them, so that another process can go on.
+-- forget_sessions: removes sessions, from the engine or their archive rows, unless there is a legal hold on one of
+-- their owners. The same call records all other references to them, so that another process can continue.
 --
 -- KEYS  1 forgotten   2 holds   3 due   4 stuck   5.. keys of the sessions, and buckets of rows, by index
 -- ARGV  1 control, JSON:
 --         id        of the tombstone
---         header    what stays of it
---         is_again  1: they were forgotten before, and a loss has brought them back
---         sessions  list of [number, session, owners, record, live, archived]: number = text, one of its own; record = what
---                   leads to it; live = [head, open_set, targets, sequence, keys] or false; archived = [row, rows, acks]
---                   or false; keys = list of indexes; row = index into ARGV of what each row says; rows = list of
---                   [key, index of its field], its own first
+--         header    the part of it that is kept
+--         is_again  1: they were forgotten before, and a data loss has restored them
+--         sessions  list of [number, session, owners, record, live, archived]: number = text, one of its own; record =
+--                   the references to it; live = [head, open_set, targets, sequence, keys] or false; archived = [row,
+--                   rows, acks] or false; keys = list of indexes; row = index into ARGV of the value of each row; rows
+--                   = list of [key, index of its field], its own first
 --       2.. byte strings
--- RETURNS  for each session "forgotten" | "held" | "changed"; changed: it has gone on, came back, or left meanwhile
--- NEVER  writes anything of a session before all of it was compared, or takes a row that says something else.
+-- RETURNS  for each session "forgotten" | "held" | "changed"; changed: it has new events, was restored, or archived
+-- NEVER  writes anything of a session before all of it was compared, or deletes a row with another value.
 
 local function is_held(owners)
   for _, owner in ipairs(owners) do
@@ -60,7 +60,7 @@ for place, one in ipairs(control.sessions) do
   local number, session, owners, record, live, archived = unpack(one)
   local field = control.id .. ' ' .. number
   if redis.call('HEXISTS', forgotten, field) == 1 then
-    -- A call whose reply was lost is made again.
+    -- A call is repeated if its reply was lost.
     outcomes[place] = 'forgotten'
   elseif control.is_again == 0 and is_held(owners) then
     outcomes[place] = 'held'

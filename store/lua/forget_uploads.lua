@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- forget_uploads: content of an agent is gone; what is left is owed later.
+-- forget_uploads: removes the notes of deleted uploads of an agent; the rest is rescheduled.
 --
 -- KEYS  1 uploads (of the agent)   2 due
 -- ARGV  1 control, JSON: row (member of the due set), token (claim of the row), gone (pairs of sha256 and note),
---         keep (ms that content is kept), again (ms until what is due and still here is looked at once more)
+--         keep (ms that content is kept), again (ms until due content that still exists is checked again)
 -- USES  server_ms int_text
 -- RETURNS  rest | settled
--- NEVER  forgets what was uploaded again meanwhile, or drops a row that was claimed again by somebody else.
+-- NEVER  removes the note of content uploaded again meanwhile, or a row that another instance has claimed again.
 
 local now = server_ms()
 

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- hasten_due: has rows come earlier that are owed for later.
+-- hasten_due: makes rows due earlier.
 --
 -- KEYS  1 due
 -- ARGV  1 control, JSON: members, after (for each, ms from now)
 -- USES  server_ms int_text
--- RETURNS  how many come earlier now
--- NEVER  sets a row that is not there; has one come later than it was to.
+-- RETURNS  how many rows are due earlier now
+-- NEVER  creates a row, or makes one due later than before.
 
 local now, moved = server_ms(), 0
 for n, member in ipairs(control.members) do

@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
--- hello: writes the records of device links of one principal and counts the generation of each up, from the time of
--- the first one on. Says how many questions the principal has open in the same moment.
+-- hello: writes the records of device links of one principal and increments the generation of each, starting from the
+-- time of the first one. Returns how many approvals the principal has open at the same moment.
 --
 -- KEYS  1 head (of the principal's inbox)   2 hints (of the principal's links)   3 links (the newest ones)
 --       4 questions (open ones of the principal)
 --       5.. channel records; last two: due, own set of the driving instance, when there is one
--- ARGV  1 control, JSON: channels (ids), mint (epoch for an inbox that has to be made), keep (ms),
---         driver false or [instance, inc], links (how many of the newest are remembered)
+-- ARGV  1 control, JSON: channels (ids), mint (epoch for an inbox that has to be created), keep (ms),
+--         driver false or [instance, inc], links (how many of the newest are kept)
 --       2.. record bytes, one for each channel
 -- USES  server_ms int_text wake_lease
 -- RETURNS  ok number-of-open-questions gen .. | fenced
--- NEVER  adds an entry to the inbox, or writes one record of several.
+-- NEVER  adds an entry to the inbox, or writes only some of several records.
 
 local own, rest = control.driver and KEYS[#KEYS], nil
 if own then
@@ -29,7 +29,7 @@ for place, channel in ipairs(control.channels) do
   local record = KEYS[place + 4]
   local generation = redis.call('HINCRBY', record, 'gen', 1)
   if generation == 1 then
-    -- A store that has forgotten the channel must not give a number again that an open connection still has.
+    -- A store that has lost the channel must not assign a number again that an open connection still has.
     generation = tonumber(now)
     redis.call('HSET', record, 'gen', now)
   end

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- keep_link: says that a device link is still open, and which of its connections is the newest.
+-- keep_link: renews an open device link, and returns the newest of its connections.
 --
--- KEYS  1 record (of the channel)   2 own (set of the driving instance, when it holds a lease)   3 due (beside it)
+-- KEYS  1 record (of the channel)   2 own (set of the driving instance, when it holds a lease)   3 due (with own)
 -- ARGV  1 control, JSON: channel, gen (text), keep (ms), inc (text, of the driver), instance
 -- USES  server_ms int_text wake_lease
--- RETURNS  the newest generation (text); the record is touched only when that is ours
--- NEVER  makes a record.
+-- RETURNS  the newest generation (text); the record is touched only if that is the caller's
+-- NEVER  creates a record.
 
 local newest = redis.call('HGET', record, 'gen') or '0'
 if newest ~= control.gen then

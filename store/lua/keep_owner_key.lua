@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- keep_owner_key: the data key of an owner is made, or sealed anew. Also where memory is full: what leaves makes room.
+-- keep_owner_key: creates the data key of an owner, or reseals it. Also when memory is full: archiving frees memory.
 --
 -- KEYS  1 owner_keys
--- ARGV  1 control, JSON: owner (empty: the key is sealed anew), id, key (its stored form), before (the stored form that
---         it has by now, where it is sealed anew)
--- RETURNS  id of the key that counts
--- NEVER  writes over the key of an owner, or brings one back that is gone.
+-- ARGV  1 control, JSON: owner (empty: the key is resealed), id, key (its stored form), before (its current stored
+--         form, if it is resealed)
+-- RETURNS  id of the valid key
+-- NEVER  overwrites the key of an owner, or restores a deleted one.
 
 if control.owner == '' then
   if redis.call('HGET', owner_keys, control.id) == control.before then

@@ -1,21 +1,21 @@
 #!lua flags=allow-oom
--- lease: opens or extends the one lease of an instance in a shard, and the shard's duty when asked for.
+-- lease: opens or extends the one lease of an instance in a shard, and the shard's duty if requested.
 --
 -- KEYS  1 own (set of the instance)   2 duty   3 due   4 lessees (instances that have a lease here)
 --       5 meta (of the shard)
 -- ARGV  1 control, JSON: instance, inc (text), opens, duty (wanted), length (ms), seen (shard epoch since which the
 --         instance has compared what it drives with its set, text), rest (ms; 0: the lease does not rest),
---         living (instances that live, for who wants the duty), hold (ms, how long a duty is had)
+--         living (live instances, if the duty is wanted), hold (ms, how long a duty is held)
 -- USES  server_ms int_text
 -- RETURNS  ok until now duty(0|1) found epoch | lost
---          until is when the lease ends, by the set: of one that rests, when it would have ended; found is what the set
---          said before, or "" where it is opened; epoch is that of the shard
+--          until is the end of the lease, by the set: of a resting one, when it would have ended; found is the until
+--          before the call, or "" if it was opened; epoch is that of the shard
 -- NEVER  extends a set that is missing, gone or of another incarnation: a frozen instance may wake after
 --        its set was emptied and deleted. Never rests a lease under which something is driven.
 --
--- A lease under which nothing is driven rests when it may: there is nothing to take over, so its end is not written
--- any more, and its row comes due in 'rest' ms, for the set of the dead to be deleted. Whatever enters the set wakes it
--- in the same call: field 'rest', the length of the lease, is taken out, and the row is due at its end.
+-- A lease under which nothing is driven may rest: there is nothing to take over, so its end is not renewed any more,
+-- and its row comes due in 'rest' ms, to delete the set if the instance is dead. Adding anything to the set wakes it in
+-- the same call: field 'rest', the length of the lease, is removed, and the row is due at its end.
 
 local now = server_ms()
 local untilms = int_text(now + control.length)
@@ -38,9 +38,9 @@ if not ours then
   redis.call('SADD', lessees, control.instance)
 end
 
--- Only what changes is written: this runs several times in each lease, in every shard.
+-- Only changes are written: this runs several times in each lease, in every shard.
 local found = ours and set[3] or ''
--- Besides inc, until and seen there are rest, and what is driven.
+-- Besides inc, until and seen the set has rest, and what is driven.
 local rests = control.rest > 0 and (not ours or redis.call('HLEN', own) == (set[5] and 4 or 3))
 local length = int_text(control.length)
 if ours and rests and set[5] == length and set[4] == control.seen then
@@ -67,7 +67,7 @@ else
   end
 end
 
--- A duty is held by the word of its owner that it lives, not by its end, which is far away.
+-- A duty is held as long as its owner announces itself, not until its end, which is far away.
 local holds = 0
 local owner = redis.call('HMGET', duty, 'owner', 'until', 'inc')
 if not control.duty then

@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
--- merge_segments: a shard names one segment in place of several whose frames it has. Rows stay as they are: a number that
--- they name leads to that of the one segment, and says how much further on each frame stands.
+-- merge_segments: makes a shard name one segment in place of several merged into it. Rows stay as they are: the number
+-- in a row leads to that of the new segment, with the shift of each frame.
 --
 -- KEYS  1 meta (of the shard)   2 segments   3 notes (of segments that nothing names)   4 merged (numbers)
 -- ARGV  1 control, JSON:
---         segment  the one, "<SHA-256> <bytes> <shard where it stands>"
+--         segment  the new one, "<SHA-256> <bytes> <shard of the object>"
 --         old      list of [segment, its number here (text), shift]
---         home     1: it stands in this shard, and so do the others
+--         home     1: it belongs to this shard, and so do the others
 --         since    ms, text
 -- USES  int_text
--- RETURNS  1 | 0; 0: one of the others is not named here by that number, and nothing is written
--- NEVER  names the one without taking all of the others away, or touches a row.
+-- RETURNS  1 | 0; 0: an old one is not named here with that number, and nothing is written
+-- NEVER  names the new one without removing all of the old ones, or touches a row.
 
 for _, one in ipairs(control.old) do
   local name, number = unpack(one)

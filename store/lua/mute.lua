@@ -1,11 +1,11 @@
 #!lua
--- mute: an agent that a person wants no pushes for, until a time, or its end.
+-- mute: mutes an agent for a person's pushes until a time, or ends the mute.
 --
 -- KEYS  1 mutes (of the person)
--- ARGV  1 control, JSON: peer, keep (ms from now; 0: it is muted no more), most (agents that are kept)
+-- ARGV  1 control, JSON: peer, keep (ms from now; 0: ends the mute), most (muted agents at most)
 -- USES  server_ms int_text
 -- RETURNS  when it ends, ms | ""
--- NEVER  keeps what has run out, or more than the most: those that end first go.
+-- NEVER  keeps expired mutes, or more than most: those that end first are removed.
 
 local now = server_ms()
 redis.call('ZREMRANGEBYSCORE', mutes, '-inf', int_text(now))

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- note_erasures: says which frames of a segment are forgotten, before it is read to be written without them. Whoever
--- writes it at the same time takes these with it.
+-- note_erasures: notes forgotten frames of a segment before it is read and rewritten without them. A concurrent writer
+-- erases these as well.
 --
 -- KEYS  1 erasures (of the segment)
--- ARGV  1 control, JSON: frames (list of [offset, tombstone], text), keep (ms that all of it is known)
--- RETURNS  all that is noted of the segment: offset, tombstone, and so on
--- NEVER  gives a frame another tombstone.
+-- ARGV  1 control, JSON: frames (list of [offset, tombstone], text), keep (lifetime of the notes in ms)
+-- RETURNS  all notes of the segment: offset, tombstone, and so on
+-- NEVER  replaces the tombstone of a frame.
 
 for _, frame in ipairs(control.frames) do
   redis.call('HSETNX', erasures, frame[1], frame[2])

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- note_gone: sessions are about to be forgotten. Whoever wrote to one a moment ago, and misses it, has lost nothing.
+-- note_gone: records sessions about to be forgotten: a recent writer that misses one does not report a data loss.
 --
 -- KEYS  1.. a key for each session, by index
--- ARGV  1 control, JSON: keep (ms that it is known)
--- RETURNS  how many sessions that were
+-- ARGV  1 control, JSON: keep (lifetime of the records in ms)
+-- RETURNS  the number of sessions
 -- NEVER  touches a session.
 
 for _, key in ipairs(KEYS) do

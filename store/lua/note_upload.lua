@@ -1,12 +1,12 @@
 #!lua
--- note_upload: notes content that an agent uploads, and that it is to be forgotten.
+-- note_upload: notes content that an agent uploads, and schedules its deletion.
 --
 -- KEYS  1 uploads (of the agent)   2 due
 -- ARGV  1 control, JSON: row (member of the due set), sha256, size (bytes), type (media type), keep (ms),
---         forget (lifetime of all notes, ms), room (bytes that all of them may have), most (how many there may be)
+--         forget (lifetime of all notes, ms), room (maximum bytes of all uploads), most (maximum number of uploads)
 -- USES  server_ms int_text
 -- RETURNS  noted | full
--- NEVER  takes room that is not there, or moves a row that is claimed.
+-- NEVER  exceeds the limits, or moves a row that is claimed.
 
 local now = server_ms()
 

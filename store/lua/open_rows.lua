@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- open_rows: from here on the rows of an owner's lists are noted in a stream as they change, for whoever follows them.
+-- open_rows: from here on changes of an owner's lists are noted in a stream, for its followers.
 --
 -- KEYS  1 head (of that stream)
--- ARGV  1 control, JSON: mint (epoch of a stream that begins now), at (ms, text: somebody follows it)
--- RETURNS  the epoch that it has
--- NEVER  moves the sequence or chain of a stream that there is.
+-- ARGV  1 control, JSON: mint (epoch of a new stream), at (ms, text: time of this request)
+-- RETURNS  the epoch of the stream
+-- NEVER  moves the sequence or chain of an existing stream.
 
 local epoch = redis.call('HGET', head, 'epoch')
 if not epoch then

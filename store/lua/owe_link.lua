@@ -1,20 +1,20 @@
 #!lua flags=allow-oom
--- owe_link: notes facts that are owed about device links; several of one kind within a window become one.
+-- owe_link: notes pending facts about device links; several of one kind within a window become one.
 --
 -- KEYS  1 due   2.. channel records, one for each row; last: own set that the channels leave, when they leave one
 -- ARGV  1 control, JSON: window (ms), keep (lifetime of a record, ms), leaves (whether there is an own set),
---         rows of channel, kind, wait (ms until the first of a kind is told), most (payloads that are listed,
+--         rows of channel, kind, wait (ms until the first of a kind is delivered), most (payloads that are listed,
 --         0: only that of the newest connection counts), gen (text: which connection; false: its instance has died)
 --       2.. payload bytes, without a line feed, one for each row
 -- USES  server_ms int_text
--- RETURNS  owed | moved (its instance has died, and the device is connected elsewhere already) | gone (nobody has said
---          hello on the channel since it was forgotten), one for each row
--- NEVER  writes a fact: the handler of the row does, when the window of the fact before is over. Makes a record.
+-- RETURNS  owed | moved (its instance has died, and the device is connected elsewhere already) | gone (the channel had
+--          no hello since it was deleted), one for each row
+-- NEVER  writes a fact: the handler of the row does, when the window of the fact before is over. Creates a record.
 
 local own = control.leaves and KEYS[#KEYS]
 local now = server_ms()
 
-local function owe(record, payload, channel, kind, wait, most, gen)
+local function note(record, payload, channel, kind, wait, most, gen)
   local newest = redis.call('HGET', record, 'gen')
   if own then
     local field = 'c:' .. channel
@@ -34,9 +34,9 @@ local function owe(record, payload, channel, kind, wait, most, gen)
   end
   redis.call('HINCRBY', record, 'n:' .. kind, 1)
   if most == 0 then
-    -- What a connection tells may come behind what a newer one of the device has told, from another instance too.
-    local told_by = tonumber(redis.call('HGET', record, 'g:' .. kind) or '0')
-    if not gen or tonumber(gen) >= told_by then
+    -- A report of a connection may arrive after that of a newer one of the device, also from another instance.
+    local noted_gen = tonumber(redis.call('HGET', record, 'g:' .. kind) or '0')
+    if not gen or tonumber(gen) >= noted_gen then
       redis.call('HSET', record, 'o:' .. kind, payload, 'g:' .. kind, gen or '0')
     end
   else
@@ -47,14 +47,14 @@ local function owe(record, payload, channel, kind, wait, most, gen)
     end
   end
   redis.call('PEXPIRE', record, control.keep)
-  local told = tonumber(redis.call('HGET', record, 'w:' .. kind) or '0')
-  local at = math.max(now + wait, told + control.window)
+  local fact_at = tonumber(redis.call('HGET', record, 'w:' .. kind) or '0')
+  local at = math.max(now + wait, fact_at + control.window)
   redis.call('ZADD', due, 'NX', int_text(at), 'link:' .. channel .. ':' .. kind)
   return 'owed'
 end
 
 local answer = {}
 for place, row in ipairs(control.rows) do
-  answer[place] = owe(KEYS[place + 1], ARGV[place + 1], unpack(row))
+  answer[place] = note(KEYS[place + 1], ARGV[place + 1], unpack(row))
 end
 return answer

@@ -1,12 +1,12 @@
 #!lua
--- presence: the word of one device of a principal, for a minute, or its end.
+-- presence: stores the presence of one device of a principal, for a minute, or removes it.
 --
 -- KEYS  1 presences (of the principal)   2 hints (of the principal's links)
--- ARGV  1 control, JSON: channel, gen (text), keep (ms), gone true: the word goes
---       2 the word, bytes; empty where it goes
+-- ARGV  1 control, JSON: channel, gen (text), keep (ms), gone true: the presence is removed
+--       2 the presence, bytes; empty if it is removed
 -- USES  server_ms int_text
--- RETURNS  ok | stale (a newer connection of the channel has spoken)
--- NEVER  leaves a word in place that has run out.
+-- RETURNS  ok | stale (a newer connection of the channel has stored one)
+-- NEVER  keeps an expired presence.
 
 local now = server_ms()
 

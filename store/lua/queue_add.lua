@@ -1,12 +1,12 @@
 #!lua
--- queue_add: puts a task in line for an agent, or to another place: among those of its caller, or of another one.
+-- queue_add: adds a task to an agent's queue, or moves it: within its caller's tasks, or to another caller.
 --
 -- KEYS  1 waiting  2 turns  3 rested  4 index (of the agent)
--- ARGV  1 control, JSON: task, caller, order (fixed width: what sorts the tasks of one caller)
+-- ARGV  1 control, JSON: task, caller, order (fixed width: sorts the tasks of one caller)
 -- USES  int_text
--- RETURNS  {1 when it was not there, how many wait now}
--- NEVER  reads more than one row of another task; gives a caller an earlier turn than it had; leaves a turn to a
---        caller who has nothing waiting.
+-- RETURNS  {1 if it was not queued, how many wait now}
+-- NEVER  reads more than one row of another task; gives a caller an earlier turn than it had; keeps the turn of a
+--        caller without waiting tasks.
 
 local member = control.caller .. ' ' .. control.order .. ' ' .. control.task
 local known = redis.call('HGET', index, control.task)
@@ -20,7 +20,7 @@ if before == control.caller then
   return {0, redis.call('ZCARD', waiting)}
 end
 if before then
-  -- It was given away while it waits: its old caller may have nothing left here.
+  -- It was transferred while it waits: its old caller may have nothing left here.
   redis.call('ZREM', waiting, known)
   local own = redis.call(
     'ZRANGE', waiting, '[' .. before .. ' ', '(' .. before .. '!', 'BYLEX', 'LIMIT', 0, 1
@@ -34,7 +34,7 @@ end
 redis.call('ZADD', waiting, '0', member)
 redis.call('HSET', index, control.task, member)
 if not redis.call('ZSCORE', turns, control.caller) then
-  -- Whoever was served a moment ago comes behind those who wait since then.
+  -- A caller served recently comes behind those that have waited since then.
   local served = tonumber(redis.call('HGET', index, '') or '0')
   local own = tonumber(redis.call('ZSCORE', rested, control.caller) or '0')
   redis.call('ZADD', turns, int_text(math.max(served, own)), control.caller)

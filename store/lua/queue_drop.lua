@@ -1,10 +1,10 @@
 #!lua
--- queue_drop: takes a task out of the line of an agent that waits no more.
+-- queue_drop: removes a task from an agent's queue.
 --
 -- KEYS  1 waiting  2 turns  3 rested  4 index (of the agent)
 -- ARGV  1 control, JSON: task
--- RETURNS  1 when it was there, else 0
--- NEVER  changes the turn of a caller who has more waiting.
+-- RETURNS  1 if it was queued, else 0
+-- NEVER  changes the turn of a caller with further waiting tasks.
 
 local member = redis.call('HGET', index, control.task)
 if not member then

@@ -1,11 +1,11 @@
 #!lua
--- queue_take: takes out the task whose turn it is at an agent.
+-- queue_take: takes the next task of an agent's queue.
 --
 -- KEYS  1 waiting  2 turns  3 rested  4 index (of the agent)
--- ARGV  1 control, JSON: unused (the caller whose turn came to nothing before, and who gets it back; "" for none)
+-- ARGV  1 control, JSON: unused (the caller whose last turn was not used, and who gets it back; "" for none)
 -- USES  int_text
 -- RETURNS  the task | ""
--- NEVER  reads more rows than the caller whose turn it is, and two of its tasks, but for callers who have a turn and
+-- NEVER  reads more rows than the caller whose turn it is, and two of its tasks, except for callers with a turn and
 --        nothing waiting; lets a caller have two turns while another one waits.
 
 if control.unused ~= '' then
@@ -42,7 +42,7 @@ else
   redis.call('ZADD', rested, int_text(turn + 1), caller)
 end
 redis.call('HSET', index, '', int_text(turn))
--- What is behind is no later turn than that of somebody new.
+-- A rested turn up to this one is no later than that of a new caller.
 redis.call('ZREMRANGEBYSCORE', rested, '-inf', int_text(turn))
 if redis.call('ZCARD', turns) == 0 then
   redis.call('UNLINK', rested, index)

@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- register_agent: notes that an agent is served over a link, and that older links are not any more.
+-- register_agent: records that an agent is served over a link, and removes older links.
 --
 -- KEYS  1 agent (its record)   2 hints (of the agent)
--- ARGV  1 control, JSON: link, instance, hold (ms for which the link counts without a further word), keep (ms),
+-- ARGV  1 control, JSON: link, instance, hold (ms for which the link is valid without renewal), keep (ms),
 --         pool (whether older links stay)
 --       2 card bytes
 -- USES  server_ms int_text
 -- RETURNS  the generation of the registration (text)
--- NEVER  judges who may register.
+-- NEVER  decides which agent may register.
 
 local generation = int_text(redis.call('HINCRBY', agent, 'gen', 1))
 local now = server_ms()

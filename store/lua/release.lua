@@ -5,7 +5,7 @@
 -- ARGV  1 control, JSON: instance, inc (text)
 -- USES  server_ms int_text
 -- RETURNS  ok | lost
--- NEVER  deletes a set that still names a run or a channel, or ends what a later life of the instance holds.
+-- NEVER  deletes a set that still names a run or a channel, or ends a lease of a later incarnation.
 
 local row = 'own:' .. control.instance
 local owner = redis.call('HMGET', duty, 'owner', 'inc')

@@ -1,19 +1,19 @@
 #!lua
--- restore_session: a session comes back from the archive, as it was, so that it can go on; or it comes from another
+-- restore_session: restores a session from the archive, unchanged, so that it can continue; or imports one from another
 -- store.
 --
 -- KEYS  1 head (of the session)   2 stream   3 task_set   4 targets   5.. entities, and buckets of rows, by index
 -- ARGV  1 control, JSON:
---         row          index into ARGV of what each row says: where it stands in the archive; false of a session of
---                      another store, of which there is neither a row nor an entity here
+--         row          index into ARGV of the value of each row: its position in the archive; false for a session of
+--                      another store, of which neither a row nor an entity may exist here
 --         rows         list of [key, index of its field]
 --         entities     list of [key, index of the first of its names and values, index of the last]
 --         tasks        [index of the first of its ids and times, index of the last], or false
 --         receivers    the same of webhook receivers
 --         entries      list of [id, index of its first member, index of the last]
 --       2.. byte strings
--- RETURNS  1 | 0; 0: it is here already, or it stands elsewhere in the archive by now
--- NEVER  writes over a session that is there, or leaves a row that says it is not.
+-- RETURNS  1 | 0; 0: it is here already, or has another position in the archive now
+-- NEVER  overwrites an existing session, or leaves an archive row of a restored one.
 
 local MOST_WORDS = 4000
 

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- revive: has a webhook receiver that was given up, or that waits for its next try, tried again now.
+-- revive: retries a webhook receiver now that was given up, or waits for its next try.
 --
 -- KEYS  1 targets (of the stream)   2 due   3 stuck (targets of the shard)
 -- ARGV  1 control, JSON: target, stream (its id)
 -- USES  server_ms int_text TARGET LIVE_TARGET_FORMAT
 -- RETURNS  ok | live | unknown; live: there was nothing to revive
--- NEVER  moves a cursor: the receiver gets what it has not confirmed, from there on.
+-- NEVER  moves a cursor: the receiver gets everything after its confirmed cursor.
 
 local stored = redis.call('HGET', targets, control.target)
 if not stored then

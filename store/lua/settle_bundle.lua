@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- settle_bundle: questions that were held have been told of in one bundle; what came up meanwhile waits for the next.
+-- settle_bundle: removes held pushes that one bundle has delivered; those held meanwhile wait for the next.
 --
 -- KEYS  1 held (pushes that wait for a bundle)   2 due
--- ARGV  1 control, JSON: row, token (claim of the row), last (whether the bundle is done), told (members that are held
---         no more)
+-- ARGV  1 control, JSON: row, token (claim of the row), last (whether the bundle is done), told (members that were
+--         delivered)
 -- RETURNS  rest | settled
--- NEVER  drops a row that was claimed again by somebody else, or one that something is still held for.
+-- NEVER  drops a row that another instance has claimed again, or one with held pushes.
 
 for _, member in ipairs(control.told) do
   redis.call('ZREM', held, member)

@@ -2,15 +2,15 @@
 -- slots: sets how many concurrency slots one instance holds of a shared limit, and draws from its meters.
 --
 -- KEYS  1 limits (of one name)
--- ARGV  1 control, JSON: instance, slots (wanted in all; 0 gives all back), limit (of all instances; 0 = none),
---         hold (ms that slots live without a further call), draws: a list of
---         {meter, want (below 0 gives back), limit, per}: a bucket; limit units flow back in per ms, or
+-- ARGV  1 control, JSON: instance, slots (wanted in total; 0 returns all), limit (of all instances; 0 = none),
+--         hold (lifetime of slots in ms without a further call), draws: a list of
+--         {meter, want (negative returns units), limit, per}: a bucket; limit units flow back in per ms, or
 --         {meter, want, limit, from, till, mark}: a period (ms), in which nothing flows back; mark: see below
 -- USES  server_ms int_text
 -- RETURNS  {slots granted, now, then for each draw: units granted, units left, note}; the note of a bucket: ms until
---          there is a unit again; of a period: 1 for the first call in it with mark, else 0
+--          a unit is available again; of a period: 1 for the first call in it with mark, else 0
 -- NEVER  grants more than the limit over all living slots, or over a period; goes back to an earlier period, whatever
---        the clock of an instance says.
+--        the clock of an instance.
 
 local now = server_ms()
 local own = 's:' .. control.instance

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- take_over: marks an expired lease as gone and says what was driven under it.
+-- take_over: marks an expired lease as gone and returns what was driven under it.
 --
 -- KEYS  1 own (set of the instance)   2 due   3 lessees (instances that have a lease here)
 -- ARGV  1 control, JSON: instance

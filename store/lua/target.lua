@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- target: records what became of a delivery to a webhook receiver and when to try next.
+-- target: records the outcome of a delivery to a webhook receiver and the time of the next try.
 --
 -- KEYS  1 targets (of the stream)   2 due   3 head (of the stream)   4 stuck (targets of the shard)
 -- ARGV  1 control, JSON: target, stream (its id), token (score of the claimed row, text), cursor (whole text) with

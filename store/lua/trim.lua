@@ -1,15 +1,15 @@
 #!lua flags=allow-oom
--- trim: removes the archived prefix of a session's stream, after checking again that nothing needs it. What one append
--- has stored goes as a whole: where `upto` stands inside, what is before it goes.
+-- trim: removes the archived prefix of a session's stream, after checking again that it is not needed. The events of
+-- one append are removed together: if `upto` is in the middle of one, only the appends before it are removed.
 --
 -- KEYS  1 head (of the session)   2 stream (of the session)   3 open_set   4 acks   5 targets
 -- ARGV  1 control, JSON: upto (last sequence to remove, text), address and hash of the archive object,
---         archived (bytes of what it holds, text), window (ms for which a device's ack holds the stream, and after
---         which it is forgotten), tab_window (ms for which that of one tab does, a stored name with '#' in it),
---         cap_entries, cap_bytes (past either, the older half goes whatever holds it)
+--         archived (bytes of its entries, text), window (ms for which a device's ack holds the stream, and after
+--         which it is deleted), tab_window (ms for which that of one tab does, a stored name with '#' in it),
+--         cap_entries, cap_bytes (past either, the older half is removed even if it is needed)
 -- USES  server_ms int_text CURSOR ACK TARGET
 -- RETURNS  ok first | held what sequence | unarchived | nothing
--- NEVER  removes what was not archived first, moves the head's sequence or chain, or goes past the top.
+-- NEVER  removes entries that are not archived, moves the head's sequence or chain, or goes past the top.
 
 if control.address == '' or control.hash == '' then
   return {'unarchived'}

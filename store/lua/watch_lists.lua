@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- watch_lists: says in a shard that somebody follows the lists of a tenant, or that nobody does any more.
+-- watch_lists: records in a shard that the lists of a tenant are followed, or no longer followed.
 --
 -- KEYS  1 meta (of the shard)
--- ARGV  1 control, JSON: tenant (its key), epoch (of the stream of its changes), is_over (nobody follows that stream)
+-- ARGV  1 control, JSON: tenant (its key), epoch (of the stream of its changes), is_over (the stream has no followers)
 -- RETURNS  1 | 0: another stream of the tenant has begun since, and nothing was changed
--- NEVER  takes away what says that a stream is followed which began after the one that is over.
+-- NEVER  removes the record of a stream that began after the one that ended.
 
 local kept = {}
 for tenant, epoch in string.gmatch(redis.call('HGET', meta, 'watched') or '', '(%S+)=(%S+)') do

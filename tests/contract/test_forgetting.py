@@ -268,7 +268,7 @@ async def test_a_hold_of_the_last_moment_counts_and_a_later_one_is_refused(
 
     with monkeypatch.context() as patch:
         patch.setattr(OwnerKeys, "obtain", hold_first)
-        with pytest.raises(InvalidInput, match="somebody holds it since a moment ago"):
+        with pytest.raises(InvalidInput, match="somebody has placed a hold on it just now"):
             await forget(store)
     assert len((await store.log.read_resume(story.at.stream, 0))[1]) == 6
     await store.tombstones.release(ADA)

@@ -1,1 +1,1 @@
-"""Signatures by keys of ours, over cards, webhooks and tokens; the public halves stand in a JWKS."""
+"""Signatures with this deployment's keys, over cards, webhooks and tokens; the public keys are in a JWKS."""

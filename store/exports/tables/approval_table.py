@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 def _of_decision(
     name: str, kind: ColumnKind, meaning: str, show: Callable[[ApprovalDecision], CellValue]
 ) -> Column[ActionRecord]:
-    """A column that is null while nothing is decided."""
+    """A column that is null until the approval is decided."""
     return Column(name, kind, meaning, read_optional(lambda row: row.decision, show), optional=True)
 
 
 APPROVALS: Final[Table[ActionRecord]] = Table(
     "approvals",
-    "One row for each approval request: also for those that policy has decided, and those that are open.",
+    "One row for each approval request, including those that policy decided and those still open.",
     (
         Column("action_id", "text", "The request.", lambda row: row.request.action_id),
         Column(
@@ -54,7 +54,7 @@ APPROVALS: Final[Table[ActionRecord]] = Table(
         Column(
             "principal",
             "text",
-            "Name of the client or person in whose name was asked.",
+            "Name of the client or person on whose behalf the request was made.",
             lambda row: row.request.principal,
         ),
         Column(
@@ -113,7 +113,7 @@ APPROVALS: Final[Table[ActionRecord]] = Table(
         Column(
             "expires_at",
             "time",
-            "When it would expire, or has.",
+            "When it expires or expired.",
             lambda row: row.request.expires_ms,
         ),
         Column(
@@ -139,7 +139,7 @@ APPROVALS: Final[Table[ActionRecord]] = Table(
         _of_decision(
             "decided_by",
             "text",
-            "Name of who closed it; `gateway` where nobody did.",
+            "Name of who closed it; `gateway` if no person or client did.",
             lambda one: one.decided_by,
         ),
         _of_decision(
@@ -171,23 +171,23 @@ APPROVALS: Final[Table[ActionRecord]] = Table(
             "Whether a device has signed the answer.",
             lambda one: one.signature is not None,
         ),
-        _of_decision("comment", "text", "What was said with it.", lambda one: one.comment),
+        _of_decision("comment", "text", "The comment of who answered.", lambda one: one.comment),
         _of_decision(
             "content",
             "json",
-            "What was answered, where more than an option was asked.",
+            "What was answered, if more than an option was asked for.",
             lambda one: write_json(one.content),
         ),
         _of_decision(
             "grant_id",
             "text",
-            "The grant that it wrote, or that gave it.",
+            "The grant that the answer created, or that answered it.",
             lambda one: one.grant_id,
         ),
         Column(
             "votes",
             "json",
-            "The votes, where more than one was needed.",
+            "The votes, if more than one was needed.",
             lambda row: write_json([to_wire(one) for one in row.votes]),
             optional=True,
         ),
@@ -200,13 +200,13 @@ APPROVALS: Final[Table[ActionRecord]] = Table(
         Column(
             "policy_version",
             "text",
-            "The rules that it was judged by.",
+            "The rules that it was evaluated by.",
             lambda row: row.request.policy_version,
         ),
         Column(
             "evaluation_id",
             "text",
-            "The evaluation by which it was asked.",
+            "The evaluation that requested it.",
             lambda row: row.request.evaluation_id,
         ),
     ),

@@ -1,6 +1,6 @@
-"""What a table for analysis consists of: columns, each with its type, its meaning and where its value comes from.
+"""Definitions of tables for analysis: columns, each with its type, its meaning and the source of its value.
 
-Files, their schema and the reference page are drawn from these definitions and from nothing else.
+Files, their schema and the reference page are all generated from these definitions.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ T = TypeVar("T")
 
 ColumnKind: TypeAlias = Literal["text", "json", "time", "count", "money", "flag"]
 CellValue: TypeAlias = str | int | Decimal | None
-"""Of a ``time`` milliseconds since 1970, UTC."""
+"""A ``time`` is in milliseconds since 1970, UTC."""
 MONEY_DIGITS: Final = 20
-"""Of an amount, six of them behind the point: all that whole millionths of 64 bits can say."""
+"""Digits of an amount, six of them after the point: enough for all 64-bit millionths."""
 MONEY_SCALE: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[R]):
-    """A column. ``read`` gives its value of a row; one that is not ``optional`` is never null."""
+    """A column. ``read`` returns its value for a row; a column that is not ``optional`` is never null."""
 
     name: str
     kind: ColumnKind
@@ -42,7 +42,7 @@ class Column(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Table(Generic[R]):
-    """A table: what one row is, and its columns in their order."""
+    """A table: what one row is, and its columns in order."""
 
     name: str
     meaning: str
@@ -57,7 +57,7 @@ class Table(Generic[R]):
 def read_optional(
     read: Callable[[R], T | None], show: Callable[[T], CellValue]
 ) -> Callable[[R], CellValue]:
-    """What ``show`` makes of a member, or null where there is none."""
+    """Applies ``show`` to a member; null if there is none."""
 
     def read_cell(row: R) -> CellValue:
         member = read(row)
@@ -67,19 +67,19 @@ def read_optional(
 
 
 def read_time(text: str | None) -> int | None:
-    """The cell of a stored time; raises ValueError: the text is none."""
+    """The cell of a stored time; raises ValueError for invalid text."""
     return None if text is None else parse_ms(text)
 
 
 def measure(start: str | None, end: str | None) -> int | None:
-    """Milliseconds between two stored times; None where one of them is missing."""
+    """Milliseconds between two stored times; None if one of them is missing."""
     if start is None or end is None:
         return None
     return max(0, parse_ms(end) - parse_ms(start))
 
 
 def write_json(members: object) -> str | None:
-    """The cell of an open member; None where it is empty."""
+    """The cell of an open member; None if it is empty."""
     return orjson.dumps(members).decode() if members else None
 
 
@@ -89,7 +89,7 @@ def write_money(micros: int) -> Decimal:
 
 
 def list_error(read: Callable[[R], ErrorDetail | None]) -> tuple[Column[R], ...]:
-    """The columns of what went wrong."""
+    """The columns of an error."""
 
     def column(name: str, meaning: str, show: Callable[[ErrorDetail], str | None]) -> Column[R]:
         return Column(name, "text", meaning, read_optional(read, show), optional=True)

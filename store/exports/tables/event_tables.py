@@ -1,4 +1,4 @@
-"""Events, and what they say of costs, as tables."""
+"""Events, and their costs, as tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EventRow(NamedTuple):
 
 
 class CostRow(NamedTuple):
-    """A fact about money, and the event that says it."""
+    """A fact about cost, and its event."""
 
     event: EventRow
     cost: CostEstimated | CostRecorded
@@ -47,12 +47,12 @@ EVENTS: Final[Table[EventRow]] = Table(
     "One row for each event, as it is stored. [Events](events.md) has the classes and their payloads.",
     (
         Column(
-            "session_id", "text", "The session whose stream it stands in.", lambda row: row.session
+            "session_id", "text", "The session whose stream contains it.", lambda row: row.session
         ),
         Column(
             "sequence",
             "count",
-            "Its place there, from 1, without holes.",
+            "Its position in that stream, from 1, without gaps.",
             lambda row: row.entry.sequence,
         ),
         Column("event_id", "text", "The event.", lambda row: row.entry.event_id),
@@ -92,28 +92,28 @@ EVENTS: Final[Table[EventRow]] = Table(
         Column(
             "generation",
             "count",
-            "Which one it is of those that they see, from 1.",
+            "Its number among the events that they see, from 1.",
             lambda row: cast("int | None", row.envelope.get(GENERATION)),
             optional=True,
         ),
         Column(
             "refs",
             "json",
-            "Content that stands elsewhere, by hash or sequence.",
+            "Content stored elsewhere, by hash or sequence.",
             lambda row: write_json(row.envelope.get("refs")),
             optional=True,
         ),
         Column(
             "payload",
             "json",
-            "What it says, without the member `a2a`.",
+            "Its payload, without the member `a2a`.",
             _read_payload,
             optional=True,
         ),
         Column(
             "a2a",
             "json",
-            "What callers get of it over A2A.",
+            "What callers receive of it over A2A.",
             lambda row: row.entry.cut_frame().decode() or None,
             optional=True,
         ),
@@ -123,7 +123,7 @@ EVENTS: Final[Table[EventRow]] = Table(
 
 COSTS: Final[Table[CostRow]] = Table(
     "costs",
-    "One row for each event that says what a call is expected to cost, or what it did cost.",
+    "One row for each event with the estimated or the recorded cost of a call.",
     (
         Column("session_id", "text", "The session.", lambda row: row.event.session),
         Column("sequence", "count", "Sequence of the event.", lambda row: row.event.entry.sequence),
@@ -188,7 +188,7 @@ COSTS: Final[Table[CostRow]] = Table(
         Column(
             "input_tokens",
             "count",
-            "Tokens in, as the agent says.",
+            "Tokens in, as reported by the agent.",
             lambda row: row.cost.input_tokens if isinstance(row.cost, CostRecorded) else None,
             optional=True,
         ),

@@ -1,10 +1,10 @@
-"""A folder of Parquet files, one for each table, which says of itself when it is whole.
+"""A folder of Parquet files, one for each table, with a manifest that marks it as complete.
 
-While it is written each file is ``<table>.parquet.part``. At the end they get their names, then ``export.json`` says
-what there is, and last of all ``manifest.sha256`` has the SHA-256 of each, as ``sha256sum --check`` takes it: a folder
-without a manifest is no export. Rows wait in memory until there are enough for a row group, by bytes or by number.
+While it is written each file is ``<table>.parquet.part``. At the end they are renamed, ``export.json`` describes them,
+and last of all ``manifest.sha256`` has the SHA-256 of each, in the format of ``sha256sum --check``: a folder without a
+manifest is no export. Rows are buffered in memory until a row group is full, by bytes or by number.
 
-Needs pyarrow, which is an extra; nothing but ``open_folder`` may be imported where it is asked for.
+Needs pyarrow, which is an extra; callers import only ``open_folder``, and only if it is requested.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ parquet: Final[Any] = import_module("pyarrow.parquet")
 
 PART: Final = ".part"
 FIELD: Final = "folder"
-"""What errors name."""
+"""The field name of errors."""
 _MODE: Final = 0o600
 _FOLDER_MODE: Final = 0o700
 _BATCH_ROWS: Final = 2_048
 _BATCH_LETTERS: Final = 4 * 1024 * 1024
-"""Of rows that are objects of Python."""
+"""Characters of buffered rows that are Python objects."""
 _GROUP_ROWS: Final = 131_072
 _GROUP_BYTES: Final = 32 * 1024 * 1024
-"""Of rows that wait for their row group."""
+"""Bytes of rows buffered for their row group."""
 _TYPES: Final[dict[ColumnKind, Any]] = {
     "text": pa.string(),
     "json": pa.string(),
@@ -59,7 +59,7 @@ _TYPES: Final[dict[ColumnKind, Any]] = {
 
 
 def make_schema(table: Table[Any], said: Mapping[str, str]) -> Any:  # noqa: ANN401  a class of pyarrow
-    """The schema of a table's file; ``said`` stands in its metadata, beside name and form."""
+    """The schema of a table's file; ``said`` is added to its metadata, besides name and form."""
     fields = [
         pa.field(one.name, _TYPES[one.kind], one.optional, {"comment": one.meaning})
         for one in table.columns
@@ -71,7 +71,7 @@ def make_schema(table: Table[Any], said: Mapping[str, str]) -> Any:  # noqa: ANN
 
 
 class HashedFile(io.RawIOBase):
-    """A file that is written from its beginning to its end, and its SHA-256. Raises OSError: it cannot be written."""
+    """A sequentially written file, and its SHA-256. Raises OSError: it cannot be written."""
 
     def __init__(self, name: str, directory: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -79,7 +79,7 @@ class HashedFile(io.RawIOBase):
         self._digest = hashlib.sha256()
         self.size = 0
         self.is_given_up = False
-        """Whether what comes is dropped: nobody wants the file any more."""
+        """Whether further writes are dropped, because the file is not needed any more."""
 
     def writable(self) -> bool:
         return True
@@ -97,11 +97,11 @@ class HashedFile(io.RawIOBase):
 
     @property
     def sha256(self) -> str:
-        """Of all that was written, in hex."""
+        """The hash of everything written so far, in hex."""
         return self._digest.hexdigest()
 
     def sync(self) -> None:
-        """Has all of it be on the disk."""
+        """Flushes the file to disk."""
         os.fsync(self._descriptor)
 
     def close(self) -> None:
@@ -137,14 +137,14 @@ class TableFile:
                 self._pack()
 
     def finish(self) -> None:
-        """Writes what waits, and the footer that makes the file whole; all of it is on the disk then."""
+        """Writes buffered rows and the footer, which completes the file, and flushes it to disk."""
         self._pack()
         self._write_group()
         self._writer.close()
         self.file.sync()
 
     def give_up(self) -> None:
-        """Writes nothing any more."""
+        """Drops all further writes."""
         self.file.is_given_up = True
         # A writer that is left open writes its footer when it is collected.
         self._writer.close()
@@ -175,7 +175,7 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class ParquetFolder:
-    """Takes rows of all tables, and says at the end what there is. Its methods raise OSError."""
+    """Takes rows of all tables, and writes the description at the end. Its methods raise OSError."""
 
     directory: int
     files: dict[str, TableFile]
@@ -186,7 +186,7 @@ class ParquetFolder:
             self.files[name].add(added)
 
     def finish(self, said: JsonObject) -> None:
-        """Makes it whole; ``said`` stands in ``export.json``, beside what each file has."""
+        """Completes the folder; ``said`` is added to ``export.json``, besides the description of each file."""
         for one in self.files.values():
             one.finish()
         digests = {one.table.file: one.file.sha256 for one in self.files.values()}
@@ -199,12 +199,12 @@ class ParquetFolder:
             }
             for name, one in self.files.items()
         }
-        told = {"form": FORM, "format": "parquet", **said, "tables": tables}
+        head = {"form": FORM, "format": "parquet", **said, "tables": tables}
         options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-        digests[HEAD] = self._write(HEAD, orjson.dumps(told, option=options))
+        digests[HEAD] = self._write(HEAD, orjson.dumps(head, option=options))
         lines = "".join(f"{digest}  {name}\n" for name, digest in digests.items())
         self._write(MANIFEST, lines.encode())
-        # Names follow once all bytes are there, that of the manifest last.
+        # Renamed once all bytes are there, the manifest last.
         for name in (*digests, MANIFEST):
             os.rename(name + PART, name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
         os.fsync(self.directory)
@@ -218,9 +218,9 @@ class ParquetFolder:
 
 @contextmanager
 def open_folder(path: Path, said: Mapping[str, str]) -> Generator[ParquetFolder]:
-    """A folder that takes rows, whole once ``finish`` was called; where this ends early nothing is left in it.
+    """A folder that takes rows, complete once ``finish`` was called; if this ends early nothing is left in it.
 
-    It is new or empty, or has what was left of an export that was killed. ``said`` stands in the metadata of each file.
+    It must be new or empty, or contain files of a killed export. ``said`` is added to the metadata of each file.
 
     Raises:
         InvalidInput: it is no folder, is not empty, is being written, or cannot be written.
@@ -254,7 +254,7 @@ def _open_table(directory: int, table: Table[Any], said: Mapping[str, str]) -> G
 
 
 def _make(path: Path) -> bool:
-    """Makes a folder, unless it is there; whether it was made."""
+    """Creates a folder, unless it exists; returns whether it was created."""
     try:
         path.mkdir(_FOLDER_MODE)
     except FileExistsError:
@@ -270,13 +270,13 @@ _OWN: Final = _PARTS | {*_NAMES}
 
 
 def _claim(path: Path, directory: int) -> None:
-    """Refuses a folder that has something in it, or that somebody writes to; takes away what a killed one has left."""
+    """Refuses a folder that is not empty, or is being written to; removes files of a killed export."""
     try:
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise InvalidInput(FIELD, f"another export is being written to {path}") from None
     except OSError:
-        pass  # a file system without locks: two at once are for whoever starts them to see
+        pass  # a file system without locks: the operator must not start two exports at once
     names = set(os.listdir(directory))
     if MANIFEST in names:
         raise InvalidInput(FIELD, f"{path} has an export already")
@@ -289,12 +289,12 @@ def _claim(path: Path, directory: int) -> None:
 
 
 def _clean(path: Path, directory: int, *, is_new: bool) -> None:
-    """Takes away what is not whole."""
+    """Removes incomplete files."""
     names = set(os.listdir(directory))
     if MANIFEST in names:
         return
     for name in names & _OWN:
         os.unlink(name, dir_fd=directory)
     if is_new:
-        with suppress(OSError):  # somebody has put something there meanwhile
+        with suppress(OSError):  # another process has put something there meanwhile
             path.rmdir()

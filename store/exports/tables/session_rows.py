@@ -1,4 +1,4 @@
-"""The rows of a session, out of what is stored of it: records as they are, and every event."""
+"""The table rows of a session, from its stored data: records, and every event."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 FORM: Final = 1
-"""Number of the form of the tables: one more with each change that a query may notice, other than a new column."""
+"""Version of the table format: raised with each change that a query may notice, other than a new column."""
 TABLES: Final[tuple[Table[Any], ...]] = (TASKS, ATTEMPTS, EVENTS, APPROVALS, COSTS)
 _PRICED: Final = {EventType.COST_ESTIMATED.value, EventType.COST_RECORDED.value}
 
 
 Cells: TypeAlias = "dict[str, list[tuple[CellValue, ...]]]"
-"""Rows by the name of their table, each with its cells in the order of the columns."""
+"""Rows by the name of their table, each with its cells in column order."""
 
 
 def list_rows(found: FoundSession) -> Cells:
-    """All of a session.
+    """All rows of a session.
 
     Raises:
-        ValueError: something of it is damaged, or of a version that this one cannot read.
+        ValueError: part of it is damaged, or of a version that this one cannot read.
     """
     cells: Cells = {table.name: [] for table in TABLES}
     try:
@@ -80,6 +80,6 @@ def _add_events(cells: Cells, frame: SessionFrame) -> None:
         _add(cells, EVENTS, event)
         if entry.type in _PRICED:
             cost = decode_event(entry.data).fact.payload
-            # One of a newer schema is an event and nothing else.
+            # A cost event of a newer schema is only listed as an event.
             if isinstance(cost, CostEstimated | CostRecorded):
                 _add(cells, COSTS, CostRow(event, cost))

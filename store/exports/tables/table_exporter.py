@@ -1,4 +1,4 @@
-"""Writes sessions of a scope as tables, each once: a session is in memory at a time, and what a folder buffers."""
+"""Writes sessions of a scope as tables, each once: one session is in memory at a time, plus buffered rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from passerelle.store.exports.tables.column import CellValue
 
 _NAMED: Final = 100
-"""Sessions that are named for each reason why some are left out; of the others there is the number."""
+"""Sessions that are named for each reason why some are left out; the others are counted."""
 _DAMAGED: Final = "it is damaged, which passerelle verify names"
 
 
@@ -31,13 +31,13 @@ class RowWriter(Protocol):
 
 @dataclass(slots=True)
 class LeftOutSessions:
-    """Sessions that are left out for one reason: how many, and the first of them."""
+    """Sessions that are left out for one reason: their number, and the first of them."""
 
     count: int = 0
     sessions: list[str] = field(default_factory=list[str])
 
     def add(self, session: str) -> None:
-        """Counts one, and names it where there are few."""
+        """Counts a session, and names it if there are few."""
         self.count += 1
         if len(self.sessions) < _NAMED:
             self.sessions.append(session)
@@ -45,7 +45,7 @@ class LeftOutSessions:
 
 @dataclass(slots=True)
 class TableSummary:
-    """What was written: sessions, how many of them stood in the archive, and what is left out and why."""
+    """The totals: sessions, archived ones among them, and sessions left out with the reason."""
 
     sessions: int = 0
     archived: int = 0
@@ -76,7 +76,7 @@ class TableExporter:
     async def export(
         self, scope: ExportScope, rows: RowWriter, names: SessionNames
     ) -> TableSummary:
-        """Writes the rows of every session of a scope, also of those in which something is open.
+        """Writes the rows of every session of a scope, also of those with something open.
 
         Raises:
             OSError: a file cannot be written.

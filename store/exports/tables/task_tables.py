@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TaskRow(NamedTuple):
-    """A task, and whether its session stood in the archive."""
+    """A task, and whether its session was in the archive."""
 
     task: TaskRecord
     is_archived: bool
@@ -68,7 +68,7 @@ TASKS: Final[Table[TaskRow]] = Table(
         Column(
             "principal",
             "text",
-            "Name of the client or person that it is of.",
+            "Name of the client or person that owns it.",
             lambda row: row.task.scope.principal,
         ),
         Column("owner", "text", "The owner key (`pr_…`) of that one.", lambda row: row.task.owner),
@@ -82,7 +82,7 @@ TASKS: Final[Table[TaskRow]] = Table(
         ),
         Column("title", "text", "Its title.", lambda row: row.task.title),
         Column("objective", "text", "What it was asked for.", lambda row: row.task.objective),
-        Column("kind", "text", "The word of its maker for what it is.", lambda row: row.task.kind),
+        Column("kind", "text", "The kind that its creator gave it.", lambda row: row.task.kind),
         Column(
             "family",
             "text",
@@ -104,7 +104,7 @@ TASKS: Final[Table[TaskRow]] = Table(
         Column(
             "rejected",
             "flag",
-            "Whether it failed since the agent refused it.",
+            "Whether it failed because the agent refused it.",
             lambda row: row.task.rejected,
         ),
         Column(
@@ -168,13 +168,13 @@ TASKS: Final[Table[TaskRow]] = Table(
         Column(
             "root_task_id",
             "text",
-            "The first of these; itself where there is none.",
+            "The topmost of these; the task itself if it has none.",
             lambda row: row.task.root_task_id,
         ),
         Column(
             "cancelled_by",
             "text",
-            "Who wanted it cancelled.",
+            "Who requested its cancellation.",
             lambda row: row.task.cancel_requested_by,
             optional=True,
         ),
@@ -202,7 +202,7 @@ TASKS: Final[Table[TaskRow]] = Table(
         Column(
             "metadata",
             "json",
-            "What its owner keeps with it.",
+            "Metadata that its owner keeps with it.",
             lambda row: write_json(row.task.metadata),
             optional=True,
         ),
@@ -269,7 +269,7 @@ ATTEMPTS: Final[Table[AttemptRow]] = Table(
         Column(
             "native_status",
             "text",
-            "The agent's own word for it.",
+            "The agent's own name for it.",
             lambda row: row.attempt.native_status,
             optional=True,
         ),
@@ -284,7 +284,7 @@ ATTEMPTS: Final[Table[AttemptRow]] = Table(
         Column(
             "asked_by",
             "text",
-            "Who wanted it; null where it came by itself, or with the task.",
+            "Who requested it; null if it was automatic, or came with the task.",
             lambda row: row.attempt.asked_by,
             optional=True,
         ),
@@ -307,17 +307,19 @@ ATTEMPTS: Final[Table[AttemptRow]] = Table(
         Column(
             "duration_ms",
             "count",
-            "Milliseconds from its beginning to its end.",
+            "Milliseconds from its start to its end.",
             lambda row: measure(row.attempt.started_at, row.attempt.ended_at),
             optional=True,
         ),
         Column(
             "held_ms",
             "count",
-            "For how long the task was paused or blocked meanwhile.",
+            "How long the task was paused or blocked during it.",
             lambda row: row.attempt.held_ms,
         ),
-        Column("steps", "count", "How many steps the agent told.", lambda row: row.attempt.steps),
+        Column(
+            "steps", "count", "How many steps the agent reported.", lambda row: row.attempt.steps
+        ),
         Column(
             "message_id",
             "text",
@@ -341,7 +343,7 @@ ATTEMPTS: Final[Table[AttemptRow]] = Table(
         Column(
             "trace_id",
             "text",
-            "The trace of which it is a part.",
+            "The trace that it is part of.",
             read_optional(lambda row: row.attempt.trace, lambda trace: trace.trace_id),
             optional=True,
         ),

@@ -1,6 +1,6 @@
--- Functions and forms that several scripts share. A script names those that it uses in its header (USES). They are put
--- before it when it is loaded, together with those that they use themselves. Each function costs a script that has it
--- some 80 ns: what is no more than a form is a pattern.
+-- Functions and patterns shared by several scripts. A script names those it uses in its header (USES). They are put
+-- before it when it is loaded, together with their dependencies. Each function costs a script that has it some 80 ns,
+-- so patterns are constants.
 
 -- The server's clock in milliseconds.
 local function server_ms()
@@ -13,7 +13,7 @@ local function int_text(number)
   return string.format('%d', number)
 end
 
--- A lease that rested has no end until something enters its set: from now on it ends after `rest` ms, if it rested.
+-- Wakes a resting lease, which had no end while its set was empty: from now on it ends after `rest` ms.
 local function wake_lease(own, due, rest, now)
   if rest and redis.call('HDEL', own, 'rest') == 1 then
     local ends = int_text(now + tonumber(rest))
@@ -30,7 +30,7 @@ local ACK = '^(%d+)|([^|]*)|(%d+)$'
 
 local ACK_FORMAT = '%s|%s|%s'
 
--- A stored webhook target: state, filter, tries, cursor, since, refusals, reason; the reason may hold any text.
+-- A stored webhook target: state, filter, tries, cursor, since, refusals, reason; the reason may be any text.
 local TARGET = '^(%a+)|([^|]*)|(%d+)|([^|]*)|(%d+)|(%d+)|(.*)$'
 
 local TARGET_FORMAT = '%s|%s|%s|%s|%s|%s|%s'
@@ -38,7 +38,7 @@ local TARGET_FORMAT = '%s|%s|%s|%s|%s|%s|%s'
 -- A target whose deliveries succeed: filter, cursor.
 local LIVE_TARGET_FORMAT = 'live|%s|0|%s|0|0|'
 
--- Makes the live targets of a stream due that want everything, or events with one of these facade ids; returns how many
+-- Makes the live targets of a stream due that want all events, or events with one of these facade ids; returns how many
 -- were not due before.
 local function wake_targets(targets, due, now, facades)
   local woken = 0
@@ -58,8 +58,8 @@ local function wake_targets(targets, due, now, facades)
   return woken
 end
 
--- Whether a session stands in the archive (store/archive/locator.py). This is the one key that a script makes itself: it is in the shard of `meta`,
--- and which append makes a stream is known here alone.
+-- Whether a session is archived (store/archive/locator.py). This is the only key that a script computes itself: it is
+-- in the shard of `meta`, and only the script knows whether an append creates a stream.
 local function is_archived(meta, session)
   local name = redis.sha1hex(session)
   local first, second, third = string.match(name, '^(%x%x%x%x%x%x%x%x)(%x%x%x%x)(%x%x)')
@@ -69,19 +69,18 @@ end
 
 local HINT_LIMIT = 8192
 
--- Adds events, at least one, to a stream as one entry under the last sequence, extends the chain by each, and writes the
--- head; nothing is published yet. found: epoch, seq, chain and bytes of the head; mint: epoch of a stream that is made;
--- ids: those of the events; packed: all of them as they are stored, separated by \31 (core/packed_events.py); at: their
--- time, or nil.
--- Returns the sequences as text, epoch, the sequence and chain before, the chain, and the hint: with the events while they
--- are few bytes and somebody listens: most streams have no followers, and those at a former primary are not known here.
+-- Adds events, at least one, to a stream as one entry under the last sequence, extends the chain by each, and writes
+-- the head; publishes nothing yet. found: epoch, seq, chain and bytes of the head; mint: epoch of a new stream; ids:
+-- those of the events; packed: all of them as stored, separated by \31 (core/packed_events.py); at: their time, or nil.
+-- Returns the sequences as text, epoch, the sequence and chain before, the chain, and the hint: with the events if they
+-- are small and the stream has a subscriber here: most streams have none, and those at a former primary are not known.
 local function write_events(head, stream, hints, found, mint, ids, packed, at)
   local epoch, top, chain, bytes = found[1], tonumber(found[2] or '0'), found[3], tonumber(found[4] or '0')
   if not epoch then
     epoch, chain = mint, string.sub(redis.sha1hex(mint), 1, 8)
   end
   local before, previous, sequences = top, chain, {}
-  -- Asked before anything is written: a server that does not allow it refuses the whole append.
+  -- Checked before the first write: a server that does not allow it refuses the whole append.
   local is_followed = redis.call('PUBSUB', 'SHARDNUMSUB', hints)[2] > 0
   for place, id in ipairs(ids) do
     top = top + 1
@@ -102,8 +101,8 @@ local function write_events(head, stream, hints, found, mint, ids, packed, at)
   return sequences, epoch, before, previous, chain, hint
 end
 
--- Takes entries off the beginning of a stream, at most `most`, as long as `goes(sequence of the last event, events as
--- they are stored, bytes that are left)`; bytes: those of the head. Returns how many went.
+-- Drops entries from the beginning of a stream, at most `most`, while `goes(sequence of the last event, stored events,
+-- bytes left)` returns true; bytes: those of the head. Returns how many were dropped.
 local function drop_entries(head, stream, bytes, most, goes)
   local dropped, upto = 0, nil
   for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+', 'COUNT', most)) do

@@ -20,7 +20,7 @@ from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.trace import Trace
 from passerelle.peers.config import PeerConfig, Tls
 from passerelle.peers.credential import ApiKey, Auth, Basic, Bearer, ClientCredentials
-from passerelle.runtime.common.carried import AUTHORIZATION, EXTENSIONS, TRACE, carry_on
+from passerelle.runtime.common.carried import AUTHORIZATION, EXTENSIONS, TRACE, set_call_context
 from passerelle.runtime.common.secret import Secret
 from tests.contract.peers.conftest import Clients
 from tests.contract.peers.test_peer_suite import read_all, say
@@ -228,7 +228,7 @@ async def test_each_call_carries_what_its_own_caller_brought(
     ]
 
     async def call(token: str | None, wanted: frozenset[str], trace: Trace | None) -> None:
-        carry_on(wanted, Secret(token) if token else None)
+        set_call_context(wanted, Secret(token) if token else None)
         TRACE.set(trace)
         await peer.send(say("hello"))
         await peer.get("x")

@@ -61,7 +61,7 @@ async def test_only_who_cannot_ask_again_appends_once_more_what_may_be_stored(
     def tally(result: str, _seconds: float, _why: str) -> None:
         tallied.append(result)
 
-    writes = replace(house.parts.writes, tally=tally, news=heard.append)
+    writes = replace(house.parts.writes, tally=tally, wake_duties=heard.append)
     batch = Batch(at.session, operation(), 0, EPOCH, entities=(at.write(),), events=(event(),))
 
     async def lose_the_reply(_batch: Batch) -> None:

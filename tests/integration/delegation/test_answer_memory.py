@@ -9,7 +9,7 @@ import pytest
 
 from passerelle.core.task.status import Status
 from passerelle.peers.whole_answer import FREE_BYTES
-from passerelle.runtime.memory.budget import Budget, Lack
+from passerelle.runtime.memory.budget import Budget, MemoryShortage
 from passerelle.runtime.memory.room import DEFAULT_BYTES, MemoryRoom
 from tests.support.engine import Server
 from tests.support.house import open_house
@@ -24,7 +24,7 @@ class Watched(Budget):
 
     largest = 0
 
-    def take(self, holder: str, amount: int) -> Lack | None:
+    def take(self, holder: str, amount: int) -> MemoryShortage | None:
         self.largest = max(self.largest, amount)
         return super().take(holder, amount)
 

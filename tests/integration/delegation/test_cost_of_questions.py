@@ -24,7 +24,7 @@ from passerelle.core.task.status import Status
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.permission_bridge.hook_terms import HookTerms
 from passerelle.permission_bridge.rules import make_policy
-from passerelle.runtime.common.carried import keep_wishes
+from passerelle.runtime.common.carried import restore_extensions
 from passerelle.runtime.records.writes import AppendOptions
 from tests.support.house import ADA, BOB
 from tests.support.message_cost import measure
@@ -212,7 +212,7 @@ async def test_a_driver_that_is_handed_a_message_shows_what_would_be_read(
     assert talk.asked is not None
     house.peer.hold()
     params: JsonObject = {"metadata": {"k": 1}, "configuration": {"historyLength": 3}}
-    keep_wishes(["https://b", "https://a"])
+    restore_extensions(["https://b", "https://a"])
     said = SubmitTurn(
         "echo", house.message("blue"), "a2a", wait, task=talk.asked.facade, params=params
     )
@@ -225,7 +225,10 @@ async def test_a_driver_that_is_handed_a_message_shows_what_would_be_read(
     assert handed is not None
     assert handed.message is said.message
     assert handed == await house.parts.contents.read_turn(record, turn_id)
-    assert (handed.wishes.streams, bool(handed.wishes.options)) == (wait == "stream", True)
+    assert (handed.send_options.streams, bool(handed.send_options.options)) == (
+        wait == "stream",
+        True,
+    )
     folded = await house.parts.contents.fold_task(record)
     assert driver.run.content == folded.task
     assert driver.run.context.accepted == list(folded.accepted)

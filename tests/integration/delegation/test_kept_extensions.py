@@ -12,7 +12,7 @@ from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.core.commands import TurnAccepted
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import Json
-from passerelle.runtime.common.carried import carry_on
+from passerelle.runtime.common.carried import set_call_context
 from tests.support.house import House
 from tests.support.scripted_peer import make_card
 from tests.support.waiting import wait_until
@@ -74,7 +74,7 @@ async def _send(house: House, text: str, wishes: frozenset[str]) -> TurnAccepted
     """As an edge does, which notes what a caller asks for in the context of its request."""
 
     async def send() -> TurnAccepted:
-        carry_on(wishes, None)
+        set_call_context(wishes, None)
         return await house.send(text)
 
     return await asyncio.create_task(send())

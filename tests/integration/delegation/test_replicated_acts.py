@@ -144,7 +144,7 @@ async def test_isolated_old_primary_sends_nothing(
         assert house.peer.texts == ["hello"]
         assert (seen.alone, seen.are_missing) == ((), True)
         assert (await house.record(lost)).status is Status.RUNNING
-        assert describe_replicas(seen) == "none confirms; what would be sent waits"
+        assert describe_replicas(seen) == "no replica confirms writes; messages and webhooks wait"
         # The world went on elsewhere; what was accepted here is gone with this primary.
         pair.promote()
         house.forget_sessions()

@@ -319,7 +319,7 @@ async def test_filled_turns_and_answers_that_cost_something_are_those_that_would
     chance, turns = random.Random(5), house.parts.service.messages.turns  # noqa: S311  a seed that can be repeated
     under = (learnt.forms[0].samples[0].driver, 0)
     price = Price("EUR", "per_call", 20_000)
-    priced = replace(plan, facts=(price.say_estimate("echo"),))
+    priced = replace(plan, facts=(price.make_estimate("echo"),))
     command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
     assert is_templated(command, priced)
     template = make_template(turns, TurnRequest(ADA, command, priced), under)

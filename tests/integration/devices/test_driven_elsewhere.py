@@ -1,4 +1,4 @@
-"""Wishes towards a run that another instance drives: they reach it whoever takes them, and whoever has its shard.
+"""SendOptions towards a run that another instance drives: they reach it whoever takes them, and whoever has its shard.
 
 Nobody here looks at an agent in its own time, so what moves was told to.
 """

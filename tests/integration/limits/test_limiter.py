@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from passerelle.core.ports.limits import Granted, LimitDraw
-    from passerelle.runtime.limits.gate import Entered
+    from passerelle.runtime.limits.gate import AdmittedRequest
     from passerelle.runtime.limits.limit import Limit
     from passerelle.store.store import Store
 
@@ -265,7 +265,7 @@ async def test_each_caller_has_the_bounds_of_its_own_name_before_and_after_a_rel
             """How many calls of each caller are let in at once; none of them stays."""
             counts: list[int] = []
             for caller in callers:
-                entered: list[Entered] = []
+                entered: list[AdmittedRequest] = []
                 with suppress(Limited):
                     while len(entered) < most:
                         entered.append(await gate.enter(caller, slot=True))

@@ -136,7 +136,7 @@ async def test_no_more_items_are_on_their_way_than_the_window_has_until_they_are
     instance = await rig.start()
     caller = Caller(instance)
     items, refusals, is_open = [0], list[Refusal](), asyncio.Event()
-    take, insist = AgentLink.take, Writes.insist
+    take, insist = AgentLink.take, Writes.commit_until_known
 
     def count(link: AgentLink, frame: AnswerFrame) -> Refusal | None:
         items[0] += isinstance(frame, AnswerItem)
@@ -150,7 +150,7 @@ async def test_no_more_items_are_on_their_way_than_the_window_has_until_they_are
 
     monkeypatch.setattr(AgentLink, "take", count)
     async with rig.link(instance):
-        monkeypatch.setattr(Writes, "insist", hold)
+        monkeypatch.setattr(Writes, "commit_until_known", hold)
         params = caller.write("chunks 200")
         streaming = asyncio.create_task(caller.collect("SendStreamingMessage", params))
         await wait_until(lambda: items[0] == WINDOW, 15, "the window is full")

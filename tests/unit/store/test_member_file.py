@@ -65,7 +65,7 @@ def test_the_member_that_was_changed_is_named() -> None:
 
 
 def test_what_follows_the_end_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="file: does not end behind its manifest"):
+    with pytest.raises(InvalidInput, match="file: does not end after its manifest"):
         check(write(MEMBERS) + b"x")
 
 

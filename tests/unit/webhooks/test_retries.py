@@ -11,18 +11,18 @@ from passerelle.webhooks.retries import (
     LONGEST_MS,
     LONGEST_PAUSE_MS,
     MOST_REFUSALS,
-    Barred,
+    AddressBlocked,
     Delivered,
+    FailureStreak,
     GivenUp,
-    Later,
     Outcome,
+    Postponed,
     Reaction,
     ReceiverAnswered,
     ReceiverUnreached,
-    Trouble,
     judge,
     pause_ms,
-    put_off,
+    postpone,
     read_reaction,
 )
 
@@ -31,7 +31,7 @@ STATUSES = st.integers(100, 599)
 OUTCOMES: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(ReceiverAnswered, STATUSES, st.integers(0, 2 * LONGEST_MS)),
     st.builds(ReceiverUnreached, st.sampled_from(["timeout", "dns", "tls", "connection"])),
-    st.builds(Barred),
+    st.builds(AddressBlocked),
 )
 
 
@@ -50,22 +50,22 @@ def test_status_is_taken_as_the_table_says(statuses: tuple[int, ...], reaction: 
 
 def test_silence_is_busy_and_a_refused_address_is_a_refusal() -> None:
     assert read_reaction(ReceiverUnreached("timeout")) is Reaction.BUSY
-    assert read_reaction(Barred()) is Reaction.REFUSED
+    assert read_reaction(AddressBlocked()) is Reaction.REFUSED
 
 
 def test_third_refusal_in_a_row_ends_it_and_a_busy_answer_between_starts_anew() -> None:
-    trouble = Trouble()
+    streak = FailureStreak()
     for status in (404, 404, 503, 404, 404):
-        verdict = judge(trouble, ReceiverAnswered(status), NOW, 0.5)
-        assert isinstance(verdict, Later)
-        trouble = verdict.trouble
-    last = judge(trouble, ReceiverAnswered(403), NOW, 0.5)
-    assert last == GivenUp(Trouble(6, NOW, MOST_REFUSALS, "http_403"))
+        verdict = judge(streak, ReceiverAnswered(status), NOW, 0.5)
+        assert isinstance(verdict, Postponed)
+        streak = verdict.streak
+    last = judge(streak, ReceiverAnswered(403), NOW, 0.5)
+    assert last == GivenUp(FailureStreak(6, NOW, MOST_REFUSALS, "http_403"))
 
 
 def test_gone_ends_it_at_once() -> None:
-    assert judge(Trouble(), ReceiverAnswered(410), NOW, 0.5) == GivenUp(
-        Trouble(1, NOW, 0, "http_410")
+    assert judge(FailureStreak(), ReceiverAnswered(410), NOW, 0.5) == GivenUp(
+        FailureStreak(1, NOW, 0, "http_410")
     )
 
 
@@ -77,46 +77,46 @@ def test_pause_doubles_from_a_second_to_five_minutes_with_jitter_below_it() -> N
 
 
 def test_retry_after_makes_a_pause_longer_and_never_shorter() -> None:
-    patient = judge(Trouble(), ReceiverAnswered(503, 60_000), NOW, 1.0)
-    hasty = judge(Trouble(), ReceiverAnswered(503, 1), NOW, 1.0)
-    assert isinstance(patient, Later)
-    assert isinstance(hasty, Later)
+    patient = judge(FailureStreak(), ReceiverAnswered(503, 60_000), NOW, 1.0)
+    hasty = judge(FailureStreak(), ReceiverAnswered(503, 1), NOW, 1.0)
+    assert isinstance(patient, Postponed)
+    assert isinstance(hasty, Postponed)
     assert (patient.delay_ms, hasty.delay_ms) == (60_000, FIRST_PAUSE_MS)
 
 
 def test_after_a_day_it_is_given_up_and_the_last_pause_does_not_reach_beyond_it() -> None:
-    trouble = Trouble(40, NOW, 0, "timeout")
-    almost = judge(trouble, ReceiverUnreached("timeout"), NOW + LONGEST_MS - 1_000, 1.0)
-    assert isinstance(almost, Later)
+    streak = FailureStreak(40, NOW, 0, "timeout")
+    almost = judge(streak, ReceiverUnreached("timeout"), NOW + LONGEST_MS - 1_000, 1.0)
+    assert isinstance(almost, Postponed)
     assert almost.delay_ms == 1_000
-    assert isinstance(judge(trouble, ReceiverUnreached("timeout"), NOW + LONGEST_MS, 1.0), GivenUp)
+    assert isinstance(judge(streak, ReceiverUnreached("timeout"), NOW + LONGEST_MS, 1.0), GivenUp)
 
 
 def test_what_was_not_sent_counts_as_time_and_not_as_a_try() -> None:
-    first = put_off(Trouble(), 700, "breaker", NOW)
-    assert first == Later(Trouble(0, NOW, 0, "breaker"), 700)
-    kept = put_off(Trouble(3, NOW, 1, "http_500"), 700, "breaker", NOW + 5)
-    assert kept == Later(Trouble(3, NOW, 1, "http_500"), 700)
-    assert isinstance(put_off(kept.trouble, 700, "breaker", NOW + LONGEST_MS), GivenUp)
+    first = postpone(FailureStreak(), 700, "breaker", NOW)
+    assert first == Postponed(FailureStreak(0, NOW, 0, "breaker"), 700)
+    kept = postpone(FailureStreak(3, NOW, 1, "http_500"), 700, "breaker", NOW + 5)
+    assert kept == Postponed(FailureStreak(3, NOW, 1, "http_500"), 700)
+    assert isinstance(postpone(kept.streak, 700, "breaker", NOW + LONGEST_MS), GivenUp)
 
 
 @given(st.lists(st.tuples(OUTCOMES, st.integers(0, LONGEST_MS), st.floats(0, 1)), max_size=40))
 def test_every_sequence_ends_or_goes_on_within_a_day(
     steps: list[tuple[Outcome, int, float]],
 ) -> None:
-    trouble, now_ms = Trouble(), NOW
+    streak, now_ms = FailureStreak(), NOW
     for outcome, pause, chance in steps:
         now_ms += pause
-        verdict = judge(trouble, outcome, now_ms, chance)
+        verdict = judge(streak, outcome, now_ms, chance)
         if isinstance(verdict, GivenUp):
-            assert verdict.trouble.reason
+            assert verdict.streak.reason
             return
         if isinstance(verdict, Delivered):
             assert read_reaction(outcome) is Reaction.TAKEN
-            trouble = Trouble()
+            streak = FailureStreak()
             continue
         assert 0 <= verdict.delay_ms <= LONGEST_MS
-        assert now_ms + verdict.delay_ms <= verdict.trouble.since_ms + LONGEST_MS
-        assert verdict.trouble.tries == trouble.tries + 1
-        assert verdict.trouble.refusals < MOST_REFUSALS
-        trouble = verdict.trouble
+        assert now_ms + verdict.delay_ms <= verdict.streak.since_ms + LONGEST_MS
+        assert verdict.streak.tries == streak.tries + 1
+        assert verdict.streak.refusals < MOST_REFUSALS
+        streak = verdict.streak

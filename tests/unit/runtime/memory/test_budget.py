@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passerelle.core.errors import InstanceFull, Limited
-from passerelle.runtime.memory.budget import Budget, Lack
+from passerelle.runtime.memory.budget import Budget, MemoryShortage
 from passerelle.runtime.memory.machine import LEAST, choose_budget
 from passerelle.runtime.memory.room import (
     MemoryRoom,
@@ -38,7 +38,7 @@ def test_no_order_of_taking_and_giving_back_goes_beyond_it(
         lack = budget.take(holder, amount)
         mine = sum(size for name, size in held if name == holder)
         everything = sum(size for _, size in held)
-        assert (lack is Lack.SHARE) is (mine + amount > total // 2)
+        assert (lack is MemoryShortage.SHARE) is (mine + amount > total // 2)
         assert (lack is None) is (mine + amount <= total // 2 and everything + amount <= total)
         if lack is None:
             held.append((holder, amount))
@@ -69,9 +69,9 @@ def test_all_who_wait_are_served_in_the_end(total: int, steps: list[tuple[str, i
 
 
 def test_who_cannot_wait_is_told_whose_the_room_is() -> None:
-    told: list[tuple[MemoryUse, str, Lack, RoomOutcome]] = []
+    told: list[tuple[MemoryUse, str, MemoryShortage, RoomOutcome]] = []
 
-    def hear(*said: *tuple[MemoryUse, str, Lack, RoomOutcome]) -> None:
+    def hear(*said: *tuple[MemoryUse, str, MemoryShortage, RoomOutcome]) -> None:
         told.append(said)
 
     room = MemoryRoom(Budget(10), hear)
@@ -82,8 +82,8 @@ def test_who_cannot_wait_is_told_whose_the_room_is() -> None:
     with pytest.raises(InstanceFull):
         room.bind("body", "caller:c").take(1)
     assert told == [
-        ("body", "caller:a", Lack.SHARE, "refused"),
-        ("body", "caller:c", Lack.TOTAL, "refused"),
+        ("body", "caller:a", MemoryShortage.SHARE, "refused"),
+        ("body", "caller:c", MemoryShortage.TOTAL, "refused"),
     ]
 
 
