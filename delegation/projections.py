@@ -44,7 +44,7 @@ class Projection:
     project: Project
 
 
-def fill_inbox(entry: Entry, record: Record) -> list[InboxRow]:
+def project_inbox(entry: Entry, record: Record) -> list[InboxRow]:
     """A question and its end are copied to whom it concerns, and it stands among the open ones meanwhile.
 
     What widens its audience is copied too: it is how those who come later learn of it.
@@ -75,7 +75,7 @@ def _address(row: InboxRow, view: JsonObject | None, *, paired: bool) -> InboxRo
     return replace(row, event=mark_for_paired(row.event)) if paired else row
 
 
-def tell_links(entry: Entry, record: Record) -> list[ProjectionRow]:
+def project_links(entry: Entry, record: Record) -> list[ProjectionRow]:
     """What becomes of a principal's links, and what is said over them, in one order with its questions."""
     if not isinstance(record, SessionRecord):
         return []
@@ -122,10 +122,10 @@ def sees_question(kind: str) -> bool:
 
 
 def _fill(entry: Entry, record: Record) -> list[ProjectionRow]:
-    return [*fill_inbox(entry, record)]
+    return [*project_inbox(entry, record)]
 
 
 REGISTRY: Final = (
     Projection("inbox", EntityKind.ACTION, sees_question, _fill),
-    Projection("links", EntityKind.SESSION, lambda kind: kind in LINK_EVENTS, tell_links),
+    Projection("links", EntityKind.SESSION, lambda kind: kind in LINK_EVENTS, project_links),
 )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from passerelle.delegation.duties.look_failures import outlive
+from passerelle.delegation.duties.failure_log import log_failures
 from passerelle.runtime.common.concurrency import join_all
 from passerelle.store.archive.archiver import join_parts, split_into_segments
 from passerelle.store.archive.memory_terms import MemoryTerms
@@ -79,7 +79,7 @@ class ArchiveSweep:
             await asyncio.sleep(max(min(every_s, _PRESSED_S), self._finding_s * _FINDING_SHARE))
             if monotonic() - looked_s >= every_s or self._is_pressed:
                 looked_s = monotonic()
-                with outlive(self.log, "archive.failed", self.count):
+                with log_failures(self.log, "archive.failed", self.count):
                     if await self.may_archive():
                         await self.sweep()
 

@@ -196,7 +196,7 @@ def make_duties(
         shard_epoch=store.log.shard_epoch,
         learn_epochs=store.log.read_epochs,
         lose=settings.lose or bump,
-        rebuild=view_rebuild.owe_all,
+        rebuild=view_rebuild.schedule_all,
         count=lambda outcome: settings.count("relay", outcome),
     )
     taking = TakeOver(

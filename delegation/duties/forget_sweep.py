@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.ids import ALL_SHARDS
-from passerelle.delegation.duties.look_failures import outlive
+from passerelle.delegation.duties.failure_log import log_failures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ class ForgetSweep:
         """Looks until cancelled."""
         await asyncio.sleep(self.first_s)
         while True:
-            with outlive(self.log, "forgetting.failed"):
+            with log_failures(self.log, "forgetting.failed"):
                 await self.sweep()
             await asyncio.sleep(self.every_s)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.ids import shard_of
-from passerelle.delegation.duties.look_failures import outlive
+from passerelle.delegation.duties.failure_log import log_failures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ class InboxSweep:
         every_s = min(max(self.keep_ms / 1000 / _LOOKS, _SOONEST_S), _LATEST_S)
         while True:
             await asyncio.sleep(every_s)
-            with outlive(self.log, "inbox.sweep_failed"):
+            with log_failures(self.log, "inbox.sweep_failed"):
                 await self.sweep(self.keep_ms)
 
     async def sweep(self, keep_ms: int) -> int:

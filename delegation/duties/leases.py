@@ -131,7 +131,7 @@ class LeaseKeeper:
     _round: int = 0
     _extended_s: float = math.inf
     """When the last round began."""
-    _said_s: float = -math.inf
+    _announced_s: float = -math.inf
     """When we last said that we live."""
     _is_at_rest: bool = False
     """Whether every lease rested in the last round."""
@@ -194,7 +194,8 @@ class LeaseKeeper:
             if hold.duty
             and hold.held
             # A lease that rests is trusted for longer; others go by our word that we live.
-            and now_s < (until_s := min(hold.until_s, max(hold.extended_s, self._said_s) + lease_s))
+            and now_s
+            < (until_s := min(hold.until_s, max(hold.extended_s, self._announced_s) + lease_s))
         }
         self._duties_until_s = min(mine.values(), default=math.inf)
         if mine.keys() != self._duties:
@@ -307,7 +308,7 @@ class LeaseKeeper:
         for _, hold in mine:
             hold.held = hold.duty = False
         self._duties_until_s = -math.inf
-        self._tell_duties()
+        self._notify_duties()
         results = await asyncio.gather(
             self.leases.withdraw(self.instance),
             *(self.leases.release(shard, hold.driver) for shard, hold in mine),
@@ -320,7 +321,7 @@ class LeaseKeeper:
     async def _announce(self) -> None:
         before_s = self.clock()
         seen = await self.leases.announce(self.instance)
-        self._said_s, self._duties_until_s = before_s, -math.inf
+        self._announced_s, self._duties_until_s = before_s, -math.inf
         now_s, longest_ms = self.clock(), self._quiet_s * 1000
         awake = {name for name, silent_ms in seen.items() if silent_ms <= longest_ms}
         self._is_one_silent = len(awake) < len(seen)
@@ -339,7 +340,7 @@ class LeaseKeeper:
         """Together, then each by itself what failed at once: a connection that was closed is opened again."""
         before_s = self.clock()
         living = self._list_living()
-        wishes = [self._wish(shard, living) for shard in shards]
+        wishes = [self._make_wish(shard, living) for shard in shards]
         answers = await self.leases.extend_each(wishes, self.lease_ms)
         failed: dict[Shard, BaseException | None] = {}
         for wish, answer in zip(wishes, answers, strict=True):
@@ -350,8 +351,8 @@ class LeaseKeeper:
         results = [*failed.values()]
         if self.clock() - before_s < _SILENT_S:
             results = await asyncio.gather(*map(self._extend, failed), return_exceptions=True)
-        self._tell_duties()
-        self._tell_lost()
+        self._notify_duties()
+        self._log_lost()
         return self._sort_failures(results)
 
     def _list_urgent(self) -> list[Shard]:
@@ -385,13 +386,13 @@ class LeaseKeeper:
         return self._sort_failures(results)
 
     async def _extend(self, shard: Shard) -> None:
-        before_s, wish = self.clock(), self._wish(shard, self._list_living())
+        before_s, wish = self.clock(), self._make_wish(shard, self._list_living())
         self._note(wish, await self.leases.extend(wish, self.lease_ms), before_s)
 
     def _list_living(self) -> tuple[str, ...]:
         return tuple(sorted({*self._awake, *self._silent, self.instance}))
 
-    def _wish(self, shard: Shard, living: tuple[str, ...]) -> LeaseWish:
+    def _make_wish(self, shard: Shard, living: tuple[str, ...]) -> LeaseWish:
         hold, wants_duty = self._holds[shard.number], shard in self._wanted
         return LeaseWish(
             shard,
@@ -443,13 +444,13 @@ class LeaseKeeper:
     def _is_held(self, hold: LeaseHold) -> bool:
         return hold.held and self.clock() < hold.until_s
 
-    def _tell_duties(self) -> None:
+    def _notify_duties(self) -> None:
         duties = self.duties
         if duties != self._known_duties:
             self._known_duties = duties
             self.on_duties()
 
-    def _tell_lost(self) -> None:
+    def _log_lost(self) -> None:
         # One line for all: an outage of the store that outlasts the leases loses every one of them at once.
         lost, self._lost = sorted(shard.tag for shard in self._lost), []
         if lost:

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.delegation.duties.look_failures import outlive
+from passerelle.delegation.duties.failure_log import log_failures
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -41,7 +41,7 @@ class MergeSweep:
         """Looks until cancelled."""
         while True:
             await asyncio.sleep(self.every_s)
-            with outlive(self.log, "archive.merge_failed"):
+            with log_failures(self.log, "archive.merge_failed"):
                 if await self.may_archive():
                     await self.sweep()
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.feed_snapshot import FeedSnapshot
 
 _PAGE: Final = 128
-_GLIMPSES: Final = 32
+_KEPT_SNAPSHOTS: Final = 32
 """Appends whose own rows are kept for the next visit of a shard."""
 AUDIT_S: Final = 30.0
 """So often every target is asked whether it still has what it had taken."""
@@ -92,7 +92,7 @@ class Relay:
     _positions: dict[Shard, ShardRelayPosition] = field(
         default_factory=dict["Shard", ShardRelayPosition]
     )
-    _glimpses: dict[Shard, list[FeedSnapshot]] = field(
+    _snapshots: dict[Shard, list[FeedSnapshot]] = field(
         default_factory=dict["Shard", "list[FeedSnapshot]"]
     )
 
@@ -114,7 +114,9 @@ class Relay:
     def on_feed_snapshot(self, seen: FeedSnapshot) -> None:
         """What an append of this process has seen of a feed, in time for the next visit."""
         if seen.shard in self.duties():
-            self._glimpses[seen.shard] = [*self._glimpses.get(seen.shard, []), seen][-_GLIMPSES:]
+            self._snapshots[seen.shard] = [*self._snapshots.get(seen.shard, []), seen][
+                -_KEPT_SNAPSHOTS:
+            ]
 
     def look_again(self) -> None:
         """The duties have changed: in a shard that was another's for a while, its mark counts and not our memory."""
@@ -122,14 +124,14 @@ class Relay:
         for shard in self._positions.keys() - owned:
             del self._positions[shard]
             self._forget(shard)
-        for shard in self._glimpses.keys() - owned:
-            del self._glimpses[shard]
+        for shard in self._snapshots.keys() - owned:
+            del self._snapshots[shard]
         self._rounds.look_again()
 
     def start_over(self, shard: Shard) -> None:
         """A shard has lost the tail of its history: its feed is sent again, and all that it had taken is asked for."""
         self._positions.pop(shard, None)
-        self._glimpses.pop(shard, None)
+        self._snapshots.pop(shard, None)
         self._starts_over.add(shard)
         self._audited_s.clear()
         for one in self.duties():
@@ -153,7 +155,7 @@ class Relay:
             self._forget(shard)
             self._starts_over.discard(shard)
         await self._audit_in_turn(shard)
-        seen = self._glimpses.pop(shard, [])
+        seen = self._snapshots.pop(shard, [])
         feed = find_after(seen, position.feed_id)
         feed = feed or await self.projections.read_feed(shard, position.feed_id, _PAGE)
         if feed and feed[-1].epoch > position.epoch:

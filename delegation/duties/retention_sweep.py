@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from passerelle.delegation.duties.look_failures import outlive
+from passerelle.delegation.duties.failure_log import log_failures
 from passerelle.store.archive.ended_tasks import list_tasks
 from passerelle.store.archive.forget_terms import ForgetTerms
 from passerelle.store.archive.session_survey import SessionChoice
@@ -53,7 +53,7 @@ class RetentionSweep:
             shortest_ms = self.terms.shortest_ms
             every_s = _LATEST_S if shortest_ms is None else shortest_ms / 1000 / _LOOKS
             await asyncio.sleep(min(max(every_s, _SOONEST_S), _LATEST_S))
-            with outlive(self.log, "retention.failed", self.count):
+            with log_failures(self.log, "retention.failed", self.count):
                 await self.sweep()
 
     async def sweep(self) -> int:

@@ -50,11 +50,11 @@ class Rounds:
     _held: set[Shard] = field(default_factory=set["Shard"])
     _owned: frozenset[Shard] = frozenset()
     _again: dict[Shard, float] = field(default_factory=dict["Shard", float])
-    _line: list[tuple[float, Shard]] = field(default_factory=list["tuple[float, Shard]"])
+    _heap: list[tuple[float, Shard]] = field(default_factory=list["tuple[float, Shard]"])
     """A heap of the visits that are planned, and of such as were planned before and stand in ``_due_s`` no more."""
     _until_s: float = 0.0
     """When the next look at the heap comes by itself."""
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def wake(self, shard: Shard, within_s: float = 0.0) -> None:
         """There is something to do in a shard; nothing happens where its duty is not ours.
@@ -65,30 +65,30 @@ class Rounds:
         if shard in self._busy:
             self._again[shard] = min(due_s, self._again.get(shard, due_s))
         elif due_s < self._due_s.get(shard, 0.0):
-            self._put(shard, due_s)
+            self._plan_visit(shard, due_s)
 
-    def _put(self, shard: Shard, due_s: float) -> None:
+    def _plan_visit(self, shard: Shard, due_s: float) -> None:
         """Plans the next visit of a shard."""
         self._due_s[shard] = due_s
-        heappush(self._line, (due_s, shard))
-        if len(self._line) > _MOST:
+        heappush(self._heap, (due_s, shard))
+        if len(self._heap) > _MOST:
             self._sort()
         if due_s < self._until_s:
-            self._news.set()
+            self._changed.set()
 
     def look_again(self) -> None:
         """The duties have changed."""
-        self._news.set()
+        self._changed.set()
 
     async def run(self) -> None:
         """Visits until cancelled; what is under way then is cancelled as well."""
         async with asyncio.TaskGroup() as group:
             while True:
-                self._news.clear()
+                self._changed.clear()
                 pause_s = self._start_due(group)
                 try:
                     async with asyncio.timeout(pause_s):
-                        await self._news.wait()
+                        await self._changed.wait()
                 except TimeoutError:
                     continue
 
@@ -99,13 +99,13 @@ class Rounds:
         if owned is not self._owned:
             self._take_over(owned, now_s)
         due_s = now_s + self.longest_s
-        while self._line and len(self._busy) < _AT_ONCE:
-            at_s, shard = self._line[0]
+        while self._heap and len(self._busy) < _AT_ONCE:
+            at_s, shard = self._heap[0]
             is_planned = shard not in self._busy and self._due_s.get(shard) == at_s
             if is_planned and at_s > now_s:
                 due_s = min(due_s, at_s)
                 break
-            heappop(self._line)
+            heappop(self._heap)
             if is_planned:
                 self._busy.add(shard)
                 group.create_task(self._visit(shard), name=f"{self.name} {shard.tag}")
@@ -120,8 +120,8 @@ class Rounds:
         self._sort()
 
     def _sort(self) -> None:
-        self._line = [(at_s, shard) for shard, at_s in self._due_s.items()]
-        heapify(self._line)
+        self._heap = [(at_s, shard) for shard, at_s in self._due_s.items()]
+        heapify(self._heap)
 
     async def _visit(self, shard: Shard) -> None:
         pause_s = AFTER_FAILURE_S
@@ -137,14 +137,14 @@ class Rounds:
         finally:
             is_full = len(self._busy) >= _AT_ONCE
             self._busy.discard(shard)
-            due_s = self._plan(pause_s)
+            due_s = self._find_next_s(pause_s)
             due_s = min(due_s, self._again.pop(shard, due_s))
             if shard in self._owned:
-                self._put(shard, due_s)
+                self._plan_visit(shard, due_s)
             if is_full:
-                self._news.set()
+                self._changed.set()
 
-    def _plan(self, pause_s: float) -> float:
+    def _find_next_s(self, pause_s: float) -> float:
         now_s = asyncio.get_running_loop().time()
         if pause_s < self.longest_s:
             return now_s + max(pause_s, 0.0)

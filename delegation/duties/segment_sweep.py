@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import ArchiveDamaged
-from passerelle.delegation.duties.look_failures import outlive
+from passerelle.delegation.duties.failure_log import log_failures
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -38,7 +38,7 @@ class SegmentSweep:
         """Looks until cancelled."""
         await asyncio.sleep(self.first_s)
         while True:
-            with outlive(self.log, "archive.cleanup_failed"):
+            with log_failures(self.log, "archive.cleanup_failed"):
                 if await self.may_archive():
                     await self.sweep()
             await asyncio.sleep(self.every_s)

@@ -67,7 +67,7 @@ class Drivers(Protocol):
         """Takes up again what does not fit the store, and what is ours by it (``named``) and not driven."""
         ...
 
-    def mend_named(self, named: frozenset[str]) -> None:
+    def adopt_undriven(self, named: frozenset[str]) -> None:
         """Has tasks taken up that are ours by the store and that nobody drives, in a while."""
         ...
 
@@ -78,7 +78,7 @@ class NoDrivers:
     async def reattach(self, shard: Shard, named: frozenset[str]) -> None:
         """There is nothing to compare."""
 
-    def mend_named(self, named: frozenset[str]) -> None:
+    def adopt_undriven(self, named: frozenset[str]) -> None:
         """There is nobody who could."""
 
 
@@ -151,21 +151,21 @@ class TailRepair:
     async def _repair(self, shard: Shard, epoch: int) -> None:
         async def repair() -> None:
             await self.drivers.reattach(shard, await self._list_named(shard))
-            await self.view_rebuild.owe_lost(shard, epoch)
+            await self.view_rebuild.schedule_lost(shard, epoch)
 
         await self._until_done(shard, repair)
         self.relay.start_over(shard)
         self.keeper.settle(shard, epoch)
 
     async def _until_done(self, shard: Shard, attempt: Callable[[], Awaitable[None]]) -> None:
-        is_told = False
+        is_logged = False
         while True:
             try:
                 await attempt()
             except StoreUnavailable as error:
-                if not is_told:
+                if not is_logged:
                     self.log.warning("tail.held", shard=shard.tag, reason=error.reason)
-                is_told = True
+                is_logged = True
                 await asyncio.sleep(_TRY_AGAIN_S)
             else:
                 return
@@ -186,7 +186,7 @@ class TailRepair:
     async def _look(self) -> None:
         held = [shard for shard in ALL_SHARDS if self.keeper.holds(shard)]
         for named in await join_all(map(self._list_named, held)):
-            self.drivers.mend_named(named)
+            self.drivers.adopt_undriven(named)
 
     async def _list_named(self, shard: Shard) -> frozenset[str]:
         """The tasks that our set says we drive; none in a set that we have lost, since its runs are moved."""

@@ -80,7 +80,7 @@ class TakeOver:
     try_again_ms: int = _TRY_AGAIN_MS
     lose_link: LoseLink | None = None
     """Told of each device link in the set of the dead, and of the dead."""
-    _lined: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
+    _queued: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
     """By task: those that are being taken up or wait for it, in their order."""
     _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
@@ -113,8 +113,8 @@ class TakeOver:
             return
         old = Incarnation(instance, found.number)
         moves = [RunMove(run, task, old, enters=False) for run, task in found.runs]
-        lined = [self._line_up(shard, move, keeps=keeps) for move in moves]
-        await join_all(map(asyncio.shield, lined))
+        queued = [self._enqueue(shard, move, keeps=keeps) for move in moves]
+        await join_all(map(asyncio.shield, queued))
         await self._lose_links(found.channels, instance)
         await self.leases.take_over(shard, instance)
         self.log.info("lease.taken_over", shard=shard.tag, instance=instance, runs=len(moves))
@@ -127,21 +127,21 @@ class TakeOver:
             links = channels[first : first + _AT_ONCE]
             await join_all(self.lose_link(channel, instance) for channel in links)
 
-    def _line_up(self, shard: Shard, leaving: RunMove, *, keeps: bool) -> asyncio.Task[None]:
+    def _enqueue(self, shard: Shard, leaving: RunMove, *, keeps: bool) -> asyncio.Task[None]:
         """Its place in the line, which it may have already; nobody who goes takes it along."""
-        task = self._lined.get(leaving.task)
+        task = self._queued.get(leaving.task)
         if task is None:
-            task = asyncio.create_task(self._bring(shard, leaving, keeps=keeps))
-            self._lined[leaving.task] = task
-            task.add_done_callback(lambda done: self._leave_line(leaving.task, done))
+            task = asyncio.create_task(self._move_and_adopt(shard, leaving, keeps=keeps))
+            self._queued[leaving.task] = task
+            task.add_done_callback(lambda done: self._dequeue(leaving.task, done))
         return task
 
-    def _leave_line(self, task_id: str, done: asyncio.Task[None]) -> None:
-        self._lined.pop(task_id, None)
+    def _dequeue(self, task_id: str, done: asyncio.Task[None]) -> None:
+        self._queued.pop(task_id, None)
         if not done.cancelled():
             done.exception()  # a caller that still waits has seen it; else the row of the set comes back
 
-    async def _bring(self, shard: Shard, leaving: RunMove, *, keeps: bool) -> None:
+    async def _move_and_adopt(self, shard: Shard, leaving: RunMove, *, keeps: bool) -> None:
         """Moves a run, and has it driven here at once; where that fails, or it is not to be ours, it is owed."""
         async with self._places:
             heir = self.keeper.drives(shard) if keeps else None
@@ -162,10 +162,10 @@ class TakeOver:
 
     async def close(self) -> None:
         """Ends what stands in the line; its rows stay."""
-        lined = list(self._lined.values())
-        for task in lined:
+        queued = list(self._queued.values())
+        for task in queued:
             task.cancel()
-        await asyncio.gather(*lined, return_exceptions=True)
+        await asyncio.gather(*queued, return_exceptions=True)
 
     async def take_up(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """Drives a moved run here, whichever instance moved it.
@@ -173,7 +173,7 @@ class TakeOver:
         Raises:
             RemoteError: the row stays: no lease here, or the store or the agent is out of reach.
         """
-        if row.entity in self._lined:
+        if row.entity in self._queued:
             return  # it is being taken up; should that fail, the row comes back
         task = EntityRef(EntityKind.TASK, row.entity)
         held = (await self.writes.load([task]))[task]
@@ -223,7 +223,7 @@ class TakeOver:
 
         def body(decision: Decision) -> AppendOptions:
             decision.set_field(task, OWNER, str(heir).encode())
-            decision.add(_say_taken(decision.state(task)))
+            decision.add(_list_takeover_facts(decision.state(task)))
             fence = None if driver is None else Fence(task.id, driver)
             return AppendOptions(fence=fence, runs=(*leaving, entering))
 
@@ -242,12 +242,12 @@ def _hand_over(
     owed = (DueChange(f"{ADOPT}:{task.id}", due_ms),)
     if heir is None:
         return AppendOptions(fence=fence, runs=(leaving,), due=owed)
-    decision.add(_say_taken(record))
+    decision.add(_list_takeover_facts(record))
     entering = RunMove(leaving.run, task.id, heir, enters=True)
     return AppendOptions(fence=fence, runs=(leaving, entering), due=owed)
 
 
-def _say_taken(record: Record | None) -> list[Fact]:
+def _list_takeover_facts(record: Record | None) -> list[Fact]:
     """The fact that the live run is followed again; the peer's own word stays as it is.
 
     A run whose task nobody knows yet is followed by nothing: how it was sent is how it would be sent again.

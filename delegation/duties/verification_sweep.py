@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import ArchiveDamaged
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.delegation.duties.look_failures import outlive
+from passerelle.delegation.duties.failure_log import log_failures
 from passerelle.delegation.verification.report import Problem
 from passerelle.delegation.verification.walk import Walk
 
@@ -55,7 +55,7 @@ class VerificationSweep:
         """Looks until cancelled."""
         await asyncio.sleep(self.first_s)
         while True:
-            with outlive(self.log, "verify.failed", self.count):
+            with log_failures(self.log, "verify.failed", self.count):
                 await self.sweep()
             await asyncio.sleep(self.every_s)
 
@@ -73,12 +73,12 @@ class VerificationSweep:
             if not await self._is_short(session):
                 continue
             found = await self._verify(session)
-            self._tell(found)
+            self._log_problems(found)
             self.count("damaged" if found else "whole", 1)
             problems += found
         return problems
 
-    def _tell(self, problems: Iterable[Problem]) -> None:
+    def _log_problems(self, problems: Iterable[Problem]) -> None:
         """At once: the rest of a look may fail, and the next one draws others."""
         for one in problems:
             self.log.error(
@@ -98,7 +98,7 @@ class VerificationSweep:
             except ArchiveDamaged as error:
                 self.count("damaged", 1)
                 problem = Problem("archive", "no session", segment.name.sha256, error.reason)
-                self._tell([problem])
+                self._log_problems([problem])
                 problems.append(problem)
                 continue
             if names:

@@ -64,22 +64,22 @@ class ViewRebuild:
     _done: set[str] = field(default_factory=set[str])
     _work: asyncio.Task[None] | None = None
 
-    async def owe_all(self, shard: Shard) -> None:
+    async def schedule_all(self, shard: Shard) -> None:
         """Everything that is derived from a shard is to be rebuilt.
 
         Raises:
             StoreUnavailable: nothing is owed.
         """
         self.log.warning("relay.too_old", source=shard.tag)
-        await self._owe(shard, _EVERYTHING)
+        await self._schedule(shard, _EVERYTHING)
 
-    async def owe_lost(self, shard: Shard, epoch: int) -> None:
+    async def schedule_lost(self, shard: Shard, epoch: int) -> None:
         """A shard has lost its tail; its new epoch is about the time at which that was noticed, in ms.
 
         Raises:
             StoreUnavailable: nothing is owed.
         """
-        await self._owe(shard, max(epoch - _REACH_MS, _EVERYTHING + 1))
+        await self._schedule(shard, max(epoch - _REACH_MS, _EVERYTHING + 1))
 
     async def rebuild(self, shard: Shard, row: DueRow, now_ms: int) -> None:
         """Sees to it that the work is being done, and settles the row once it is.
@@ -105,7 +105,7 @@ class ViewRebuild:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
 
-    async def _owe(self, shard: Shard, since_ms: int) -> None:
+    async def _schedule(self, shard: Shard, since_ms: int) -> None:
         member = f"{REBUILD}:{shard.tag}:{since_ms}"
         self._done.discard(member)
         await self.factless_writes.write(shard, due=(DueChange(member, 1),))
@@ -158,10 +158,10 @@ class ViewRebuild:
         held = (await self.writes.load([ref]))[ref]
         # A session that has left memory is not brought back for it.
         if held.record is not None and held.archive is None:
-            await self._tell(ref, repair)
+            await self._record_repair(ref, repair)
         return True
 
-    async def _tell(self, ref: EntityRef, repair: SessionRepair) -> None:
+    async def _record_repair(self, ref: EntityRef, repair: SessionRepair) -> None:
         said = HistoryReconstructed("session", "crashed", 1, repair.last, repair.sha256)
         # The fact changes no record: a second try is told from a second fact by this row alone (I2).
         name = hashlib.sha256(f"rebuilt {ref.id} {repair.last}".encode()).hexdigest()[:32]

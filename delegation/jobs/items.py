@@ -58,7 +58,7 @@ def read_end(record: Record | None) -> ItemEnd | None:
     return ItemEnd(record.status, record.last_error) if record.status in ENDED else None
 
 
-def tell(
+def list_item_facts(
     job_id: str,
     state: JobState,
     ended: Sequence[tuple[RunningItem, ItemEnd]],

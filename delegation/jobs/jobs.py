@@ -37,8 +37,14 @@ from passerelle.core.job.machine import LIVE, JobState, JobStatus, RunningItem
 from passerelle.core.payloads.job import JobProgress
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.wire.codec import from_bytes
-from passerelle.delegation.jobs.items import ItemEnd, ItemOutcome, find_end, read_end, tell
-from passerelle.delegation.jobs.parents import meet_parent, name_row, read_job, stop_job
+from passerelle.delegation.jobs.items import (
+    ItemEnd,
+    ItemOutcome,
+    find_end,
+    list_item_facts,
+    read_end,
+)
+from passerelle.delegation.jobs.parents import name_row, read_job, stop_job, update_parent
 from passerelle.runtime.records.idempotency import TurnReceipt
 from passerelle.runtime.records.places import choose_shard, hash_key
 from passerelle.runtime.records.writes import AppendOptions, Written
@@ -125,7 +131,7 @@ class JobRunner:
         owner = self.find_principal(record.principal, record.tenant)
         if state.status not in LIVE:
             await self._stop(record, state, owner)
-            await meet_parent(self.writes, ref.id, record.owner, state)
+            await update_parent(self.writes, ref.id, record.owner, state)
             await self._settle(ref, row, None)
             return
         await self._settle(ref, row, now_ms + _AGAIN_MS)
@@ -170,7 +176,7 @@ class JobRunner:
             room = state.concurrency - len(state.running) + len(ended)
             chosen = machine.list_next(state, room)
             if chosen or not is_met:
-                stop = await meet_parent(self.writes, visit.ref.id, visit.owned_by, state)
+                stop = await update_parent(self.writes, visit.ref.id, visit.owned_by, state)
                 if stop is not None:
                     await self._note(visit, ended, {})
                     await stop_job(self.writes, visit.ref, stop)
@@ -297,7 +303,7 @@ class JobRunner:
             state = read_job(decision, ref)
             if state is None:
                 return AppendOptions()
-            facts = tell(ref.id, state, ended, sent)
+            facts = list_item_facts(ref.id, state, ended, sent)
             if not facts:
                 found.append(state)
                 return AppendOptions()

@@ -51,7 +51,7 @@ def read_job(decision: Decision, ref: EntityRef) -> JobState | None:
     return record.job if isinstance(record, SessionRecord) else None
 
 
-async def meet_parent(writes: Writes, job_id: str, owner: str, state: JobState) -> StopJob | None:
+async def update_parent(writes: Writes, job_id: str, owner: str, state: JobState) -> StopJob | None:
     """Has the task above know how the job stands; why the job may not go on, None where it may.
 
     A task that has left memory, or is somebody else's by now, is not asked. Without a task above nothing is read.
@@ -73,24 +73,26 @@ async def meet_parent(writes: Writes, job_id: str, owner: str, state: JobState) 
         if is_live:
             refuse_below_stopped(parent)
             await check_above(writes, parent)
-        if not _knows(parent, job_id, state):
-            await _tell(writes, ref, {ref: held}, parent.session_id, job_id, state)
+        if not _is_up_to_date(parent, job_id, state):
+            await _update_edge(writes, ref, {ref: held}, parent.session_id, job_id, state)
     except UnsupportedOperation as error:
         return StopJob(GATEWAY, error.message, "runtime") if is_live else None
     return None
 
 
-def _knows(parent: TaskRecord, job_id: str, state: JobState) -> bool:
+def _is_up_to_date(parent: TaskRecord, job_id: str, state: JobState) -> bool:
     """Whether its edge says how the job stands; that of a task that is put away is not touched any more."""
     edge = _find(parent, job_id)
-    return edge is not None and (parent.status is Status.ARCHIVED or edge.status == _wish(state))
+    return edge is not None and (
+        parent.status is Status.ARCHIVED or edge.status == _find_edge_status(state)
+    )
 
 
-def _wish(state: JobState) -> EdgeStatus:
+def _find_edge_status(state: JobState) -> EdgeStatus:
     return "satisfied" if state.status is JobStatus.COMPLETED else "open"
 
 
-async def _tell(
+async def _update_edge(
     writes: Writes,
     ref: EntityRef,
     known: Mapping[EntityRef, Held],
@@ -106,7 +108,7 @@ async def _tell(
 
     def body(decision: Decision) -> AppendOptions:
         parent = decision.state(ref)
-        if isinstance(parent, TaskRecord) and not _knows(parent, job_id, state):
+        if isinstance(parent, TaskRecord) and not _is_up_to_date(parent, job_id, state):
             decision.add(_decide(parent, job_id, state))
         return AppendOptions()
 
@@ -121,7 +123,9 @@ def _decide(parent: TaskRecord, job_id: str, state: JobState) -> list[Fact]:
         refuse_below_stopped(parent)
         return [Fact(tasks.scope_of(parent), TaskDelegated("job", job_id, len(state.states)))]
     reason = "the job is done" if state.status is JobStatus.COMPLETED else "the job goes on"
-    changed = TaskDependencyUpdated(job_id, "child", job_id, _wish(state), edge.status, reason)
+    changed = TaskDependencyUpdated(
+        job_id, "child", job_id, _find_edge_status(state), edge.status, reason
+    )
     return tasks.decide(parent, LinkTask(changed))
 
 

@@ -69,7 +69,7 @@ def name_run(session_id: str, number: int) -> str:
     return f"{SCHEDULE}-{session_id}-{number}"
 
 
-def tell(session_id: str, step: ScheduleChange) -> list[Fact]:
+def list_change_facts(session_id: str, step: ScheduleChange) -> list[Fact]:
     """The fact of a step."""
     return [Fact(Scope(session_id), SessionUpdated(schedule=step))]
 
@@ -137,7 +137,7 @@ class ScheduleRunner:
             at_ms = max(now_ms, decision.now_ms)
             step = machine.judge_ticks(ref.id, state, at_ms, self.calendar, busy=busy)
             if step is not None:
-                decision.add(tell(ref.id, step))
+                decision.add(list_change_facts(ref.id, step))
                 state = _read(decision, ref) or state
             found.append(state)
             starts = machine.find_startable(state, busy=busy) is not None
@@ -173,7 +173,7 @@ class ScheduleRunner:
             if step is None:
                 found.append(now)
                 return AppendOptions()
-            decision.add(tell(ref.id, step))
+            decision.add(list_change_facts(ref.id, step))
             now = _read(decision, ref) or now
             found.append(now)
             visit_ms = machine.find_visit(ref.id, now, now_ms, busy=True)

@@ -18,7 +18,7 @@ from passerelle.a2a_mapping.outbound import RemoteAddress, address_send, correla
 from passerelle.core.errors import PasserelleError, StoreUnavailable
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.wire.record import value
-from passerelle.delegation.runs.content_room import SMALL_BYTES, HeldContent
+from passerelle.delegation.runs.content_budget import SMALL_BYTES, HeldContent
 from passerelle.delegation.runs.draft import DecisionDraft, find_first
 from passerelle.delegation.runs.follow_strategy import FollowStrategy
 from passerelle.delegation.runs.peer_profile import read_behaviour
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.leases import Replicas
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.callbacks import CallbackOffer
-    from passerelle.delegation.runs.content_room import ContentRoom
+    from passerelle.delegation.runs.content_budget import ContentBudget
     from passerelle.delegation.runs.follow_strategy import PollThrottle, Timeouts
     from passerelle.delegation.runs.outputs import OutputPolicy
     from passerelle.delegation.runs.peer_profile import PeerBehaviour
@@ -77,7 +77,7 @@ class DriverDeps:
     """Shared by all runs that are polled."""
     scheduler: ReadScheduler
     """Shared by all runs that bring much."""
-    contents: ContentRoom
+    contents: ContentBudget
     """What all runs hold of their tasks together."""
 
 
@@ -124,7 +124,7 @@ class ActiveRun:
     """Whether a stream of the task is not read now, since it brings more than it may."""
     was_throttled: bool = field(default=False, init=False)
     """Whether that is told."""
-    let_through: frozenset[str] = field(default=frozenset(), init=False)
+    passed_hooks: frozenset[str] = field(default=frozenset(), init=False)
     """What hooks have let through of what the peer brought."""
     options: JsonObject | None = field(default=None, init=False)
     """What the request of a gated run says beside its message."""
@@ -184,7 +184,7 @@ class ActiveRun:
 
     def _measure_content(self, ahead: int) -> int:
         volume = self.run.context.volume
-        return ahead if volume is None else ahead + volume.total.held
+        return ahead if volume is None else ahead + volume.total.memory_bytes
 
     async def hold_content(self, ahead: int) -> None:
         """Counts what is held of the task, ``ahead`` bytes of it not stored yet; returns when more may be read."""
@@ -193,7 +193,7 @@ class ActiveRun:
         self.deps.contents.grow(self._content, self._measure_content(ahead))
         await self.deps.contents.wait(self._content)
 
-    def let_go_of_content(self) -> None:
+    def release_content(self) -> None:
         """It is not held any more."""
         if self._content is not None:
             self.deps.contents.grow(self._content, 0)
@@ -277,11 +277,11 @@ class ActiveRun:
         if seen is not None:
             self.deps.behaviour.note(*seen)
 
-    def may_leave(self) -> bool:
+    def may_send_now(self) -> bool:
         """Whether a send may start at once: there is no replica to wait for, and the lease has time left."""
         return not self.deps.replicas.are_seen(self.run.shard) and self.deps.may_send(self.run)
 
-    async def await_leave(self) -> None:
+    async def wait_until_sendable(self) -> None:
         """Waits until a send may start: earlier writes are on a replica, if there is one, and the lease has time left.
 
         When a failover loses the write that an earlier send stands on, that message is sent a second time.
@@ -294,9 +294,9 @@ class ActiveRun:
                 raise RunMovedError
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, self.timeouts.replica_max_s)
-        await self.await_lease()
+        await self.wait_for_lease()
 
-    async def await_lease(self) -> None:
+    async def wait_for_lease(self) -> None:
         """Waits until a send may start: a fence stops writes, not sends, so a send needs time left on the lease."""
         while not self.deps.may_send(self.run):
             if self.run.moved:
@@ -344,7 +344,7 @@ class ActiveRun:
         self._is_held = True
         await asyncio.sleep(self.timeouts.store_s)
 
-    def find_owed_s(self) -> float:
+    def find_due_s(self) -> float:
         """Seconds until an answer that was put off is looked at again, infinite where none was.
 
         Its row comes due as well, but the signal of the instance where it does may be lost.

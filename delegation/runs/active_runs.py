@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.active_run import ActiveRun
 
 
-def _tell_nobody(_agent: str, _thread_id: str) -> None:
+def _ignore_end(_agent: str, _thread_id: str) -> None:
     """Nobody waits for a run to end."""
 
 
@@ -35,7 +35,7 @@ class ActiveRuns:
     """Runs by task. A run that ends takes itself out; one that breaks says so."""
 
     log: FilteringBoundLogger
-    on_left: Callable[[str, str], None] = _tell_nobody
+    on_left: Callable[[str, str], None] = _ignore_end
     """Called with agent and thread of each run that is no longer driven here."""
     _active: dict[str, ActiveRun] = field(default_factory=dict[str, "ActiveRun"])
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
@@ -69,9 +69,9 @@ class ActiveRuns:
         """A task that is cancelled before its first step enters no ``finally`` of its own."""
         if self._active.get(active.run.context.task.id) is active:
             work.close()
-            self._leave(active, has_ended=False)
+            self._remove(active, has_ended=False)
 
-    def stay(
+    def start_in_task(
         self, active: ActiveRun, work: Coroutine[Any, Any, None], task: asyncio.Task[None]
     ) -> Coroutine[Any, Any, None]:
         """The same in an asyncio task that exists already: it has to await what is returned.
@@ -109,21 +109,21 @@ class ActiveRuns:
             self.log.exception("run.crashed", task=task_id)
         finally:
             has_ended = has_ended or run.has_ended()
-            self._leave(active, has_ended=has_ended)
+            self._remove(active, has_ended=has_ended)
             if broken and not has_ended:
                 active.deps.on_broken(active)
 
-    def _leave(self, active: ActiveRun, *, has_ended: bool) -> None:
+    def _remove(self, active: ActiveRun, *, has_ended: bool) -> None:
         run, task_id = active.run, active.run.context.task.id
         run.moved = run.moved or not has_ended
-        active.let_go_of_content()
+        active.release_content()
         if active.place is not None:
             active.place.give_back()
         active.deps.on_left(run.context.task)
         if self._active.get(task_id) is active:
             del self._active[task_id]
             del self._tasks[task_id]
-        run.tell_changed()
+        run.notify_changed()
         self.on_left(run.context.peer, run.context.thread.id)
 
     def drop(self, task_id: str) -> None:
@@ -174,15 +174,15 @@ class ResultCallback(Protocol[T_contra]):
 class Commands:
     """Those that this instance carries out now."""
 
-    __slots__ = ("_rested", "_runs", "_under_way")
+    __slots__ = ("_idle", "_runs", "_under_way")
 
     def __init__(self, runs: ActiveRuns) -> None:
         self._runs = runs
         self._under_way: dict[
             ResultCallback[Any], tuple[asyncio.Task[None], Coroutine[Any, Any, Any]]
         ] = {}
-        """By who is told of them: the task, and the work that it carries out."""
-        self._rested: asyncio.Future[None] | None = None
+        """By callback: the task, and the work that it carries out."""
+        self._idle: asyncio.Future[None] | None = None
         """Set when no command is under way."""
 
     def see_through(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
@@ -196,59 +196,63 @@ class Commands:
         return waiting
 
     def begin(
-        self, work: Coroutine[Any, Any, tuple[T, Begun | None]], told: ResultCallback[T]
+        self, work: Coroutine[Any, Any, tuple[T, Begun | None]], callback: ResultCallback[T]
     ) -> None:
-        """The same for somebody who does not wait and is told; what it is told of a run comes before all of that."""
-        task = asyncio.get_running_loop().create_task(self._carry_out(work, told))
-        self._under_way[told] = task, work
+        """The same with a callback in place of a future; the callback runs before the opened run is driven."""
+        task = asyncio.get_running_loop().create_task(self._carry_out(work, callback))
+        self._under_way[callback] = task, work
 
     async def _carry_out(
-        self, work: Coroutine[Any, Any, tuple[T, Begun | None]], told: ResultCallback[T]
+        self, work: Coroutine[Any, Any, tuple[T, Begun | None]], callback: ResultCallback[T]
     ) -> None:
         try:
             result, begun = await work
-            driving = None if begun is None else self._runs.stay(*begun, self._under_way[told][0])
+            driving = (
+                None
+                if begun is None
+                else self._runs.start_in_task(*begun, self._under_way[callback][0])
+            )
         except BaseException as failure:
-            self._leave(told)
-            told.on_failure(failure)
+            self._remove(callback)
+            callback.on_failure(failure)
             # The failure knows this call, which would keep it alive.
-            del told
+            del callback
             if not isinstance(failure, Exception):
                 raise
             return
-        self._leave(told)
+        self._remove(callback)
         try:
-            told.on_result(result)
+            callback.on_result(result)
         except Exception:
             # The run goes on all the same.
             self._runs.log.exception("command.untold")
         if driving is not None:
             # A run may last for months.
-            del work, told, result, begun
+            del work, callback, result, begun
             await driving
 
-    def _leave(self, told: ResultCallback[Any]) -> None:
-        del self._under_way[told]
-        if self._rested is not None and not self._under_way and not self._rested.done():
-            self._rested.set_result(None)
+    def _remove(self, callback: ResultCallback[Any]) -> None:
+        del self._under_way[callback]
+        if self._idle is not None and not self._under_way and not self._idle.done():
+            self._idle.set_result(None)
 
     async def drain(self) -> None:
         """Waits a moment for those under way, and ends what is left; new runs are refused from then on."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_S):
                 while self._under_way:
-                    self._rested = asyncio.get_running_loop().create_future()
-                    await self._rested
+                    self._idle = asyncio.get_running_loop().create_future()
+                    await self._idle
         self._runs.refuse()
         left = dict(self._under_way)
         for task, _ in left.values():
             task.cancel()
         await asyncio.gather(*(task for task, _ in left.values()), return_exceptions=True)
-        for told, (_, work) in left.items():
-            # One that was cancelled before its first step has told nobody.
-            if self._under_way.pop(told, None) is not None:
+        for callback, (_, work) in left.items():
+            # One that was cancelled before its first step has called no callback.
+            if self._under_way.pop(callback, None) is not None:
                 work.close()
-                told.on_failure(asyncio.CancelledError())
+                callback.on_failure(asyncio.CancelledError())
 
 
 class _Waiting:

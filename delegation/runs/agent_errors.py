@@ -103,11 +103,11 @@ async def refuse_answer(
             draft.due.append(DueChange(f"return:{action.request.action_id}", None))
         refuse_message(draft, failure, turns)
 
-    if isinstance(outcome, RefusedByPeer) and has_raised(outcome, seen):
-        await fail_raised(active, outcome, tell)
+    if isinstance(outcome, RefusedByPeer) and failed_internally(outcome, seen):
+        await fail_after_error(active, outcome, tell)
     elif isinstance(seen, Answered):
         waits = read_state(seen) in INTERRUPTED_STATES
-        asked = None if waits or not finds_fault(outcome) else _restate(active, action_ids, seen)
+        asked = None if waits or not rejects_input(outcome) else _restate(active, action_ids, seen)
         if asked is None:
             await apply_results(active, [{"task": seen.result}], tell)
         else:
@@ -161,7 +161,7 @@ async def _give_up(active: ActiveRun, remote: str, failure: ErrorDetail) -> None
     await active.peer.cancel(remote)
 
 
-def has_raised(outcome: RefusedByPeer | Malformed, seen: PeerOutcome) -> bool:
+def failed_internally(outcome: RefusedByPeer | Malformed, seen: PeerOutcome) -> bool:
     """Whether an agent that refused an answer with ``outcome`` broke over it: it works on in name only.
 
     ``seen`` is what it says of the task since. With another error it has not taken the answer, and may work on.
@@ -173,7 +173,7 @@ def has_raised(outcome: RefusedByPeer | Malformed, seen: PeerOutcome) -> bool:
     return is_internal and is_its_own and read_state(seen) not in _AT_REST
 
 
-def finds_fault(outcome: RefusedByPeer | Malformed) -> bool:
+def rejects_input(outcome: RefusedByPeer | Malformed) -> bool:
     """Whether an agent says that what it was sent is wrong: it waits for something else then."""
     return isinstance(outcome, RefusedByPeer) and classify_native(outcome.code) in _FAULTS
 
@@ -183,7 +183,7 @@ def read_state(seen: Answered) -> str:
     return text_at(object_at(seen.result, "status"), "state")
 
 
-async def end_raised(active: ActiveRun, outcome: RefusedByPeer) -> None:
+async def end_after_error(active: ActiveRun, outcome: RefusedByPeer) -> None:
     """The stream of a run that had begun ended with an error: the run has failed, unless its task says more."""
     remote = active.remote_task()
     if remote is None or outcome.http_status in _BUSY or active.run.record.status in ENDED:
@@ -192,10 +192,10 @@ async def end_raised(active: ActiveRun, outcome: RefusedByPeer) -> None:
     if isinstance(seen, Answered) and read_state(seen) in _AT_REST:
         await apply_results(active, [{"task": seen.result}])
         return
-    await fail_raised(active, outcome)
+    await fail_after_error(active, outcome)
 
 
-async def fail_raised(
+async def fail_after_error(
     active: ActiveRun, outcome: RefusedByPeer, before: Callable[[DecisionDraft], None] | None = None
 ) -> None:
     """Ends the run with the words of the agent; ``before`` adds to the append."""

@@ -197,7 +197,7 @@ class AgentQueues:
             await drop(shard, row)
             return held
         if waits_for_quota(record):
-            await self._tell_anew(record, queued, now_ms)
+            await self._update_quota_wait(record, queued, now_ms)
         is_in_line = record.status is Status.QUEUED or waits_for_quota(record)
         waiting = await self._add(record, queued) if is_in_line else 0
         await self.extend(shard, row, self._find_look_ms(queued, now_ms, waiting))
@@ -218,7 +218,9 @@ class AgentQueues:
             return False
         return self.admission.find_pause(queued.attempt.worker.peer) is not None
 
-    async def _tell_anew(self, record: TaskRecord, queued: QueuedAttempt, now_ms: int) -> None:
+    async def _update_quota_wait(
+        self, record: TaskRecord, queued: QueuedAttempt, now_ms: int
+    ) -> None:
         """Says until when a message waits from now on, where its time has come and others have used up the quota."""
         known = self.quotas.find(name_line(record.owner))
         if known is None or known.till_ms <= now_ms or parse_ms(queued.until or "") > now_ms:
@@ -263,7 +265,7 @@ class AgentQueues:
                 return news.is_set()
             if await self._begin(task_id, place):
                 begun, place = place, None
-                self._tell_begun(task_id)
+                self._notify_begun(task_id)
                 await _await_send(begun)
             elif (record := await self.attempts.dispatch.read_task(task_id)) is not None:
                 self._unused[agent] = record.owner
@@ -396,7 +398,7 @@ class AgentQueues:
         try:
             if await self._begin(task_id, place, behind, charged):
                 place = None
-                self._tell_begun(task_id)
+                self._notify_begun(task_id)
                 return True
         finally:
             if place is not None:
@@ -458,7 +460,7 @@ class AgentQueues:
             if self._watched.get(task_id) is begun:
                 del self._watched[task_id]
 
-    def _tell_begun(self, task_id: str) -> None:
+    def _notify_begun(self, task_id: str) -> None:
         watched = self._watched.pop(task_id, None)
         if watched is not None:
             watched.set()

@@ -40,7 +40,7 @@ from passerelle.delegation.runs.completion import is_silent
 from passerelle.delegation.runs.finish import allow_send
 from passerelle.delegation.runs.observation import observe
 from passerelle.delegation.runs.peer_profile import read_behaviour
-from passerelle.delegation.runs.peer_states import read_said
+from passerelle.delegation.runs.peer_states import read_status_message
 from passerelle.delegation.runs.run import Run
 from passerelle.delegation.runs.templates import (
     AnswerShape,
@@ -163,7 +163,7 @@ def _read_task(
         return None
     if read_words(ours) is not SILENT:
         return None
-    text, message_id = read_said(ours) if "message" in status else (None, None)
+    text, message_id = read_status_message(ours) if "message" in status else (None, None)
     texts = [native, text or "", message_id or "", f"{len(packed)}"]
     shapes, versions = list[ArtifactShape](), list[tuple[str | None, int]]()
     earlier = {} if turn.known is None else turn.known.record.artifacts

@@ -136,7 +136,7 @@ def settle_artifact(draft: DecisionDraft, artifact: JsonObject) -> list[Fact]:
     blob = refs["artifact"].blob if refs else None
     run_id = draft.record.attempts[-1].run_id if draft.record.attempts else ""
     draft.catalogued[one.name_at_peer] = catalogue(changed, run_id, blob)
-    return draft.tell(ObserveArtifact(changed, draft.step_id, refs))
+    return draft.decide(ObserveArtifact(changed, draft.step_id, refs))
 
 
 def list_files(artifact: JsonObject, *, fetches: bool) -> list[str]:
@@ -280,7 +280,7 @@ def list_all(draft: DecisionDraft) -> dict[str, Ref]:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class FileCopy:
     """A file that is here now. ``kept`` bytes of ``size`` are, and ``redacted`` says what was taken out."""
 
     url: str
@@ -311,7 +311,7 @@ def find_files(task: JsonObject, artifact: ArtifactRef, *, fetches: bool) -> lis
 
 
 def keep_copies(
-    draft: DecisionDraft, artifact: ArtifactRef, copies: Sequence[Copy], keep_ms: int | None
+    draft: DecisionDraft, artifact: ArtifactRef, copies: Sequence[FileCopy], keep_ms: int | None
 ) -> None:
     """The artifact is stored now."""
     if not _is_awaited(draft, artifact):
@@ -345,7 +345,7 @@ def keep_copies(
         linked=None if is_named(draft, artifact.name_at_peer) else True,
     )
     draft.catalogued[artifact.name_at_peer] = replace(artifact, stored=True)
-    draft.add(draft.tell(ObserveArtifact(stored, draft.context.mint("step"), refs)))
+    draft.add(draft.decide(ObserveArtifact(stored, draft.context.mint("step"), refs)))
     if keep_ms is not None and copies:
         at_ms = draft.decision.now_ms + keep_ms
         draft.due.append(DueChange(f"output:{draft.record.task_id}", at_ms))
@@ -361,7 +361,7 @@ def wait_for_file(draft: DecisionDraft, artifact: ArtifactRef, reason: str) -> N
         reason=f"a file of artifact {artifact.artifact_id} cannot be fetched: {reason}",
         resource="file",
     )
-    draft.add(draft.tell(WaitFor(waiting)))
+    draft.add(draft.decide(WaitFor(waiting)))
 
 
 def refuse_file(draft: DecisionDraft, artifact: ArtifactRef, reason: str) -> None:

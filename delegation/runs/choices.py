@@ -39,7 +39,7 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import from_wire, to_wire
 from passerelle.core.wire.display import escape_line
 from passerelle.delegation.runs.draft import find_action
-from passerelle.delegation.runs.finish import refuse_send, show_own
+from passerelle.delegation.runs.finish import refuse_send, show_gateway_status
 from passerelle.delegation.runs.own_questions import await_closing, make_asking
 from passerelle.permission_bridge.answers.action_rows import open_rows
 from passerelle.permission_bridge.cases import read_prompt
@@ -219,7 +219,7 @@ def _ask(draft: DecisionDraft, active: ActiveRun, asked: _Asked) -> None:
         send_options=active.options or run.send_options,
     )
     parts = list_request_parts(request, FIRST_REVISION)
-    show_own(draft, draft.tell(WaitFor(waiting)), INPUT_REQUIRED, parts)
+    show_gateway_status(draft, draft.decide(WaitFor(waiting)), INPUT_REQUIRED, parts)
 
 
 def _make_request(draft: DecisionDraft, active: ActiveRun, asked: _Asked) -> ApprovalRequest:

@@ -132,7 +132,7 @@ def measure(draft: DecisionDraft, *, is_done: bool) -> Coverage | None:
         unmet=unmet,
         review=review,
     )
-    draft.add(draft.tell(Cover(coverage)))
+    draft.add(draft.decide(Cover(coverage)))
     return coverage
 
 
@@ -149,7 +149,7 @@ def _find_verdict(
 def _open_review(draft: DecisionDraft, coverage: Coverage) -> None:
     question = judge(draft.record.acceptance, {}).review or ""
     action_id = open_review(draft, question)
-    draft.add(draft.tell(Cover(change(coverage, review=action_id))))
+    draft.add(draft.decide(Cover(change(coverage, review=action_id))))
 
 
 def _withhold(draft: DecisionDraft, frame: JsonObject, said: RunStatus) -> JsonObject:
@@ -160,7 +160,7 @@ def _withhold(draft: DecisionDraft, frame: JsonObject, said: RunStatus) -> JsonO
         status, metadata = object_at(task, "status"), object_at(task, "metadata")
         kept = status_frame(draft.facade, draft.context.context_id, status, metadata)
     ref = draft.spill.keep(orjson.dumps(kept))
-    facts = draft.tell(WithholdEnd(change(said, phase=Phase.VERIFYING), draft.step_id, ref))
+    facts = draft.decide(WithholdEnd(change(said, phase=Phase.VERIFYING), draft.step_id, ref))
     if task:
         working = make_status(WORKING, format_ms(draft.decision.now_ms))
         draft.context.content = {**task, "status": working}
@@ -176,8 +176,8 @@ def _finish(draft: DecisionDraft, frame: JsonObject, said: RunStatus) -> None:
     answer: Literal["message", "task"] = "message" if "message" in frame else "task"
     if answer == "message":
         draft.context.answer = object_at(frame, "message")
-    draft.add(draft.tell(EndRun(state, said.text, verifying, draft.step_id or None)))
-    draft.add(draft.tell(RecordDelivery(FACADE, Delivery.DELIVERED)))
+    draft.add(draft.decide(EndRun(state, said.text, verifying, draft.step_id or None)))
+    draft.add(draft.decide(RecordDelivery(FACADE, Delivery.DELIVERED)))
     record = draft.record
     completed = TaskCompleted(
         native_status=state,
@@ -188,7 +188,7 @@ def _finish(draft: DecisionDraft, frame: JsonObject, said: RunStatus) -> None:
         coverage=record.coverage,
         answer=answer,
     )
-    draft.add_shown(draft.tell(SucceedTask(completed, list_all(draft))), frame)
+    draft.add_shown(draft.decide(SucceedTask(completed, list_all(draft))), frame)
     draft.end_turn(answer)
 
 
@@ -210,9 +210,9 @@ def _stop(draft: DecisionDraft) -> None:
     record, state = draft.record, _native(draft)
     draft.close_actions("task_cancelled")
     failure = ErrorDetail("cancelled", ErrorCategory.CALLER, "stopped", source=draft.context.peer)
-    draft.add(draft.tell(FailRun(Status.CANCELLED, failure, state)))
+    draft.add(draft.decide(FailRun(Status.CANCELLED, failure, state)))
     actor = record.cancel_requested_by or draft.context.peer
-    facts = draft.tell(ConfirmCancel(TaskCancelled(actor, record.cancel_source or "user", state)))
+    facts = draft.decide(ConfirmCancel(TaskCancelled(actor, record.cancel_source or "user", state)))
     draft.end_with(facts, CANCELED, "stopped before it was complete")
 
 
@@ -256,7 +256,7 @@ def _wait(draft: DecisionDraft, request: ApprovalRequest) -> None:
         reason=request.title,
         action_ids=(request.action_id,),
     )
-    facts = draft.tell(WaitFor(waiting))
+    facts = draft.decide(WaitFor(waiting))
     if not draft.record.shown:
         draft.add(facts)
         return

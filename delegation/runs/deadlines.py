@@ -150,7 +150,7 @@ class Deadlines:
 
     async def on_stop(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """``stop:<task>``: an end that hooks are told of."""
-        if not await _tell_stop(self.dispatch, EntityRef(EntityKind.TASK, row.entity), row):
+        if not await _run_stop_hooks(self.dispatch, EntityRef(EntityKind.TASK, row.entity), row):
             await self.drop(shard, row)
 
     async def on_mint(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
@@ -197,7 +197,7 @@ class Deadlines:
         return record if isinstance(record, ActionRecord) else None
 
 
-async def _tell_stop(dispatch: Dispatch, task: EntityRef, row: DueRow) -> bool:
+async def _run_stop_hooks(dispatch: Dispatch, task: EntityRef, row: DueRow) -> bool:
     """Tells hooks of the end of a task, and settles the row; False where there is nothing to tell."""
     record = (await dispatch.writes.load([task]))[task].record
     consulting = dispatch.consulting

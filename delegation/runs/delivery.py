@@ -37,7 +37,7 @@ from passerelle.delegation.runs.failure import PeerRefusal, explain, list_tried
 from passerelle.delegation.runs.finish import confirm_cancel
 from passerelle.delegation.runs.follow_strategy import waits_long
 from passerelle.delegation.runs.remote_drivers import release_to_link
-from passerelle.delegation.runs.results import apply_outcome, tell_broken
+from passerelle.delegation.runs.results import apply_outcome, record_broken_exchange
 from passerelle.delegation.runs.stream import follow_stream, judge_end
 from passerelle.runtime.records.writes import AppendOptions
 
@@ -109,8 +109,8 @@ async def deliver(active: ActiveRun, sent: JsonObject) -> bool:
     """Sends the message until the peer has it or has refused it; False when nobody knows whether it arrived."""
     tries, crowded_ms = 0, 0
     while True:
-        if not active.may_leave():
-            await active.await_leave()
+        if not active.may_send_now():
+            await active.wait_until_sendable()
         active.sent_ms = active.deps.clock.now_ms()
         active.run.has_all = not active.run.is_streamed()
         crowded_ms = crowded_ms or active.sent_ms
@@ -182,7 +182,7 @@ async def _stream(active: ActiveRun, sent: JsonObject, tries: int) -> SendResult
     last = await follow_stream(active, active.stream(sent))
     knows = await judge_end(active, last)
     if isinstance(last, Unknown | Malformed):
-        await tell_broken(active, last)
+        await record_broken_exchange(active, last)
     if knows or not isinstance(last, RefusedByPeer | Unreached):
         return "settled" if knows else "unknown"
     return await _settle(active, last, tries)
@@ -241,7 +241,7 @@ async def _hold(active: ActiveRun, sent: JsonObject, held: Deferred) -> None:
     """
     at_ms = active.deps.clock.now_ms() + (0 if held.is_absent else held.wait_ms)
     refusal, options = held.refusal, read_options(sent)
-    is_told = not (held.is_ours or held.is_absent) and _is_long(active, held.wait_ms)
+    notifies_caller = not (held.is_ours or held.is_absent) and _is_long(active, held.wait_ms)
 
     again = "" if held.is_absent else f"; it is tried again at {format_ms(at_ms)}"
     reason = f"{refusal.failure.message}; the message was not taken{again}, and can be cancelled"
@@ -260,8 +260,8 @@ async def _hold(active: ActiveRun, sent: JsonObject, held: Deferred) -> None:
             send_options=options,
             resource=held.resource,
         )
-        facts = draft.tell(WaitFor(waiting))
-        if draft.record.shown or is_told:
+        facts = draft.decide(WaitFor(waiting))
+        if draft.record.shown or notifies_caller:
             note = note_status("agent_busy", peer=draft.context.peer)
             whole = not draft.record.shown
             draft.show_status(facts, WORKING, [{"text": reason}], note, whole=whole)
@@ -330,6 +330,6 @@ def _intend(draft: DecisionDraft) -> None:
     if run is None or record.status not in tasks.TABLE[SendInput]:
         return
     if record.status in WAITING:
-        draft.add(draft.tell(EndWait("the agent is tried again")))
+        draft.add(draft.decide(EndWait("the agent is tried again")))
     requested = request(draft.context.peer, run.delivery_mechanism, run.message_id)
-    draft.add(draft.tell(SendInput(requested)))
+    draft.add(draft.decide(SendInput(requested)))

@@ -15,7 +15,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import UNDRIVEN, Status
 from passerelle.delegation.runs.active_run import ActiveRun, DriverDeps
 from passerelle.delegation.runs.active_runs import ActiveRuns, Commands
-from passerelle.delegation.runs.content_room import ContentRoom
+from passerelle.delegation.runs.content_budget import ContentBudget
 from passerelle.delegation.runs.delivery import is_kept_back
 from passerelle.delegation.runs.finish import confirm_stop
 from passerelle.delegation.runs.follow_strategy import PollThrottle, Timeouts
@@ -103,7 +103,7 @@ class Dispatch:
     timeouts: Timeouts = field(default_factory=Timeouts)
     throttle: PollThrottle = field(default_factory=PollThrottle)
     scheduler: ReadScheduler = field(default_factory=ReadScheduler)
-    content_room: ContentRoom = field(default_factory=ContentRoom)
+    content_budget: ContentBudget = field(default_factory=ContentBudget)
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
     spending: Spending | None = None
     callbacks: Callbacks | None = None
@@ -113,7 +113,7 @@ class Dispatch:
     """Reaches the drivers of other instances."""
     on_loss: Callable[[Shard, int, str], None] = lambda _shard, _epoch, _by: None
     """Called with a shard that has lost what was acknowledged under an epoch, and who noticed."""
-    _mending: set[str] = field(default_factory=set[str])
+    _adopting: set[str] = field(default_factory=set[str])
     _side: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
     commands: Commands = field(init=False)
     runs: ActiveRuns = field(init=False)
@@ -136,7 +136,7 @@ class Dispatch:
             outputs=self.outputs,
             throttle=self.throttle,
             scheduler=self.scheduler,
-            contents=self.content_room,
+            contents=self.content_budget,
         )
         self._factory = RunFactory(
             deps=deps,
@@ -178,7 +178,7 @@ class Dispatch:
     ) -> Begun:
         """The run that was just opened, and its driving, which has not begun; ``sent_at`` was reserved for its send."""
         place = opened.place
-        context = self._factory.look(
+        context = self._factory.make_context(
             opened.task, place.shard, place.thread, peer.name, place.context_id
         )
         context.accepted.append(message)
@@ -239,7 +239,7 @@ class Dispatch:
     async def _make_way(self, held: Mapping[EntityRef, Held]) -> None:
         for ref in held:
             if self.signals is not None and ref.kind is EntityKind.TASK and not self.find(ref.id):
-                await self.signals.tell(Nudge(ref.id, gives_way=True), held)
+                await self.signals.send(Nudge(ref.id, gives_way=True), held)
 
     def _find_loss(self, run: Run) -> None:
         self.on_loss(run.shard, run.epoch, "driver")
@@ -259,7 +259,7 @@ class Dispatch:
         if record.queued is not None:
             return  # nobody drives it before its turn
         peer = self.find_peer(record.peer or "")
-        context, refs = await self._factory.look_back(task, record)
+        context, refs = await self._factory.restore_context(task, record)
         own = await self.writes.load(refs)
         active = self._factory.make(peer, context, own, self.drives(task.shard))
         active.tries, active.has_lost = tries, has_lost
@@ -278,7 +278,7 @@ class Dispatch:
         Raises:
             NotFound: there is no such task.
         """
-        context, held = await self._factory.read_back(task_id)
+        context, held = await self._factory.restore_run(task_id)
         return self._factory.make_run(context, held, read_driver(held[context.task].fields))
 
     async def stand_in(self, task_id: str) -> ActiveRun:
@@ -287,26 +287,26 @@ class Dispatch:
         Raises:
             NotFound: there is no such task, or its agent is not configured any more.
         """
-        context, held = await self._factory.read_back(task_id)
+        context, held = await self._factory.restore_run(task_id)
         driver = read_driver(held[context.task].fields)
         return self._factory.make(self.find_peer(context.peer), context, held, driver)
 
-    def mend(self, task: EntityRef) -> None:
+    def adopt_if_undriven(self, task: EntityRef) -> None:
         """Has a task taken up that may be stored as ours while nobody drives it."""
         self.detach(self._take_up_again(task, 0))
 
-    def mend_named(self, named: Iterable[str]) -> None:
+    def adopt_undriven(self, named: Iterable[str]) -> None:
         """The same of all that our set in a shard names and that is not driven; again each time that it is found so."""
         for task_id in named:
-            if self.find(task_id) is None and task_id not in self._mending:
-                self._mending.add(task_id)
-                self.detach(self._mend_named(EntityRef(EntityKind.TASK, task_id)))
+            if self.find(task_id) is None and task_id not in self._adopting:
+                self._adopting.add(task_id)
+                self.detach(self._adopt_undriven(EntityRef(EntityKind.TASK, task_id)))
 
-    async def _mend_named(self, task: EntityRef) -> None:
+    async def _adopt_undriven(self, task: EntityRef) -> None:
         try:
             await self._take_up_again(task, 0)
         finally:
-            self._mending.discard(task.id)
+            self._adopting.discard(task.id)
 
     async def reattach(self, shard: Shard, named: Iterable[str]) -> None:
         """Takes up again what does not fit the store after a loss in a shard.
@@ -322,7 +322,7 @@ class Dispatch:
             active = self.runs.find(task_id)
             if active is None or read_shard(task_id) != shard:
                 continue
-            if active.run.moved or not await active.run.stands():
+            if active.run.moved or not await active.run.is_stored():
                 await self.runs.end(task_id)
                 again.add(task_id)
         for task_id in sorted(again):
@@ -379,7 +379,7 @@ class Dispatch:
     def hint(self, task_id: str) -> bool:
         """The peer has called back: the driver is told, wherever it is; whether it is here."""
         nudge = Nudge(task_id, called_back=True)
-        return self.hear(nudge) or self._tell_others(nudge)
+        return self.nudge_local(nudge) or self._nudge_remote(nudge)
 
     def wake(self, task_id: str, action_id: str | None = None, news: Written | None = None) -> bool:
         """Tells the driver to look, wherever it is; whether it is here.
@@ -387,15 +387,15 @@ class Dispatch:
         ``news`` is what was just stored: a driver that is here need not read it.
         """
         nudge = Nudge(task_id, action_id or "")
-        return self.hear(nudge, news) or self._tell_others(nudge, news)
+        return self.nudge_local(nudge, news) or self._nudge_remote(nudge, news)
 
-    def hear(self, nudge: Nudge, news: Written | None = None) -> bool:
+    def nudge_local(self, nudge: Nudge, news: Written | None = None) -> bool:
         """Tells the driver, if it is here; whether it is."""
         active = self.runs.find(nudge.task)
         if active is None:
             return False
         if nudge.gives_way:
-            self.detach(active.run.give_way())
+            self.detach(active.run.yield_line())
             return True
         if nudge.called_back and active.is_streaming:
             return True  # the reader of the stream hears of it there
@@ -405,9 +405,9 @@ class Dispatch:
         active.wake(news)
         return True
 
-    def _tell_others(self, nudge: Nudge, news: Written | None = None) -> bool:
+    def _nudge_remote(self, nudge: Nudge, news: Written | None = None) -> bool:
         if self.signals is not None:
-            self.detach(self.signals.tell(nudge, news.held if news is not None else None))
+            self.detach(self.signals.send(nudge, news.held if news is not None else None))
         return False
 
     async def refresh(self, task_id: str, news: Written | None = None) -> None:

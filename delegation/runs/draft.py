@@ -193,7 +193,7 @@ class DecisionDraft:
     @property
     def is_large(self) -> bool:
         """Whether the Task is written piece by piece."""
-        return self.context.volume is not None and self.growth.total.said > LARGE_BYTES
+        return self.context.volume is not None and self.growth.total.content_bytes > LARGE_BYTES
 
     @property
     def record(self) -> TaskRecord:
@@ -214,7 +214,7 @@ class DecisionDraft:
         """Whether the append may have no room for what one more frame can lead to."""
         return len(self.decision.events) > MAX_EVENTS - _ROOM or self.shown_bytes > _SHOWN_BYTES
 
-    def tell(self, command: TaskCommand) -> list[Fact]:
+    def decide(self, command: TaskCommand) -> list[Fact]:
         """The facts of a command, not added yet; where it ends a run, with what the run cost (EXT-7).
 
         Where the peer has given its answer, or never will, that is the first of them (EVC-6).
@@ -314,7 +314,7 @@ class DecisionDraft:
         error = record.last_error or ErrorDetail("failed", ErrorCategory.INTERNAL, reason)
         for turn_id in record.open_turns:
             more = turn_id != record.open_turns[-1]
-            self._tell_thread(FailTurn(turn_id, record.task_id, error, more))
+            self._decide_thread(FailTurn(turn_id, record.task_id, error, more))
 
     def close_actions(self, cause: CancelCause) -> None:
         """Nobody waits for these answers any more."""
@@ -334,7 +334,7 @@ class DecisionDraft:
         open_turns = [turn_id for turn_id in self.record.open_turns if turn_id in turns]
         for turn_id in open_turns:
             more = turn_id != open_turns[-1]
-            self._tell_thread(FailTurn(turn_id, self.record.task_id, failure, more, refused=True))
+            self._decide_thread(FailTurn(turn_id, self.record.task_id, failure, more, refused=True))
 
     def end_turn(self, answer: str) -> None:
         """Every turn of the task that had no answer yet has it now."""
@@ -342,9 +342,9 @@ class DecisionDraft:
         completed = TurnCompleted("message" if answer == "message" else "task", record.status)
         for turn_id in record.open_turns:
             more = turn_id != record.open_turns[-1]
-            self._tell_thread(EndTurn(turn_id, record.task_id, completed, more))
+            self._decide_thread(EndTurn(turn_id, record.task_id, completed, more))
 
-    def _tell_thread(self, command: ThreadCommand) -> None:
+    def _decide_thread(self, command: ThreadCommand) -> None:
         thread = self.decision.state(self.context.thread)
         if isinstance(thread, ThreadRecord):
             self.decision.add(threads.decide(thread, command))

@@ -65,9 +65,9 @@ class RunEnd:
 
 def end_run(draft: DecisionDraft, ended: RunEnd) -> None:
     """The run is over; with nothing left to try its task has failed as well."""
-    if try_on(draft, ended):
+    if try_retry(draft, ended):
         return
-    facts = draft.tell(EndInError(ended.failure, ended.rejected))
+    facts = draft.decide(EndInError(ended.failure, ended.rejected))
     if ended.frame is None:
         draft.end_with(facts, FAILED, ended.failure.message)
         return
@@ -75,17 +75,17 @@ def end_run(draft: DecisionDraft, ended: RunEnd) -> None:
     draft.end_turn("task")
 
 
-def try_on(draft: DecisionDraft, ended: RunEnd) -> bool:
+def try_retry(draft: DecisionDraft, ended: RunEnd) -> bool:
     """The run is over; whether another attempt follows, which is owed then."""
     run, verdict = draft.record.run, _judge(draft, ended)
-    draft.add(draft.tell(FailRun(ended.status, ended.failure, ended.native)))
+    draft.add(draft.decide(FailRun(ended.status, ended.failure, ended.native)))
     if run is None or isinstance(verdict, GiveUp):
-        _tell_all_tried(draft, verdict)
+        _note_all_tried(draft, verdict)
         return False
     if ended.frame is not None:
         # Its last word is not shown: the task goes on.
         draft.context.content = ended.before
-    _owe(draft, run, verdict)
+    _schedule_retry(draft, run, verdict)
     return True
 
 
@@ -115,7 +115,7 @@ def list_tried(record: TaskRecord) -> EarlierAttempts:
     )
 
 
-def _tell_all_tried(draft: DecisionDraft, verdict: RetryVerdict) -> None:
+def _note_all_tried(draft: DecisionDraft, verdict: RetryVerdict) -> None:
     """Says of a task that the gateway has routed that no agent is left, where more than one was tried (EXT-5)."""
     tried = list_tried(draft.record) if draft.record.attempts else None
     is_stopped = draft.record.status is Status.CANCELLING or verdict == GiveUp("in_doubt")
@@ -127,7 +127,9 @@ def _tell_all_tried(draft: DecisionDraft, verdict: RetryVerdict) -> None:
         draft.note(RoutingNotPossible("all_tried", excluded))
 
 
-def _owe(draft: DecisionDraft, run: Attempt, verdict: RetryLater | RetryElsewhere) -> None:
+def _schedule_retry(
+    draft: DecisionDraft, run: Attempt, verdict: RetryLater | RetryElsewhere
+) -> None:
     record, now_ms = draft.record, draft.decision.now_ms
     ordinal = len(record.attempts) + 1
     if isinstance(verdict, RetryElsewhere):
@@ -138,7 +140,7 @@ def _owe(draft: DecisionDraft, run: Attempt, verdict: RetryLater | RetryElsewher
         retrying = TaskRetrying("retry", ordinal, format_ms(verdict.at_ms), run.worker.peer)
         now_ms = verdict.at_ms
     show_retrying(
-        draft, draft.tell(PrepareRetry(retrying)), f"attempt {ordinal - 1} did not succeed"
+        draft, draft.decide(PrepareRetry(retrying)), f"attempt {ordinal - 1} did not succeed"
     )
     draft.due.append(DueChange(name_row(record.task_id), now_ms))
 

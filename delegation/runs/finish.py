@@ -28,7 +28,7 @@ from passerelle.core.task.commands import (
 )
 from passerelle.core.task.status import ENDED, WAITING, Status
 from passerelle.core.wire.times import parse_ms
-from passerelle.delegation.runs.failure import RunEnd, end_run, try_on
+from passerelle.delegation.runs.failure import RunEnd, end_run, try_retry
 from passerelle.delegation.runs.limits import explain_limit, read_limit
 from passerelle.runtime.records.refusals import make_error
 from passerelle.runtime.records.writes import AppendOptions
@@ -65,7 +65,7 @@ async def lose(active: ActiveRun, reason: str) -> None:
     if record.status is not Status.LOST:
         active.deps.log.warning("run.lost", task=record.task_id, run=run.run_id, reason=reason)
         command = LoseTask(last_proof=run.last_seen_at, reason=reason)
-        await active.append(lambda draft: draft.add(draft.tell(command)))
+        await active.append(lambda draft: draft.add(draft.decide(command)))
         return
     since_ms = active.deps.clock.now_ms() - parse_ms(record.status_at)
     if since_ms > active.timeouts.liveness_s * 1000:
@@ -85,9 +85,9 @@ async def confirm_cancel(
     def end(draft: DecisionDraft) -> None:
         if draft.record.run is None:
             return  # it has ended in another way meanwhile
-        draft.add(draft.tell(FailRun(Status.CANCELLED, failure)))
+        draft.add(draft.decide(FailRun(Status.CANCELLED, failure)))
         draft.close_actions("task_cancelled")
-        facts = draft.tell(ConfirmCancel(TaskCancelled(actor, record.cancel_source or "user")))
+        facts = draft.decide(ConfirmCancel(TaskCancelled(actor, record.cancel_source or "user")))
         draft.end_with(facts, CANCELED, reason)
 
     await active.append(end)
@@ -103,12 +103,14 @@ async def confirm_stop(run: Run, claim: DueClaim | None = None) -> None:
         draft.close_actions("task_cancelled")
         actor = record.cancel_requested_by or record.owner
         cancelled = TaskCancelled(actor, record.cancel_source or "user")
-        draft.end_with(draft.tell(ConfirmCancel(cancelled)), CANCELED, "stopped before it went on")
+        draft.end_with(
+            draft.decide(ConfirmCancel(cancelled)), CANCELED, "stopped before it went on"
+        )
 
     await run.append(end, (lambda _draft: AppendOptions(claim=claim)) if claim else None)
 
 
-async def fail_owed(
+async def fail_pending_attempt(
     run: Run,
     failure: ErrorDetail,
     claim: DueClaim | None = None,
@@ -122,7 +124,7 @@ async def fail_owed(
 
     def end(draft: DecisionDraft) -> None:
         before(draft)
-        draft.end_with(draft.tell(EndInError(failure)), FAILED, failure.message)
+        draft.end_with(draft.decide(EndInError(failure)), FAILED, failure.message)
 
     await run.append(end, lambda _draft: AppendOptions(claim=claim, due=drops))
 
@@ -196,13 +198,13 @@ async def time_out(
     def end(draft: DecisionDraft) -> None:
         stopping = draft.record.status is Status.CANCELLING
         draft.close_actions("task_cancelled")
-        if draft.record.run is not None and try_on(draft, RunEnd(failure, Status.TIMED_OUT)):
+        if draft.record.run is not None and try_retry(draft, RunEnd(failure, Status.TIMED_OUT)):
             return
         if active is not None:
             active.failure = PeerUnavailable(reason, agent=run.context.peer)
         # A wish to cancel sticks: the stop is not known, so it cannot be confirmed either.
         ending = EndInError(failure) if stopping else TimeOutTask(TaskTimedOut(limit, limit_ms))
-        draft.end_with(draft.tell(ending), FAILED, reason)
+        draft.end_with(draft.decide(ending), FAILED, reason)
 
     await run.append(end, lambda _draft: AppendOptions(claim=claim))
 
@@ -213,21 +215,23 @@ def allow_send(draft: DecisionDraft, changed: str | None = None) -> None:
     if run is None:
         return
     if draft.record.status in WAITING:
-        draft.add(draft.tell(EndWait("it may be sent")))
+        draft.add(draft.decide(EndWait("it may be sent")))
     requested = request(draft.context.peer, run.delivery_mechanism, run.message_id, changed)
-    draft.add(draft.tell(SendInput(requested)))
+    draft.add(draft.decide(SendInput(requested)))
 
 
 def refuse_send(draft: DecisionDraft, reason: str) -> None:
     """Nothing was sent, and nothing will be."""
     failure = ErrorDetail("not_permitted", ErrorCategory.POLICY, reason, source=draft.context.peer)
     draft.close_actions("asker_withdrew")
-    draft.add(draft.tell(FailRun(Status.FAILED, failure)))
-    facts = draft.tell(EndInError(failure, rejected=True))
-    show_own(draft, facts, REJECTED, [{"text": reason}])
+    draft.add(draft.decide(FailRun(Status.FAILED, failure)))
+    facts = draft.decide(EndInError(failure, rejected=True))
+    show_gateway_status(draft, facts, REJECTED, [{"text": reason}])
 
 
-def show_own(draft: DecisionDraft, facts: list[Fact], state: str, parts: list[Json]) -> None:
+def show_gateway_status(
+    draft: DecisionDraft, facts: list[Fact], state: str, parts: list[Json]
+) -> None:
     """A status in the gateway's words; the first one of a task shows the whole of it."""
     draft.show_status(facts, state, parts, whole=draft.context.content is None)
     draft.end_turn("task")

@@ -114,7 +114,7 @@ class Timeouts:
     """A send may still be on its way for this long, unless the terms of its peer say another time."""
     stalled_s: float = 15.0
     """How long a task whose stream broke may stand still until callers are told."""
-    told_s: float = 3.0
+    notify_after_s: float = 3.0
     """A wait for a busy peer that ends within this time is not told to callers."""
     refuses: bool = False
     """Whether a longer one is refused, in place of a task that waits."""
@@ -132,7 +132,7 @@ def waits_long(run: Attempt, timeouts: Timeouts, until_ms: int | None = None) ->
         if run.send_after is None:
             return False
         until_ms = parse_ms(run.send_after)
-    return until_ms - parse_ms(run.started_at) - run.held_ms > timeouts.told_s * 1000
+    return until_ms - parse_ms(run.started_at) - run.held_ms > timeouts.notify_after_s * 1000
 
 
 @dataclass(slots=True)

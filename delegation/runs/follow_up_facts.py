@@ -75,7 +75,7 @@ class FollowUp:
         return Scope(record.session_id, record.thread_id, self.turn_id, record.task_id)
 
 
-class TaskMovedError(Exception):
+class TaskChangedError(Exception):
     """The task does not stand any more as it did when it was decided what becomes of the message."""
 
 
@@ -93,7 +93,7 @@ def add_message(
     """Adds the turn of a message, and what follows from it; ``goes_on``: an answer beside it moves the task.
 
     Raises:
-        TaskMovedError: it may mean something else by now.
+        TaskChangedError: it may mean something else by now.
     """
     command = message.command
     if (trace := read_trace(command.traceparent, command.tracestate)) is not None:
@@ -107,8 +107,8 @@ def add_message(
         decision.add(threads.decide(thread, tools))
     task = decision.state(message.task)
     # An answer that is stored with its message has moved the task in this very decision.
-    if not goes_on and isinstance(task, TaskRecord) and stands_otherwise(task, message.record):
-        raise TaskMovedError
+    if not goes_on and isinstance(task, TaskRecord) and has_task_changed(task, message.record):
+        raise TaskChangedError
     if message.works and not goes_on and isinstance(task, TaskRecord):
         message_id = str(message.command.message["messageId"])
         requested = ModelRequested(message.record.agent, "SendMessage", message_id)
@@ -139,7 +139,7 @@ def _has(task: TaskRecord, edge: TaskDependencyUpdated) -> bool:
     )
 
 
-def stands_otherwise(task: TaskRecord, known: TaskRecord) -> bool:
+def has_task_changed(task: TaskRecord, known: TaskRecord) -> bool:
     """Whether a message could mean something else now: words that went to an agent at work would answer a question.
 
     Or whether it is somebody else's task by now.
@@ -152,7 +152,7 @@ def stands_otherwise(task: TaskRecord, known: TaskRecord) -> bool:
     )
 
 
-def owe_send(message: FollowUp, at_ms: int) -> tuple[DueChange, ...]:
+def schedule_send(message: FollowUp, at_ms: int) -> tuple[DueChange, ...]:
     """The send that is owed from now on, and looked for then (I9)."""
     return (DueChange(name_row(message.record.task_id, message.turn_id), at_ms),)
 

@@ -33,15 +33,15 @@ from passerelle.core.task.status import ENDED, WAITING
 from passerelle.core.wire.codec import from_bytes
 from passerelle.delegation.runs.follow_up_facts import (
     FollowUp,
-    TaskMovedError,
+    TaskChangedError,
     accept,
     add_message,
     answer_in_words,
     check_place,
     find_approval,
-    owe_send,
+    has_task_changed,
     remember_turn,
-    stands_otherwise,
+    schedule_send,
     takes_message,
 )
 from passerelle.delegation.runs.remarks import advise, explain_kept, remark
@@ -107,7 +107,7 @@ class FollowUps:
         """
         known = self._recall(command.task or "")
         for _ in range(MAX_TRIES):
-            with suppress(TaskMovedError):
+            with suppress(TaskChangedError):
                 return await self._take(principal, command, idem, catalog, known)
             known = NOTHING_KNOWN
         raise WriteConflict("the task was changed by others again and again; try once more")
@@ -257,14 +257,14 @@ class FollowUps:
         ``held``: its words are the answer, to what was just read of the task, or is its driver's.
 
         Raises:
-            TaskMovedError: its driver did not know all of it.
+            TaskChangedError: its driver did not know all of it.
         """
         body = await self._prepare(message, goes_on=True)
         refs, tries = (message.task, message.thread), count()
 
         def decide(decision: Decision) -> IdempotencyRow | None:
             if next(tries) and is_recalled:
-                raise TaskMovedError
+                raise TaskChangedError
             return body(decision).idem
 
         beside = Beside(refs, decide, held=held or {})
@@ -312,8 +312,8 @@ class FollowUps:
         def body(decision: Decision) -> AppendOptions:
             terms = prepared(decision)
             task = decision.state(message.task)
-            if not isinstance(task, TaskRecord) or stands_otherwise(task, message.record):
-                raise TaskMovedError
+            if not isinstance(task, TaskRecord) or has_task_changed(task, message.record):
+                raise TaskChangedError
             remark(decision, message.task, message.thread, message.turn_id, shown, text)
             return terms
 
@@ -360,7 +360,7 @@ class FollowUps:
         def body(decision: Decision) -> AppendOptions:
             add_message(decision, message, submitting, goes_on=goes_on)
             at_ms = decision.now_ms + self.dispatch.find_doubt_ms(message.record.peer or "")
-            owed = () if goes_on or not message.works else owe_send(message, at_ms)
+            owed = () if goes_on or not message.works else schedule_send(message, at_ms)
             return AppendOptions(due=owed, idem=remember_turn(message))
 
         return body

@@ -41,7 +41,7 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.record import change
 from passerelle.delegation.runs.choices import resolve_names
 from passerelle.delegation.runs.draft import find_action
-from passerelle.delegation.runs.finish import allow_send, refuse_send, show_own
+from passerelle.delegation.runs.finish import allow_send, refuse_send, show_gateway_status
 from passerelle.delegation.runs.own_questions import await_closing, make_asking
 from passerelle.delegation.runs.templates import read_passed
 from passerelle.permission_bridge.answers.action_rows import open_rows
@@ -196,7 +196,7 @@ def _note_references(draft: DecisionDraft, referred: Referred) -> None:
     draft.add([Fact(scope, one) for one in referred.list_facts(draft.context.peer)])
     for edge in referred.list_edges():
         if not any(one.edge_id == edge.edge_id for one in draft.record.relationships):
-            draft.add(draft.tell(LinkTask(edge)))
+            draft.add(draft.decide(LinkTask(edge)))
 
 
 def _ask(draft: DecisionDraft, active: ActiveRun, judged: JudgedSend, changed: str | None) -> None:
@@ -220,7 +220,7 @@ def _ask(draft: DecisionDraft, active: ActiveRun, judged: JudgedSend, changed: s
         send_options=active.options,
     )
     parts: list[Json] = [*list_request_parts(request, FIRST_REVISION), {"text": _GOES_ON}]
-    show_own(draft, draft.tell(WaitFor(waiting)), AUTH_REQUIRED, parts)
+    show_gateway_status(draft, draft.decide(WaitFor(waiting)), AUTH_REQUIRED, parts)
 
 
 async def _await_answer(active: ActiveRun) -> bool:

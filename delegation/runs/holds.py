@@ -37,7 +37,7 @@ _REST_SHARE: Final = 4
 
 
 @record
-class InterruptWish:
+class InterruptRequest:
     """The turns that were under way when a message came that is to stop them."""
 
     turns: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class QueueHold:
         return f"agent:{find_base(self.agent)}"
 
     @property
-    def is_told(self) -> bool:
+    def notifies_caller(self) -> bool:
         """Whether callers learn of it at once."""
         return self.answers_at_once or self.cause in UNFORESEEN
 
@@ -100,7 +100,7 @@ class QueueHold:
             case "after":
                 return f"the message is sent when {self.reason}, and can be cancelled"
             case "quota":
-                return self._tell_quota()
+                return self._explain_quota()
             case _:
                 assert_never(self.cause)
         return f"{said}; {_name_place(self.position or 1)}, and can be cancelled"
@@ -116,7 +116,7 @@ class QueueHold:
             return note_status(f"agent_{self.cause}", peer=self.agent)
         return note_status("caller_quota", peer=self.agent, until=self.until or "")
 
-    def _tell_quota(self) -> str:
+    def _explain_quota(self) -> str:
         said = f"{self.reason} is used up; the message is sent when it resets at {self.until}"
         if self.is_behind:
             said = f"it goes after others of its caller that wait for {self.reason}"

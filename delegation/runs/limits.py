@@ -141,6 +141,6 @@ def enforce(draft: DecisionDraft) -> None:
     if reason is None or task.status not in tasks.TABLE[RequestCancel]:
         return
     wish = TaskCancelRequested(GATEWAY, "runtime", "active_run", reason)
-    draft.add(draft.tell(RequestCancel(wish)))
+    draft.add(draft.decide(RequestCancel(wish)))
     draft.close_actions("task_cancelled")
     draft.due.append(DueChange(f"cancel:{task.task_id}", draft.decision.now_ms))

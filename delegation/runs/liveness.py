@@ -45,7 +45,7 @@ async def note_life(active: ActiveRun, next_s: float) -> None:
         live = draft.record.run
         if live is not None and draft.record.status in WORKING:
             beat = TaskProgress(silent_since=live.news_at, followed_by=live.delivery_mechanism)
-            draft.add(draft.tell(ReportProgress(beat)))
+            draft.add(draft.decide(ReportProgress(beat)))
 
     await active.append(say)
 
@@ -56,7 +56,7 @@ async def probe(active: ActiveRun) -> None:
     look_s = active.timeouts.look_s
     if run is None or run.remote_task_id is None or not _is_due(active, look_s):
         return
-    outcome = await _ask_beside(active, run.remote_task_id)
+    outcome = await _poll_during_stream(active, run.remote_task_id)
     if outcome is None:
         return
     if not (isinstance(outcome, Answered) and _is_same(run, outcome)):
@@ -66,7 +66,7 @@ async def probe(active: ActiveRun) -> None:
     await note_life(active, look_s)
 
 
-async def _ask_beside(active: ActiveRun, remote: str) -> PeerOutcome | None:
+async def _poll_during_stream(active: ActiveRun, remote: str) -> PeerOutcome | None:
     """The peer's answer; None when the stream has spoken first."""
     asking = asyncio.create_task(active.peer.get(remote))
     stirring = asyncio.create_task(active.activity.wait())
@@ -117,7 +117,7 @@ def find_stall_s(active: ActiveRun) -> float:
     return active.timeouts.stalled_s - stood_still_ms / 1000
 
 
-async def tell_stalled(active: ActiveRun) -> None:
+async def report_stall(active: ActiveRun) -> None:
     """Tells waiting callers, once, when the time has come."""
     if find_stall_s(active) > 0:
         return

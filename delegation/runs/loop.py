@@ -22,7 +22,7 @@ from passerelle.delegation.runs.delivery import (
 )
 from passerelle.delegation.runs.finish import give_up
 from passerelle.delegation.runs.gate import find_passed
-from passerelle.delegation.runs.liveness import find_stall_s, note_break, note_life, tell_stalled
+from passerelle.delegation.runs.liveness import find_stall_s, note_break, note_life, report_stall
 from passerelle.delegation.runs.lost_tail import HISTORY_LOST
 from passerelle.delegation.runs.peer_calls import poll_task
 from passerelle.delegation.runs.reconciliation import reconcile
@@ -54,7 +54,7 @@ async def drive(
         try:
             if params is not None:
                 asked, params = params, None
-                if _goes_as_it_is(active):
+                if _is_sent_unchanged(active):
                     sent = active.address(asked, referred)
                 else:
                     sent = await _prepare(active, asked, referred)
@@ -75,7 +75,7 @@ async def drive(
             return
 
 
-def _goes_as_it_is(active: ActiveRun) -> bool:
+def _is_sent_unchanged(active: ActiveRun) -> bool:
     """Whether nobody has a say in the first message, and nothing is added to it."""
     turn = active.run.templated
     return turn is not None and active.callback is None and not turn.is_gated()
@@ -103,7 +103,7 @@ async def _prepare(active: ActiveRun, params: JsonObject, referred: Referred) ->
 
 async def follow_run(active: ActiveRun) -> None:
     """Stays with the task until it has ended: subscribe where that works, else ask."""
-    await _tell_loss(active)
+    await _warn_of_loss(active)
     while not active.run.has_ended() and active.run.record.run is not None:
         if active.run.is_held():
             await active.rest(active.timeouts.parked_poll_max_s)
@@ -115,7 +115,7 @@ async def follow_run(active: ActiveRun) -> None:
             active.strategy.reset()
         if active.run.has_ended():
             return
-        await _tell_left(active)
+        await _record_stream_end(active)
         if active.run.record.withheld is not None:
             await _reconcile(active, active.run.record.withheld)
             continue
@@ -123,7 +123,7 @@ async def follow_run(active: ActiveRun) -> None:
         if remote is None:
             await _find_task(active)
             continue
-        if _was_told(active):
+        if _knows_wait(active):
             await _rest_in_turn(active, changed=True, parked=True)
             continue
         await _subscribe(active, remote)
@@ -132,7 +132,7 @@ async def follow_run(active: ActiveRun) -> None:
         if active.run.has_ended():
             return
         active.strategy.note_look(reached=reached)
-        await tell_stalled(active)
+        await report_stall(active)
         await note_life(active, active.strategy.longest_s)
         parked, changed = active.run.is_parked(), _read_news(active) != before
         if parked or not active.strategy.subscribes(parked=False):
@@ -140,7 +140,7 @@ async def follow_run(active: ActiveRun) -> None:
         await _rest_in_turn(active, changed=changed, parked=parked)
 
 
-def _was_told(active: ActiveRun) -> bool:
+def _knows_wait(active: ActiveRun) -> bool:
     """Whether the peer has just answered with what it waits for; one that calls is told first where to call."""
     told, active.was_answered = active.was_answered, False
     return told and active.callback is None and active.run.is_parked()
@@ -159,7 +159,7 @@ async def _rest_in_turn(active: ActiveRun, *, changed: bool, parked: bool) -> No
     least_s = active.deps.throttle.pause_s
     pause_s = active.strategy.rest(_draw(active), changed=changed, parked=parked, least_s=least_s)
     with active.deps.throttle.rest():
-        owed_s = min(active.find_owed_s(), find_stall_s(active))
+        owed_s = min(active.find_due_s(), find_stall_s(active))
         await active.rest(min(pause_s, max(owed_s, _OWED_PAUSE_S)))
 
 
@@ -202,7 +202,7 @@ async def _compare_card(active: ActiveRun) -> None:
     await active.warn("card_changed", f"the agent's card is {card.sha256[:16]} now")
 
 
-async def _tell_loss(active: ActiveRun) -> None:
+async def _warn_of_loss(active: ActiveRun) -> None:
     """Says in a task that some of it was lost, once for each driver that takes it up."""
     if active.has_lost and active.run.record.run is not None:
         await active.warn(
@@ -226,7 +226,7 @@ async def _subscribe(active: ActiveRun, remote: str) -> None:
     active.strategy.note_subscription(brought_news=active.is_woken or news)
 
 
-async def _tell_left(active: ActiveRun) -> None:
+async def _record_stream_end(active: ActiveRun) -> None:
     """Says at once that the peer has left its stream at a task that waits: streams of callers end with it.
 
     It is said also where the record has that way already: an answer may have gone out as a stream meanwhile.

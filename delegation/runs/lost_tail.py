@@ -26,7 +26,7 @@ HISTORY_LOST: Final = "history_lost"
 """Of the warning in a task whose tail was lost, and of the failure of one whose agent cannot say what was in it."""
 
 
-async def lacks(
+async def has_lost_tail(
     log: EventLog,
     held: Mapping[EntityRef, Held],
     stored: Mapping[EntityRef, Held],

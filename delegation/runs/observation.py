@@ -51,7 +51,7 @@ from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.artifacts import check_number, settle_artifact, settle_artifacts
 from passerelle.delegation.runs.completion import complete, measure
 from passerelle.delegation.runs.limits import enforce
-from passerelle.delegation.runs.peer_states import apply_state, read_said, read_status
+from passerelle.delegation.runs.peer_states import apply_state, read_status, read_status_message
 from passerelle.delegation.runs.repeats import is_dropped
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _note(draft: DecisionDraft, reply: TaskReply | StatusReply | ArtifactReply) 
         native_status=reply.native_status,
         remote_task_id=native if run and native and run.remote_task_id != native else None,
     )
-    draft.add(draft.tell(ObserveStatus(Status.RUNNING, said, draft.step_id)))
+    draft.add(draft.decide(ObserveStatus(Status.RUNNING, said, draft.step_id)))
 
 
 def _warn(draft: DecisionDraft, code: str, reason: str) -> None:
@@ -257,7 +257,7 @@ def _take_differences(
 
 
 def _show_missed(draft: DecisionDraft, frame: JsonObject) -> None:
-    text, message_id = read_said(object_at(frame, "statusUpdate"))
+    text, message_id = read_status_message(object_at(frame, "statusUpdate"))
     said = RunStatus(text=text, message_id=message_id)
     folded = fold(draft.context.content, frame)
     draft.context.content = complete_history(folded, draft.context.accepted) if folded else folded
@@ -351,7 +351,7 @@ def _take_chunk(draft: DecisionDraft, frame: JsonObject) -> None:
             return
     chunks = draft.record.progress.counters.get("chunks", 0) + 1
     output = ObserveOutput(summary=f"artifact {name[:60]}", step_id=draft.step_id, chunks=chunks)
-    draft.add_shown(draft.tell(output), frame, "artifact")
+    draft.add_shown(draft.decide(output), frame, "artifact")
 
 
 def _wrap_message(draft: DecisionDraft, message: JsonObject) -> TaskReply:

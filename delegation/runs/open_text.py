@@ -41,7 +41,7 @@ class _Block:
     scope: Scope
     pieces: list[str]
     length: int
-    is_told: bool = True
+    is_published: bool = True
     """False once it has grown too long to be told as it comes."""
 
     def whole(self) -> TextDelta:
@@ -66,12 +66,12 @@ class _Channel:
     stream: StreamRef
     blocks: dict[tuple[str, str], _Block] = field(default_factory=dict[tuple[str, str], _Block])
     waiting: deque[_Waiting] = field(default_factory=deque["_Waiting"])
-    is_heard: bool = False
+    has_listeners: bool = False
     probe_ms: int = 0
     publishing: asyncio.Task[None] | None = None
 
-    def list_told(self) -> list[_Block]:
-        return [block for block in self.blocks.values() if block.is_told]
+    def list_published(self) -> list[_Block]:
+        return [block for block in self.blocks.values() if block.is_published]
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class OpenTexts:
     _sessions: dict[str, str] = field(default_factory=dict[str, str])
     """The session of each task that has told text."""
 
-    def tell(self, draft: DecisionDraft) -> None:
+    def add_chunks(self, draft: DecisionDraft) -> None:
         """Takes the text that a step brings, before it is stored."""
         scope = tasks.scope_of(draft.record)
         channel = self._channels.get(scope.session_id)
@@ -96,7 +96,7 @@ class OpenTexts:
         self._sessions[draft.context.task.id] = scope.session_id
         for chunk in draft.chunks:
             block = _open(channel, draft, scope, chunk)
-            if block.is_told:
+            if block.is_published:
                 self._add(channel, block, chunk.text)
         if channel.waiting and channel.publishing is None:
             channel.publishing = asyncio.create_task(self._publish(channel), name="deltas")
@@ -119,10 +119,10 @@ class OpenTexts:
         channel = self._channels.get(session)
         if channel is None:
             return []
-        channel.is_heard = True
+        channel.has_listeners = True
         for one in channel.waiting:
             one.grows = False
-        return [block.whole() for block in channel.list_told()]
+        return [block.whole() for block in channel.list_published()]
 
     async def drain(self) -> None:
         """Ends what is under way: nobody has to hear it."""
@@ -136,7 +136,7 @@ class OpenTexts:
         at = block.length
         block.pieces.append(text)
         block.length += len(text)
-        if not channel.is_heard:
+        if not channel.has_listeners:
             now_ms = self.clock.now_ms()
             if now_ms < channel.probe_ms:
                 return
@@ -153,9 +153,11 @@ class OpenTexts:
         try:
             while channel.waiting:
                 one = channel.waiting.popleft()
-                was_heard = channel.is_heard
-                channel.is_heard = await self._publish_one(channel, one.block, one.at, one.text)
-                if channel.is_heard and not was_heard:
+                had_listeners = channel.has_listeners
+                channel.has_listeners = await self._publish_one(
+                    channel, one.block, one.at, one.text
+                )
+                if channel.has_listeners and not had_listeners:
                     await self._publish_whole(channel)
         except StoreUnavailable:
             channel.waiting.clear()
@@ -166,7 +168,7 @@ class OpenTexts:
 
     async def _publish_whole(self, channel: _Channel) -> None:
         """For those who listen now and did not before: what came until that was known was told to nobody."""
-        for block in channel.list_told():
+        for block in channel.list_published():
             whole = block.whole()
             for one in channel.waiting:
                 one.grows = one.grows and one.block is not block
@@ -191,7 +193,7 @@ def _open(channel: _Channel, draft: DecisionDraft, scope: Scope, chunk: Chunk) -
         name = f"{draft.facade}/{chunk.artifact}"
         block = channel.blocks[key] = _Block(name, scope, [before], len(before))
     if block.length + len(chunk.text) > _LONGEST_BLOCK:
-        block.is_told, block.pieces = False, []
+        block.is_published, block.pieces = False, []
     return block
 
 

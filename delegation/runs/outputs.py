@@ -137,13 +137,13 @@ class FileGone:
 
 
 @dataclass(frozen=True, slots=True)
-class FileAway:
+class FileUnavailable:
     """It was not to be had now."""
 
     reason: str
 
 
-FetchOutcome: TypeAlias = Fetched | FileGone | FileAway
+FetchOutcome: TypeAlias = Fetched | FileGone | FileUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,18 +201,18 @@ class Fetcher:
             ) as response:
                 return await self._read(address, response)
         except TimeoutError:
-            return FileAway("no answer in time")
+            return FileUnavailable("no answer in time")
         except (ClientError, OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno == REFUSED_ERRNO:
                 return FileGone("its address is not allowed")
-            return FileAway("no connection")
+            return FileUnavailable("no connection")
 
     async def _read(self, address: Address, response: ClientResponse) -> FetchOutcome | _Moved:
         status = response.status
         if status in _MOVED and "Location" in response.headers:
             return _Moved(str(address.url.join(URL(response.headers["Location"]))))
         if status in _LATER or status >= _SERVER_FAULT:
-            return FileAway(f"HTTP {status}")
+            return FileUnavailable(f"HTTP {status}")
         if status != HTTPStatus.OK:
             return FileGone(f"HTTP {status}")
         content = bytearray()

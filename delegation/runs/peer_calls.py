@@ -136,5 +136,5 @@ async def send_input(
         run.remote_context_id, run.remote_task_id, references=referred.ids, parts=referred.parts
     )
     sent = address_send({**params, "message": message}, to)
-    await active.await_leave()
+    await active.wait_until_sendable()
     return await active.send(sent)

@@ -72,7 +72,7 @@ def _go_on(draft: DecisionDraft, frame: JsonObject, said: RunStatus, status: Sta
         return
     if status is Status.RUNNING:
         draft.close_actions("peer_moved_on")
-    facts = draft.tell(ObserveStatus(status, said, draft.step_id))
+    facts = draft.decide(ObserveStatus(status, said, draft.step_id))
     draft.add_shown(facts or [Fact(tasks.scope_of(draft.record, draft.step_id), said)], frame)
 
 
@@ -124,7 +124,7 @@ def read_status(
 ) -> RunStatus:
     """What a status says, as it is recorded; ``native`` names the task as its peer does."""
     holder = object_at(frame, "task") or object_at(frame, "statusUpdate")
-    text, message_id = read_said(holder)
+    text, message_id = read_status_message(holder)
     words = read_words(holder)
     run = draft.record.run
     remote = text_at(native, "id")
@@ -141,7 +141,7 @@ def read_status(
     )
 
 
-def read_said(holder: JsonObject) -> tuple[str | None, str | None]:
+def read_status_message(holder: JsonObject) -> tuple[str | None, str | None]:
     """Text and id of the message in the status of a Task or a status update."""
     message = object_at(object_at(holder, "status"), "message")
     text = "\n".join(filter(None, (text_at(part, "text") for part in objects_at(message, "parts"))))
@@ -179,12 +179,12 @@ def _end_cancelled(draft: DecisionDraft, frame: JsonObject, said: RunStatus, sou
     failure = ErrorDetail(
         "cancelled", ErrorCategory.CALLER if by_us else ErrorCategory.PEER, "stopped"
     )
-    draft.add(draft.tell(FailRun(Status.CANCELLED, failure, state)))
+    draft.add(draft.decide(FailRun(Status.CANCELLED, failure, state)))
     cancelled = TaskCancelled(
         actor=record.cancel_requested_by or draft.context.peer,
         source=record.cancel_source or ("user" if source == "user" else "peer"),
         native_status=state,
     )
-    draft.add_shown(draft.tell(ConfirmCancel(cancelled)), show_state(frame, CANCELED))
+    draft.add_shown(draft.decide(ConfirmCancel(cancelled)), show_state(frame, CANCELED))
     draft.context.content = fold(draft.context.content, show_state(frame, CANCELED))
     draft.end_turn("task")

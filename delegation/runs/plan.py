@@ -94,7 +94,7 @@ class Delegation:
     """Why the attempt does not begin yet, where it waits for its agent."""
     blockers: tuple[str, ...] = ()
     """Tasks that have to complete before the message is sent."""
-    ground: object = field(default_factory=object, compare=False)
+    template_key: object = field(default_factory=object, compare=False)
     """The same one for all plans that differ in what follows a message: facts, references, conditions, wishes, trace.
 
     Whose message it is makes no difference to a plan.

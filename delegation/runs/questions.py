@@ -71,7 +71,7 @@ def open_questions(draft: DecisionDraft, native: JsonObject, said: RunStatus) ->
         return OpenedQuestions([] if recalled or _answer_is_under_way(draft, prompts) else facts)
     ids = relabel_for(draft, text_at(native, "id"), text_at(native, "contextId"))
     fresh = [relabel_prompt(prompt, ids) for prompt in fresh]
-    _require_hearing(draft, fresh)
+    _require_consultation(draft, fresh)
     # Questions of one pause are answered by one message, so they know each other.
     group = draft.context.mint("grp") if len(fresh) > 1 else None
     judged = [judge_question(draft, prompt, group) for prompt in fresh]
@@ -91,7 +91,7 @@ def open_questions(draft: DecisionDraft, native: JsonObject, said: RunStatus) ->
     return OpenedQuestions(said_so, _present(waiting), native=_shows_native(waiting))
 
 
-def _require_hearing(draft: DecisionDraft, fresh: list[PeerPrompt]) -> None:
+def _require_consultation(draft: DecisionDraft, fresh: list[PeerPrompt]) -> None:
     """Raises ConsultationRequired where somebody is to be heard about a prompt and was not.
 
     Of words that nobody can allow beforehand there is no grant.
@@ -116,7 +116,7 @@ def _wait(
         native_status=prompt.native_status,
         resource="credential" if status is Status.WAITING_RESOURCE else None,
     )
-    return draft.tell(WaitFor(waiting, draft.step_id))
+    return draft.decide(WaitFor(waiting, draft.step_id))
 
 
 def _choose_status(prompt: PeerPrompt) -> Status:

@@ -21,7 +21,7 @@ from passerelle.core.task.commands import StartRun
 from passerelle.core.task.record import TaskRecord, waits_for_quota, waits_for_turn
 from passerelle.core.task.status import Status
 from passerelle.delegation.runs.draft import compose_input
-from passerelle.delegation.runs.finish import fail_owed
+from passerelle.delegation.runs.finish import fail_pending_attempt
 from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QUEUED, make_command
 from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
 from passerelle.runtime.records.assigned_threads import load_assigned
@@ -62,7 +62,7 @@ class QueuedAttempts:
         """Has the further attempt of a claimed row wait; the row goes, and another one comes in its place."""
 
         def wait(draft: DecisionDraft) -> None:
-            draft.add(draft.tell(make_command(attempt, hold)))
+            draft.add(draft.decide(make_command(attempt, hold)))
 
         def conclude(draft: DecisionDraft) -> AppendOptions:
             at_ms = draft.decision.now_ms + FIRST_LOOK_MS
@@ -120,7 +120,7 @@ class QueuedAttempts:
                 raise UnsupportedOperation("it does not wait for a quota any more")
             draft.note(*paid)
             kept = replace(hold, send_options=queued.send_options)
-            _tell_wait(draft, queued, kept)
+            _record_wait(draft, queued, kept)
 
         try:
             await run.append(start)
@@ -139,7 +139,7 @@ class QueuedAttempts:
         def tell(draft: DecisionDraft) -> None:
             queued = draft.record.queued
             if queued is not None and waits_for_quota(draft.record):
-                _tell_wait(draft, queued, hold)
+                _record_wait(draft, queued, hold)
 
         await run.append(tell)
 
@@ -205,7 +205,7 @@ class QueuedAttempts:
             if behind is not None:
                 _start_turn(draft, behind)
             draft.note(*paid)
-            draft.add(draft.tell(StartRun(run_id, started, thread_id=other)))
+            draft.add(draft.decide(StartRun(run_id, started, thread_id=other)))
             draft.decision.set_field(task, OWNER, str(driver).encode())
 
         def conclude(draft: DecisionDraft) -> AppendOptions:
@@ -227,7 +227,7 @@ class QueuedAttempts:
                 draft.add(threads.decide(thread, ChangeQueue(QueueChanged("removed", behind))))
 
         row = DueChange(f"{QUEUED}:{run.record.task_id}", None)
-        await fail_owed(run, failure, drops=(row,), before=leave)
+        await fail_pending_attempt(run, failure, drops=(row,), before=leave)
 
     def _compose(
         self, run: Run, queued: QueuedAttempt, card: PeerCard | None
@@ -249,9 +249,9 @@ class QueuedAttempts:
         )
 
 
-def _tell_wait(draft: DecisionDraft, queued: QueuedAttempt, hold: QueueHold) -> None:
+def _record_wait(draft: DecisionDraft, queued: QueuedAttempt, hold: QueueHold) -> None:
     """What a task waits for; where nobody knows for how long, or for days, its callers are told as well."""
-    facts = draft.tell(make_command(queued.attempt, hold))
+    facts = draft.decide(make_command(queued.attempt, hold))
     if hold.cause != "quota":
         draft.add(facts)
         return

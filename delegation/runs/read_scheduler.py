@@ -61,7 +61,7 @@ class CallerLoads:
     """What the runs of each caller bring together."""
 
     _sums: dict[str, ReadRate] = field(default_factory=dict[str, ReadRate])
-    _quiet: OrderedDict[str, float] = field(default_factory=OrderedDict[str, float])
+    _light: OrderedDict[str, float] = field(default_factory=OrderedDict[str, float])
     """When callers who bring little were there last, the newest last."""
 
     def __len__(self) -> int:
@@ -77,32 +77,32 @@ class CallerLoads:
             rate = self._sums[caller] = ReadRate(QUIET_EVENTS, QUIET_BYTES)
         rate.count(events, size, now_s)
         if rate.find_wait_s(now_s) > 0:
-            self._quiet.pop(caller, None)
+            self._light.pop(caller, None)
         else:
-            self._note_quiet(caller, now_s)
+            self._note_light(caller, now_s)
 
     def note(self, caller: str, now_s: float) -> None:
         """A caller is there."""
-        if not self.are_loud(caller, now_s):
-            self._note_quiet(caller, now_s)
+        if not self.is_heavy(caller, now_s):
+            self._note_light(caller, now_s)
 
-    def _note_quiet(self, caller: str, now_s: float) -> None:
-        self._quiet[caller] = now_s
-        self._quiet.move_to_end(caller)
-        if len(self._quiet) > _MOST_CALLERS:
-            self._quiet.popitem(last=False)
+    def _note_light(self, caller: str, now_s: float) -> None:
+        self._light[caller] = now_s
+        self._light.move_to_end(caller)
+        if len(self._light) > _MOST_CALLERS:
+            self._light.popitem(last=False)
 
-    def is_among_its_like(self, caller: str, now_s: float) -> bool:
+    def has_no_light_callers(self, caller: str, now_s: float) -> bool:
         """Whether nobody else is there who brings little."""
-        quiet = self._quiet
-        while quiet:
-            oldest = next(iter(quiet))
-            if now_s - quiet[oldest] <= _NEAR_S:
+        light = self._light
+        while light:
+            oldest = next(iter(light))
+            if now_s - light[oldest] <= _NEAR_S:
                 break
-            del quiet[oldest]
-        return not quiet or (len(quiet) == 1 and caller in quiet)
+            del light[oldest]
+        return not light or (len(light) == 1 and caller in light)
 
-    def are_loud(self, caller: str, now_s: float) -> bool:
+    def is_heavy(self, caller: str, now_s: float) -> bool:
         """Whether it is so much that others notice it."""
         rate = self._sums.get(caller)
         return rate is not None and rate.find_wait_s(now_s) > 0

@@ -25,7 +25,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import HELD, Delivery, Status
 from passerelle.delegation.runs.artifacts import (
     MOST_FILES,
-    Copy,
+    FileCopy,
     find_files,
     keep_copies,
     list_awaited,
@@ -33,7 +33,7 @@ from passerelle.delegation.runs.artifacts import (
     wait_for_file,
 )
 from passerelle.delegation.runs.completion import go_on
-from passerelle.delegation.runs.outputs import Fetched, FileAway, FileGone, fetch_upload
+from passerelle.delegation.runs.outputs import Fetched, FileGone, FileUnavailable, fetch_upload
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
@@ -89,30 +89,30 @@ async def _copy_files(active: ActiveRun, artifact: ArtifactRef) -> None:
         reason = f"it has more than {MOST_FILES} files"
         await active.append(lambda draft: refuse_file(draft, artifact, reason))
         return
-    copies: list[Copy] = []
+    copies: list[FileCopy] = []
     for url in urls:
         copied = await _copy(active, url)
         match copied:
-            case Copy():
+            case FileCopy():
                 copies.append(copied)
             case FileGone(reason=gone):
                 await active.append(partial(refuse_file, artifact=artifact, reason=gone))
                 return
-            case FileAway(reason=away):
+            case FileUnavailable(reason=away):
                 await active.append(partial(wait_for_file, artifact=artifact, reason=away))
                 return
     keep_ms = active.deps.outputs.keep_ms
     await active.append(lambda draft: keep_copies(draft, artifact, copies, keep_ms))
 
 
-async def _copy(active: ActiveRun, url: str) -> Copy | FileGone | FileAway:
+async def _copy(active: ActiveRun, url: str) -> FileCopy | FileGone | FileUnavailable:
     redaction = active.deps.outputs.redaction
     fetched = await _fetch(active, url)
     if not isinstance(fetched, Fetched):
         return fetched
     content = redaction.clean_file(fetched.content, fetched.media_type)
     sha256 = await active.run.copies.put(active.run.shard, content)
-    return Copy(
+    return FileCopy(
         url=url,
         sha256=sha256,
         media_type=fetched.media_type,
@@ -123,7 +123,7 @@ async def _copy(active: ActiveRun, url: str) -> Copy | FileGone | FileAway:
     )
 
 
-async def _fetch(active: ActiveRun, url: str) -> Fetched | FileGone | FileAway:
+async def _fetch(active: ActiveRun, url: str) -> Fetched | FileGone | FileUnavailable:
     if url.startswith(UPLOADED):
         return await fetch_upload(active.run.uploads, active.run.context.peer, url)
     fetcher = active.deps.outputs.fetcher
@@ -141,9 +141,9 @@ async def deliver_to_parent(active: ActiveRun) -> None:
     record = active.run.record
     if not _is_all_that_is_missing(record):
         return
-    delivery = await _tell(active.run.writes, record)
+    delivery = await _satisfy_parent(active.run.writes, record)
     command = RecordDelivery(tasks.PARENT, delivery)
-    await active.append(lambda draft: draft.add(draft.tell(command)))
+    await active.append(lambda draft: draft.add(draft.decide(command)))
 
 
 def _is_all_that_is_missing(record: TaskRecord) -> bool:
@@ -153,7 +153,7 @@ def _is_all_that_is_missing(record: TaskRecord) -> bool:
     return record.status is not Status.CANCELLING and missing == tasks.NO_PARENT
 
 
-async def _tell(writes: Writes, child: TaskRecord) -> Delivery:
+async def _satisfy_parent(writes: Writes, child: TaskRecord) -> Delivery:
     """Satisfies the edge of the parent; one that is gone or put away has nobody to read it."""
     ref = EntityRef(EntityKind.TASK, child.parent_task_id or "")
     parent = (await writes.load([ref]))[ref].record

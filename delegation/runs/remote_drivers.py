@@ -124,7 +124,7 @@ class InstanceSignals:
     instance: str
     log: FilteringBoundLogger
 
-    async def tell(self, nudge: Nudge, known: Mapping[EntityRef, Held] | None = None) -> None:
+    async def send(self, nudge: Nudge, known: Mapping[EntityRef, Held] | None = None) -> None:
         """Tells the driver of the task, if that is another instance. ``known`` may hold who it is."""
         try:
             instance = await self._find_driver(nudge.task, known or {})

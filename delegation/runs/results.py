@@ -46,7 +46,7 @@ async def apply_results(
     ``before`` adds to the first of them, ``after`` to the last.
     """
     results = [active.deps.outputs.redaction.clean(one) for one in results]
-    results = await let_through(active, results)
+    results = await filter_by_hooks(active, results)
     at_once = len(results)
     if before is not None and not results:
         await active.append(before)
@@ -99,8 +99,8 @@ async def _store(active: ActiveRun, take: Callable[[DecisionDraft], None]) -> No
     while True:
         try:
             await active.append(take)
-        except ConsultationRequired as unheard:
-            await _consult(active, unheard)
+        except ConsultationRequired as needed:
+            await _consult(active, needed)
         else:
             # What was heard counts once: about the same, asked again, everybody is heard again.
             if active.run.context.consulted:
@@ -108,7 +108,7 @@ async def _store(active: ActiveRun, take: Callable[[DecisionDraft], None]) -> No
             return
 
 
-async def _consult(active: ActiveRun, unheard: ConsultationRequired) -> None:
+async def _consult(active: ActiveRun, needed: ConsultationRequired) -> None:
     """Hears everybody about what the peer asks, before it is decided."""
     record, consulted = active.run.record, active.run.context.consulted
     owner, scope = (
@@ -117,7 +117,7 @@ async def _consult(active: ActiveRun, unheard: ConsultationRequired) -> None:
     )
     while consulted is not None:
         try:
-            for prompt, case in unheard.prompts:
+            for prompt, case in needed.prompts:
                 if prompt.occurrence not in consulted:
                     heard = await active.deps.consulting.hear(
                         case, owner, scope, active.run.context.mint
@@ -141,7 +141,7 @@ async def revive_lost(active: ActiveRun) -> None:
         said = RunStatus(native_status=active.run.record.attempts[-1].native_status)
         step_id = active.run.context.mint("step")
         command = ObserveStatus(Status.RUNNING, said, step_id)
-        await active.append(lambda draft: draft.add(draft.tell(command)))
+        await active.append(lambda draft: draft.add(draft.decide(command)))
 
 
 def refuse_message(draft: DecisionDraft, failure: ErrorDetail, turns: Sequence[str]) -> None:
@@ -176,14 +176,14 @@ async def apply_outcome(active: ActiveRun, outcome: PeerOutcome) -> bool:
             await refuse(active, outcome)
         case Unknown(reason=reason):
             active.deps.log.warning("send.unknown", task=active.run.record.task_id, reason=reason)
-            await tell_broken(active, outcome)
+            await record_broken_exchange(active, outcome)
             return False
         case _:
             assert_never(outcome)
     return True
 
 
-async def tell_broken(active: ActiveRun, outcome: Unknown | Malformed) -> None:
+async def record_broken_exchange(active: ActiveRun, outcome: Unknown | Malformed) -> None:
     """The exchange broke under what was sent; that says nothing about the task (EVC-6, I6)."""
     if active.run.record.run is None:
         return
@@ -207,7 +207,7 @@ async def refuse(active: ActiveRun, outcome: RefusedByPeer | Unreached | Malform
     await active.append(end)
 
 
-async def let_through(active: ActiveRun, results: list[JsonObject]) -> list[JsonObject]:
+async def filter_by_hooks(active: ActiveRun, results: list[JsonObject]) -> list[JsonObject]:
     """The results as far as hooks let them through: with the first that they do not, the task has failed."""
     rules = active.deps.consulting.find_rules()
     if not rules.hooks_at("before_deliver"):
@@ -217,9 +217,9 @@ async def let_through(active: ActiveRun, results: list[JsonObject]) -> list[Json
         if active.run.has_ended():
             break
         brought = _digest_brought(result)
-        if brought <= active.let_through or await _ask(active, result):
+        if brought <= active.passed_hooks or await _ask(active, result):
             passed.append(result)
-            active.let_through |= brought
+            active.passed_hooks |= brought
     return [] if active.run.has_ended() else passed
 
 

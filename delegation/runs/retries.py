@@ -26,7 +26,7 @@ from passerelle.core.task.commands import BlockTask, StartRun
 from passerelle.core.task.machine import describe_blocker
 from passerelle.core.task.status import Status
 from passerelle.delegation.runs.draft import compose_input
-from passerelle.delegation.runs.finish import confirm_stop, fail_owed
+from passerelle.delegation.runs.finish import confirm_stop, fail_pending_attempt
 from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
 from passerelle.delegation.runs.queued_attempts import find_card
 from passerelle.runtime.records.assigned_threads import load_assigned
@@ -73,7 +73,7 @@ class Retries:
             gone = ErrorDetail(
                 "peer_gone", ErrorCategory.POLICY, str(error), source=run.context.peer
             )
-            await fail_owed(run, gone, claim)
+            await fail_pending_attempt(run, gone, claim)
             return True
         if self.dispatch.runs.is_draining:
             raise Draining("this instance is shutting down", retry_after_s=1)
@@ -82,7 +82,7 @@ class Retries:
         obstacle = find_obstacle(run.record, peer.name, card.endpoint if card else None, price)
         if obstacle is not None:
             broken = ErrorDetail("constraint", ErrorCategory.POLICY, obstacle, source=peer.name)
-            await fail_owed(run, broken, claim)
+            await fail_pending_attempt(run, broken, claim)
             return True
         admitted = await self.queues.admission.admit(peer.name, peer)
         if isinstance(admitted, str):
@@ -117,7 +117,7 @@ class Retries:
         run_id, driver = run.context.mint("run"), self.dispatch.drives(task.shard)
 
         def start(draft: DecisionDraft) -> None:
-            draft.add(draft.tell(StartRun(run_id, started, thread_id=other)))
+            draft.add(draft.decide(StartRun(run_id, started, thread_id=other)))
             if is_other and referred.tasks:
                 draft.note(referred.resolve(peer.name))
             draft.decision.set_field(task, OWNER, str(driver).encode())
@@ -173,7 +173,7 @@ async def _hold(run: Run, claim: DueClaim) -> None:
     def hold(draft: DecisionDraft) -> None:
         blocker = draft.record.blocker
         if blocker is not None and draft.record.status is Status.RETRYING:
-            draft.add(draft.tell(BlockTask(describe_blocker(blocker.target, blocker.reason))))
+            draft.add(draft.decide(BlockTask(describe_blocker(blocker.target, blocker.reason))))
 
     await run.append(hold, lambda _draft: AppendOptions(claim=claim))
 

@@ -29,10 +29,10 @@ from passerelle.core.task.machine import TABLE
 from passerelle.core.task.status import ENDED
 from passerelle.delegation.runs.agent_errors import (
     ON_ITS_WAY,
-    end_raised,
+    end_after_error,
     find_turns,
-    finds_fault,
     refuse_answer,
+    rejects_input,
 )
 from passerelle.delegation.runs.draft import find_action
 from passerelle.delegation.runs.liveness import note_break
@@ -152,7 +152,7 @@ class PauseAnswers:
     async def _step(self, actions: list[ActionRecord]) -> bool:
         remote = self._remote()
         if remote is None or self.active.run.record.status in ENDED:
-            await self._tell(FailReturn("peer_terminal"))
+            await self._append_command(FailReturn("peer_terminal"))
             return True
         if any(action.cancels_task for action in actions):
             return await self._cancel(actions)
@@ -168,9 +168,9 @@ class PauseAnswers:
                 await self._send(actions, remote)
             case Returned(native_status=native):
                 await self._begin([one for one in actions if one.return_state == "owed"])
-                await self._tell(FinishReturn(native))
+                await self._append_command(FinishReturn(native))
             case Undeliverable(reason=reason):
-                await self._tell(FailReturn(reason))
+                await self._append_command(FailReturn(reason))
             case WaitUntil(at_ms=at_ms):
                 await self._postpone(at_ms)
                 return False
@@ -266,13 +266,13 @@ class PauseAnswers:
     async def _send(self, actions: list[ActionRecord], remote: str) -> None:
         withheld = await self._open(actions[0])
         if withheld is None and actions[0].state == "answered_by_caller":
-            await self._tell(FailReturn(f"{REFUSED}: what it says is not here any more"))
+            await self._append_command(FailReturn(f"{REFUSED}: what it says is not here any more"))
             return
         message = await self._encode(actions, remote, withheld)
         if message is None:
             await self._cancel(actions)
             return
-        await self.active.await_lease()
+        await self.active.wait_for_lease()
         wishes = await self._read_wishes(actions)
         streams = self._is_streamed(wishes)
         if not await self._begin(
@@ -280,7 +280,7 @@ class PauseAnswers:
         ):
             return
         self.active.pending.untaken.discard(self.action_ids[0])
-        await self.active.await_leave()
+        await self.active.wait_until_sendable()
         attempts = _find_last(actions).return_attempts + 1
         with wishing(wishes.extensions):
             options = withheld.options if withheld else wishes.options
@@ -290,7 +290,7 @@ class PauseAnswers:
         match judged:
             case Returned(native_status=native):
                 if self.actions:
-                    await self._tell(FinishReturn(native))
+                    await self._append_command(FinishReturn(native))
                 if self._is_over:
                     await ask_again(self.active, remote)
             case TurnedDown(outcome=outcome):
@@ -322,7 +322,7 @@ class PauseAnswers:
         if not await self._begin(actions, _make_wish(actions)):
             return True
         if await cancel_task(self.active):
-            await self._tell(FinishReturn("cancel requested"))
+            await self._append_command(FinishReturn("cancel requested"))
             return True
         attempts = _find_last(actions).return_attempts + 1
         await self._postpone(self.active.deps.clock.now_ms() + back_off(attempts))
@@ -346,13 +346,13 @@ class PauseAnswers:
             nonlocal began
             now = [draft.decision.state(find_action(one.request.action_id)) for one in seen]
             actions = [one for one in now if isinstance(one, ActionRecord)]
-            began = list(map(_stand, actions)) == list(map(_stand, seen))
+            began = list(map(_read_progress, actions)) == list(map(_read_progress, seen))
             for action in actions if began else ():
                 draft.add(approval.decide(action, BeginReturn(), draft.decision.now_ms))
             if began and message_id:
                 _intend(draft, message_id, streams=streams)
             if began and wish is not None and draft.record.status in TABLE[RequestCancel]:
-                draft.add(draft.tell(RequestCancel(wish)))
+                draft.add(draft.decide(RequestCancel(wish)))
 
         await self.active.run.append(begin, self._settle)
         return began
@@ -419,9 +419,9 @@ class PauseAnswers:
                     break
         self._is_over = first is not None and isinstance(last, Closed)
         if first is not None and isinstance(last, RefusedByPeer):
-            if finds_fault(last):
+            if rejects_input(last):
                 return last, None
-            await end_raised(self.active, last)
+            await end_after_error(self.active, last)
         elif not isinstance(last, Answered | RefusedByPeer):
             await note_break(self.active)
         if first is not None:
@@ -439,7 +439,7 @@ class PauseAnswers:
             return Answered({}), sight.native_status
         return Unknown("the stream ended before a frame came"), None
 
-    async def _tell(self, command: ActionCommand) -> None:
+    async def _append_command(self, command: ActionCommand) -> None:
         await self.active.run.append(lambda draft: self._add(draft, command), self._settle)
 
     def _add(self, draft: DecisionDraft, command: ActionCommand) -> None:
@@ -471,14 +471,14 @@ def _intend(draft: DecisionDraft, message_id: str, *, streams: bool) -> None:
     """Answers to a question are an exchange of their own (EVC-6)."""
     if draft.record.run is not None and draft.record.status in TABLE[SendInput]:
         requested = request(draft.context.peer, "streaming" if streams else "unary", message_id)
-        draft.add(draft.tell(SendInput(requested)))
+        draft.add(draft.decide(SendInput(requested)))
 
 
 def _is_on_its_way(action: object) -> bool:
     return isinstance(action, ActionRecord) and action.return_state in ON_ITS_WAY
 
 
-def _stand(action: ActionRecord) -> tuple[str, int]:
+def _read_progress(action: ActionRecord) -> tuple[str, int]:
     """How far an answer is on its way."""
     return action.return_state, action.return_attempts
 

@@ -28,7 +28,7 @@ from passerelle.core.task.record import KEPT_ARTIFACTS, TaskRecord
 from passerelle.core.task.status import HELD, UNDRIVEN, WAITING, Status
 from passerelle.delegation.runs.conclusion import complete_terms, is_waited_for, keep_content
 from passerelle.delegation.runs.draft import DecisionDraft, OpenedQuestions, RunContext, find_action
-from passerelle.delegation.runs.lost_tail import lacks, may_go_on
+from passerelle.delegation.runs.lost_tail import has_lost_tail, may_go_on
 from passerelle.runtime.common.concurrency import FairLock
 from passerelle.runtime.records.blob_overflow import BlobOverflow
 from passerelle.runtime.records.task_fields import (
@@ -117,11 +117,11 @@ class Run:
     """Sequence and chain of the last event that was stored here."""
     line: FairLock = field(default_factory=FairLock, init=False)
     """Held during each append and read, also by commands that have lost to the driver."""
-    gives_way: bool = field(default=False, init=False)
+    is_yielding: bool = field(default=False, init=False)
     """Whether the line is held, or stood in, for another instance."""
     _turn: tuple[str, TurnInput] | None = field(default=None, init=False)
     """The last turn that was taken here, with its message to the task."""
-    _told: dict[Callable[[], None], None] | None = field(default=None, init=False)
+    _listeners: dict[Callable[[], None], None] | None = field(default=None, init=False)
     """Callbacks for the next change; most runs have one, or none."""
 
     @property
@@ -284,7 +284,7 @@ class Run:
             if row is None:
                 outcome = await writing
             else:
-                outcome = await self._list_beside(row, writing, packed.within_s)
+                outcome = await self._append_and_list(row, writing, packed.within_s)
             if isinstance(outcome, Appended):
                 refs = (self.context.task, self.context.thread)
                 self.kept, self.templated = (
@@ -322,18 +322,18 @@ class Run:
 
     def listen(self, changed: Callable[[], None]) -> None:
         """Calls ``changed`` after the next append, or when the driver is done with the run; once. It must not raise."""
-        if self._told is None:
-            self._told = {}
-        self._told[changed] = None
+        if self._listeners is None:
+            self._listeners = {}
+        self._listeners[changed] = None
 
     def forget(self, changed: Callable[[], None]) -> None:
         """Does not call it any more."""
-        if self._told is not None:
-            self._told.pop(changed, None)
+        if self._listeners is not None:
+            self._listeners.pop(changed, None)
 
-    def tell_changed(self) -> None:
+    def notify_changed(self) -> None:
         """Calls the listeners for a change."""
-        told, self._told = self._told, None
+        told, self._listeners = self._listeners, None
         for changed in told or ():
             changed()
 
@@ -346,9 +346,11 @@ class Run:
         is_listed = self.record.shown and self.record.exposure == record.exposure
         if is_listed or not record.shown:
             return await writing
-        return await self._list_beside(make_row(record), writing)
+        return await self._append_and_list(make_row(record), writing)
 
-    async def _list_beside(self, row: IndexRow, writing: Awaitable[T], within_s: float = 0.0) -> T:
+    async def _append_and_list(
+        self, row: IndexRow, writing: Awaitable[T], within_s: float = 0.0
+    ) -> T:
         posted = self.post_row(row, within_s)
         try:
             return await writing
@@ -364,7 +366,7 @@ class Run:
         self.content, self.answer = self.context.content, self.context.answer
         if self.record.status is Status.RETRYING or is_waited_for(self.record):
             self.writes.news(self.shard)
-        self.tell_changed()
+        self.notify_changed()
 
     def _keep_place(self, draft: DecisionDraft) -> None:
         if self.context.volume is not None:
@@ -377,7 +379,7 @@ class Run:
     async def _recover(self, outcome: Outdated | WriteRefusal) -> None:
         if isinstance(outcome, Fenced):
             self.moved = True
-            self.tell_changed()
+            self.notify_changed()
             raise RunMovedError
         await self._reload()
         if self.moved:
@@ -423,19 +425,19 @@ class Run:
             self.content, self._turn = content, news.turn
             self.context.content = content
         self.held = {**held, **fresh}
-        self.tell_changed()
+        self.notify_changed()
         return True
 
-    async def give_way(self) -> None:
+    async def yield_line(self) -> None:
         """Appends nothing for a moment: another instance, which reads before it decides, has its turn."""
-        if self.gives_way:
+        if self.is_yielding:
             return
-        self.gives_way = True
+        self.is_yielding = True
         await self.line.acquire()
         try:
             await asyncio.sleep(WAY_S)
         finally:
-            self.gives_way = False
+            self.is_yielding = False
             self.line.release()
 
     async def refresh(self) -> None:
@@ -446,7 +448,7 @@ class Run:
         finally:
             self.line.release()
 
-    async def stands(self) -> bool:
+    async def is_stored(self) -> bool:
         """Whether the store has everything that was acknowledged here; where it has not, the run is told as lost.
 
         Raises:
@@ -463,12 +465,14 @@ class Run:
     async def _reload(self) -> None:
         before, epoch = self.record, self.writes.log.shard_epoch(self.shard)
         stored = await self.writes.load(self.held)
-        if await lacks(self.writes.log, self.held, stored, self.record.session_id, self.last):
+        if await has_lost_tail(
+            self.writes.log, self.held, stored, self.record.session_id, self.last
+        ):
             self.on_loss(self)
             if not (self.has_all and may_go_on(stored[self.context.task].record)):
                 # The driver that takes the run up asks its agent for all that it has said.
                 self.moved = True
-                self.tell_changed()
+                self.notify_changed()
                 return
             self.last = None
         self.held, self.epoch = stored, epoch
@@ -479,7 +483,7 @@ class Run:
         missing = [ref for ref in wanted if ref not in self.held]
         if missing:
             self.held |= await self.writes.load(missing)
-        self.tell_changed()
+        self.notify_changed()
 
     async def _refold(self) -> None:
         """Takes the content from what is stored: somebody else has added to it."""

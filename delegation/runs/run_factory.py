@@ -98,7 +98,7 @@ class RunFactory:
             self.projections.post_index,
             self.list_row,
             self._settle,
-            self.open_text.tell,
+            self.open_text.add_chunks,
             self.on_loss,
             self.store_pause_s,
             context.content,
@@ -107,7 +107,7 @@ class RunFactory:
         run.epoch = self.writes.log.shard_epoch(context.shard)
         return run
 
-    def look(
+    def make_context(
         self, task: EntityRef, shard: Shard, thread: EntityRef, peer: str, context_id: str
     ) -> RunContext:
         terms = self.find_terms(peer)
@@ -133,7 +133,7 @@ class RunFactory:
             limits=terms.limits,
         )
 
-    async def read_back(self, task_id: str) -> tuple[RunContext, dict[EntityRef, Held]]:
+    async def restore_run(self, task_id: str) -> tuple[RunContext, dict[EntityRef, Held]]:
         """What a driver knew of a stored run, with its entities.
 
         Raises:
@@ -143,16 +143,16 @@ class RunFactory:
         record = (await self.writes.load([task]))[task].record
         if not isinstance(record, TaskRecord):
             raise NotFound("task", task_id)
-        context, refs = await self.look_back(task, record)
+        context, refs = await self.restore_context(task, record)
         return context, await self.writes.load(refs)
 
-    async def look_back(
+    async def restore_context(
         self, task: EntityRef, record: TaskRecord
     ) -> tuple[RunContext, list[EntityRef]]:
         """What a driver knew of a run, from what is stored, and what it held."""
         thread = EntityRef(EntityKind.THREAD, record.thread_id or "")
         agent, context_id = record.peer or "", record.scope.context_id
-        context = self.look(task, task.shard, thread, agent, context_id)
+        context = self.make_context(task, task.shard, thread, agent, context_id)
         content = await self.contents.fold_task(record)
         context.content, context.accepted = content.task, list(content.accepted)
         context.moves = content.moves

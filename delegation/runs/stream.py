@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.peer import Answered, Closed, Malformed, RefusedByPeer, Unknown, Unreached
-from passerelle.delegation.runs.agent_errors import end_raised
+from passerelle.delegation.runs.agent_errors import end_after_error
 from passerelle.delegation.runs.frame_buffer import FrameBuffer
 from passerelle.delegation.runs.liveness import note_break, probe
 from passerelle.delegation.runs.results import apply_results, revive_lost
@@ -58,7 +58,7 @@ async def follow_stream(
             if results:
                 await apply_results(active, results)
                 _count(active, len(results), size)
-                _tell_stored(batch)
+                _confirm_stored(batch)
                 await revive_lost(active)
                 stored_s = now_s()
             last, began = batch[-1], began or bool(results)
@@ -81,7 +81,7 @@ async def follow_stream(
 async def _judge_break(active: ActiveRun, last: StreamOutcome) -> None:
     """A stream that had begun is over, by an error of the agent or in another way; its run may be, too."""
     if isinstance(last, RefusedByPeer):
-        await end_raised(active, last)
+        await end_after_error(active, last)
     elif not active.run.is_parked():
         await note_break(active)
 
@@ -115,13 +115,13 @@ async def _await_frame(active: ActiveRun, frames: FrameBuffer) -> bool:
         if active.run.has_ended() or (active.is_woken and active.remote_task() is not None):
             return False
         try:
-            async with asyncio.timeout(min(active.timeouts.look_s, max(active.find_owed_s(), 0.0))):
+            async with asyncio.timeout(min(active.timeouts.look_s, max(active.find_due_s(), 0.0))):
                 await active.activity.wait()
         except TimeoutError:
-            if active.find_owed_s() <= 0:
+            if active.find_due_s() <= 0:
                 active.wake()
             else:
-                await _look_around(active)
+                await _check_store(active)
 
 
 async def _gather_chunks(active: ActiveRun, frames: FrameBuffer, stored_s: float) -> None:
@@ -155,9 +155,9 @@ async def _await_turn(
     if active.is_woken:
         return _AT_ONCE
     now_s = asyncio.get_running_loop().time()
-    is_loud = is_behind or turns.sums.are_loud(active.owner, now_s)
+    is_heavy = is_behind or turns.sums.is_heavy(active.owner, now_s)
     is_small = frames.size <= _AT_ONCE[1]
-    if not is_loud or (is_small and turns.sums.is_among_its_like(active.owner, now_s)):
+    if not is_heavy or (is_small and turns.sums.has_no_light_callers(active.owner, now_s)):
         return _AT_ONCE
     await turns.take(active.owner, active.peer.name)
     return _IN_TURN if turns.waiting else _AT_ONCE
@@ -170,7 +170,7 @@ def _count(active: ActiveRun, events: int, size: int) -> None:
         active.deps.scheduler.sums.count(active.owner, events, size, now_s)
 
 
-async def _look_around(active: ActiveRun) -> None:
+async def _check_store(active: ActiveRun) -> None:
     """Another instance may have taken an answer, or ended the task: what it told us may be lost."""
     try:
         await active.run.refresh()
@@ -244,7 +244,7 @@ async def _rest(active: ActiveRun, wait_s: float) -> None:
         active.is_throttled = False
 
 
-def _tell_stored(batch: list[StreamOutcome]) -> None:
+def _confirm_stored(batch: list[StreamOutcome]) -> None:
     for outcome in batch:
         if isinstance(outcome, Answered) and outcome.on_stored is not None:
             outcome.on_stored()

@@ -199,7 +199,7 @@ class TurnFacts:
             if (queued := self.record) is not None:
                 blocked = tasks.describe_blocker(blocker.target, blocker.reason)
                 facts = tasks.decide(queued, BlockTask(blocked))
-        if not (hold.is_told or self.request.plan.shows_at_once):
+        if not (hold.notifies_caller or self.request.plan.shows_at_once):
             self.decision.add(facts)
             return None
         return self._show(facts, hold.state, hold.text, hold)

@@ -104,7 +104,7 @@ class TemplatedTurns:
             result = await writes.append(packed, feed=turn.template.feed)
         except StoreUnavailable as error:
             if error.wrote == "unknown":
-                self.turns.doubt(task)
+                self.turns.on_unknown_outcome(task)
             raise
         match result:
             case Appended(first=first):
@@ -200,7 +200,7 @@ class TemplatedTurns:
         """The template of a shape: what may differ and is no value of ``list_values``."""
         (driver, epoch), trace, templates = under, request.plan.trace, self._templates
         shape = (
-            request.plan.ground,
+            request.plan.template_key,
             _list_prices(request.plan),
             orjson.dumps(request.plan.acceptance) if request.plan.acceptance else b"",
             request.idem is None,
@@ -251,7 +251,7 @@ _read_plan, _NO_PLAN = _list_rest(
     "drives",
     "trace",
     "demands",
-    "ground",
+    "template_key",
     "catalog",
     "route",
     "facts",

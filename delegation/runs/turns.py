@@ -39,7 +39,7 @@ from passerelle.delegation.runs.holds import (
     INTERRUPTS,
     MOST_WAITING,
     QUEUED,
-    InterruptWish,
+    InterruptRequest,
     QueueHold,
 )
 from passerelle.delegation.runs.limits import list_limits
@@ -74,11 +74,11 @@ if TYPE_CHECKING:
     from passerelle.webhooks.push_configs import PushConfigs
 
 
-async def hold_for_ever(_shard: Shard) -> None:
+async def keep_lease(_shard: Shard) -> None:
     """The lease of a shard does not run out: nobody extends it."""
 
 
-async def wait_for_nobody(_thread_id: str) -> tuple[str, ...]:
+async def list_no_turns(_thread_id: str) -> tuple[str, ...]:
     """No turn waits."""
     return ()
 
@@ -90,13 +90,13 @@ class Turns:
     writes: Writes
     blobs: Blobs
     push_configs: PushConfigs
-    doubt: Callable[[EntityRef], None] = lambda _task: None
+    on_unknown_outcome: Callable[[EntityRef], None] = lambda _task: None
     """Told of a task that may have been stored, with this instance as its driver, though its caller got an error."""
     list_row: Callable[[IndexRow], Awaitable[None]] | None = None
     """Writes an owner-index row at once, for a task that callers see from its first append on."""
-    list_waiting: Callable[[str], Awaitable[tuple[str, ...]]] = wait_for_nobody
+    list_waiting: Callable[[str], Awaitable[tuple[str, ...]]] = list_no_turns
     """The turns that wait in a thread, in order."""
-    regain: Callable[[Shard], Awaitable[None]] = hold_for_ever
+    regain: Callable[[Shard], Awaitable[None]] = keep_lease
     """Has the lease of this instance in a shard extended where it has run out unseen."""
 
     async def open(self, request: TurnRequest) -> OpenedTurn:
@@ -197,7 +197,7 @@ class TurnAttempt:
     waiting: tuple[str, ...] | None = None
     """The turns that go first, where it waits behind others."""
 
-    async def _have_wait(self) -> None:
+    async def _queue_if_busy(self) -> None:
         """Where turns of the context go first it waits behind them.
 
         Raises:
@@ -240,7 +240,7 @@ class TurnAttempt:
         """Stores it; None when somebody else changed the context meanwhile."""
         await self.turns.regain(self.place.shard)
         try:
-            await self._have_wait()
+            await self._queue_if_busy()
             draft = self.draft()
         except UnsupportedOperation:
             # The context may be at work on this very message.
@@ -295,7 +295,7 @@ class TurnAttempt:
             shown = facts.refuse()
         elif (hold := self._find_hold()) is not None:
             shown = facts.wait(hold)
-            self._owe_interruption(decision, task)
+            self._schedule_interruption(decision, task)
             self._keep_words(decision, task)
             row = DueChange(f"{QUEUED}:{task.id}", decision.now_ms + FIRST_LOOK_MS)
             terms = AppendOptions(due=(row,))
@@ -320,13 +320,13 @@ class TurnAttempt:
         if command.when_same is not None:
             decision.set_field(task, ASKED, digest_words(command.agent, command.message))
 
-    def _owe_interruption(self, decision: Decision, task: EntityRef) -> None:
+    def _schedule_interruption(self, decision: Decision, task: EntityRef) -> None:
         """Where the message is to stop what goes on in its context, that is owed with it: by its due row (I9)."""
         thread = decision.state(self.place.thread)
         if self.waiting is None or not isinstance(thread, ThreadRecord):
             return
         if (self.request.command.when_busy or thread.queue_policy) == "interrupt":
-            decision.set_field(task, INTERRUPTS, to_bytes(InterruptWish(thread.active_turns)))
+            decision.set_field(task, INTERRUPTS, to_bytes(InterruptRequest(thread.active_turns)))
 
     async def _list(self, draft: TurnDraft, held: Mapping[EntityRef, Held]) -> None:
         """A caller who is told of the task finds it in its list (LT-7)."""
@@ -342,7 +342,7 @@ class TurnAttempt:
             return await self.turns.writes.commit(decision, self.held, terms)
         except StoreUnavailable as error:
             if error.wrote == "unknown":
-                self.turns.doubt(task)
+                self.turns.on_unknown_outcome(task)
             raise
 
     def _attach_push(self, decision: Decision, task: EntityRef) -> tuple[TargetChange, ...]:

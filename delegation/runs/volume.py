@@ -51,18 +51,21 @@ NO_LIMITS_OF_ITS_OWN: Final = OutputLimits()
 
 
 @value
-class Extent:
+class ContentSize:
     """``said``: bytes of what parts say, as limits count them. ``held``: the memory that all of it takes, roughly."""
 
-    said: int = 0
-    held: int = 0
+    content_bytes: int = 0
+    memory_bytes: int = 0
 
-    def exchange(self, before: Extent, now: Extent) -> Extent:
+    def exchange(self, before: ContentSize, now: ContentSize) -> ContentSize:
         """What this sum is where a part of it was ``before`` and is ``now``."""
-        return Extent(self.said - before.said + now.said, self.held - before.held + now.held)
+        return ContentSize(
+            self.content_bytes - before.content_bytes + now.content_bytes,
+            self.memory_bytes - before.memory_bytes + now.memory_bytes,
+        )
 
 
-_NOTHING: Final = Extent()
+_NOTHING: Final = ContentSize()
 _METADATA: Final = None
 """In the place of a name: the metadata of the task."""
 
@@ -71,15 +74,15 @@ _METADATA: Final = None
 class Volume:
     """What is stored of a run by the names of its artifacts at the agent; ``total`` is the sum."""
 
-    extents: dict[str | None, Extent] = field(default_factory=dict["str | None", Extent])
-    total: Extent = _NOTHING
+    sizes: dict[str | None, ContentSize] = field(default_factory=dict["str | None", ContentSize])
+    total: ContentSize = _NOTHING
     metadata_bytes: int = 0
     """Of the metadata of the task, when it was measured last."""
 
-    def set(self, name: str | None, extent: Extent) -> None:
-        """An artifact has this extent now."""
-        self.total = self.total.exchange(self.extents.get(name, _NOTHING), extent)
-        self.extents[name] = extent
+    def set(self, name: str | None, size: ContentSize) -> None:
+        """An artifact has this size now."""
+        self.total = self.total.exchange(self.sizes.get(name, _NOTHING), size)
+        self.sizes[name] = size
 
 
 @dataclass(slots=True)
@@ -88,11 +91,11 @@ class Growth:
 
     volume: Volume
     limits: OutputLimits
-    extents: dict[str | None, Extent] = field(default_factory=dict["str | None", Extent])
-    _total: Extent | None = None
+    sizes: dict[str | None, ContentSize] = field(default_factory=dict["str | None", ContentSize])
+    _total: ContentSize | None = None
 
     @property
-    def total(self) -> Extent:
+    def total(self) -> ContentSize:
         """Of the run, with what is added."""
         return self.volume.total if self._total is None else self._total
 
@@ -103,14 +106,16 @@ class Growth:
             ArtifactTooLarge: it, or all of them together, is beyond the limit.
         """
         name = text_at(artifact, "artifactId")
-        extent, known = measure_extent(artifact), self._find(name)
+        size, known = measure_size(artifact), self._find(name)
         if appends:
-            extent = Extent(known.said + extent.said, known.held + extent.held)
-        if extent.said > self.limits.artifact_bytes:
+            size = ContentSize(
+                known.content_bytes + size.content_bytes, known.memory_bytes + size.memory_bytes
+            )
+        if size.content_bytes > self.limits.artifact_bytes:
             raise ArtifactTooLarge(
                 f"artifact {name[:60]!r} (artifact_bytes)", self.limits.artifact_bytes
             )
-        self._set(name, known, extent)
+        self._set(name, known, size)
 
     def take_metadata(self, brought: JsonObject, task: JsonObject) -> None:
         """Counts what an update brings to the metadata of ``task``, which has it already.
@@ -119,59 +124,59 @@ class Growth:
             ArtifactTooLarge: what is held of the task is beyond the limit.
         """
         known = self._find(_METADATA)
-        held = known.held + _measure_json(brought)
+        held = known.memory_bytes + _measure_json(brought)
         # Most of it takes the place of what was there. That costs a look at all of it, each time the sum has doubled.
         if held > 2 * self.volume.metadata_bytes:
             held = self.volume.metadata_bytes = _measure_json(object_at(task, "metadata"))
-        self._set(_METADATA, known, Extent(0, held))
+        self._set(_METADATA, known, ContentSize(0, held))
 
     def settle(self) -> None:
         """It is stored."""
-        for name, extent in self.extents.items():
-            self.volume.set(name, extent)
-        self.extents, self._total = {}, None
+        for name, size in self.sizes.items():
+            self.volume.set(name, size)
+        self.sizes, self._total = {}, None
 
-    def _find(self, name: str | None) -> Extent:
-        known = self.extents.get(name)
-        return known if known is not None else self.volume.extents.get(name, _NOTHING)
+    def _find(self, name: str | None) -> ContentSize:
+        known = self.sizes.get(name)
+        return known if known is not None else self.volume.sizes.get(name, _NOTHING)
 
-    def _set(self, name: str | None, known: Extent, extent: Extent) -> None:
-        total = self.total.exchange(known, extent)
-        if total.said > self.limits.task_bytes:
+    def _set(self, name: str | None, known: ContentSize, size: ContentSize) -> None:
+        total = self.total.exchange(known, size)
+        if total.content_bytes > self.limits.task_bytes:
             raise ArtifactTooLarge("all artifacts of the task (task_bytes)", self.limits.task_bytes)
-        if total.held > self.limits.held_bytes:
+        if total.memory_bytes > self.limits.held_bytes:
             raise ArtifactTooLarge(
                 "the task, as it is held in memory (memory.budget_bytes)", self.limits.held_bytes
             )
         self._total = total
-        self.extents[name] = extent
+        self.sizes[name] = size
 
 
 def measure_task(task: JsonObject | None) -> Volume:
     """The volume of a Task that is known already."""
     volume = Volume()
     for artifact in objects_at(task or {}, "artifacts"):
-        volume.set(text_at(artifact, "artifactId"), measure_extent(artifact))
+        volume.set(text_at(artifact, "artifactId"), measure_size(artifact))
     volume.metadata_bytes = _measure_json(object_at(task or {}, "metadata"))
-    volume.set(_METADATA, Extent(0, volume.metadata_bytes))
+    volume.set(_METADATA, ContentSize(0, volume.metadata_bytes))
     return volume
 
 
-def measure_extent(artifact: JsonObject) -> Extent:
+def measure_size(artifact: JsonObject) -> ContentSize:
     """What an artifact, or a piece of one, says, and what it takes as objects of this process."""
-    said, held = 0, _OBJECT_BYTES
+    content_bytes, memory_bytes = 0, _OBJECT_BYTES
     if "metadata" in artifact:
-        held += _measure_json(object_at(artifact, "metadata"))
+        memory_bytes += _measure_json(object_at(artifact, "metadata"))
     for part in objects_at(artifact, "parts"):
-        said += measure_part(part)
-        held += _OBJECT_BYTES
+        content_bytes += measure_part(part)
+        memory_bytes += _OBJECT_BYTES
         for name in _SAYING:
             if name in part:
-                held += sys.getsizeof(part[name])
+                memory_bytes += sys.getsizeof(part[name])
         for name in _HOLDING:
             if name in part:
-                held += _measure_json(part[name])
-    return Extent(said, held)
+                memory_bytes += _measure_json(part[name])
+    return ContentSize(content_bytes, memory_bytes)
 
 
 def _measure_json(value: Json) -> int:

@@ -13,7 +13,7 @@ from passerelle.runtime.records.task_fields import LEASE, read_driver
 
 if TYPE_CHECKING:
     from passerelle.core.batch import EntityRef, Loaded
-    from passerelle.delegation.verification.stream import Look
+    from passerelle.delegation.verification.stream import SessionReplay
     from passerelle.store.store import Store
 
 
@@ -21,19 +21,19 @@ _LIMITS: Final = frozenset(ROWS.values())
 """Rows that end a run which nothing has moved on."""
 
 
-async def find_undriven(store: Store, look: Look) -> list[Problem]:
+async def find_undriven(store: Store, replay: SessionReplay) -> list[Problem]:
     """Tasks of a session that have not ended and that nothing would ever move on."""
     found: list[Problem] = []
-    for loaded in look.stored:
-        record = look.states.get(loaded.ref)
+    for loaded in replay.stored:
+        record = replay.states.get(loaded.ref)
         if not isinstance(record, TaskRecord) or record.status in ENDED or waits_for_owner(record):
             continue
-        if has_open_question(look, record.task_id) or await _is_moved_on(store, look, loaded):
+        if has_open_question(replay, record.task_id) or await _is_moved_on(store, replay, loaded):
             continue
         (again,) = await store.log.load([loaded.ref])
         if again.stamp == loaded.stamp:
             detail = f"{record.status}, without a driver, a due row or an open question"
-            found.append(Problem("undriven", look.session, record.task_id, detail))
+            found.append(Problem("undriven", replay.session, record.task_id, detail))
     return found
 
 
@@ -43,17 +43,17 @@ def waits_for_owner(record: TaskRecord) -> bool:
     return record.status in HELD or is_unstarted
 
 
-def has_open_question(look: Look, task_id: str) -> bool:
+def has_open_question(replay: SessionReplay, task_id: str) -> bool:
     """Whether somebody is asked something for the task."""
     return any(
         isinstance(record, ActionRecord) and record.is_open and record.scope.task_id == task_id
-        for record in look.states.values()
+        for record in replay.states.values()
     )
 
 
-async def _is_moved_on(store: Store, look: Look, task: Loaded) -> bool:
+async def _is_moved_on(store: Store, replay: SessionReplay, task: Loaded) -> bool:
     due = await store.inspection.read_due(task.ref.shard)
-    subjects = {task.ref.id, *_list_actions(look, task.ref)}
+    subjects = {task.ref.id, *_list_actions(replay, task.ref)}
     rows = (member.split(":", 2) for member in due)
     if any(row[0] not in _LIMITS and row[1] in subjects for row in rows):
         return True
@@ -74,9 +74,9 @@ async def _is_moved_on(store: Store, look: Look, task: Loaded) -> bool:
     )
 
 
-def _list_actions(look: Look, task: EntityRef) -> list[str]:
+def _list_actions(replay: SessionReplay, task: EntityRef) -> list[str]:
     return [
         record.request.action_id
-        for record in look.states.values()
+        for record in replay.states.values()
         if isinstance(record, ActionRecord) and record.scope.task_id == task.id
     ]

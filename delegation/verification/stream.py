@@ -33,7 +33,7 @@ _LOOKS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SessionReplay:
     """A session as it stood at one moment: its stream, what it replays to, and what is stored."""
 
     session: str
@@ -51,7 +51,7 @@ class Look:
         return self.head.first == 1
 
 
-async def look_at(facts: EventLog, session: str) -> Look | None:
+async def replay_session(facts: EventLog, session: str) -> SessionReplay | None:
     """Reads a session between two equal heads; None when there is no such stream."""
     stream = StreamRef(StreamKind.SESSION, session)
     looks = 0
@@ -67,7 +67,7 @@ async def look_at(facts: EventLog, session: str) -> Look | None:
         refs = dict.fromkeys((*states, EntityRef(EntityKind.SESSION, session)))
         stored = await facts.load(list(refs))
         if await facts.read_head(stream) == head or looks == _LOOKS:
-            return Look(session, head, entries, events, states, stored, problems)
+            return SessionReplay(session, head, entries, events, states, stored, problems)
 
 
 async def _read_entries(facts: EventLog, stream: StreamRef) -> list[Entry]:
@@ -141,11 +141,11 @@ def count_events(events: Sequence[Event], report: VerifyReport) -> None:
     report.unknown_events += sum(isinstance(e.fact.payload, OpaquePayload) for e in events)
 
 
-def compare_all(look: Look, report: VerifyReport) -> list[Problem]:
+def compare_all(session: SessionReplay, report: VerifyReport) -> list[Problem]:
     """Each stored snapshot against the replay, byte for byte, within one schema (I4)."""
     found: list[Problem] = []
-    for loaded in look.stored:
-        record = look.states.get(loaded.ref)
+    for loaded in session.stored:
+        record = session.states.get(loaded.ref)
         replayed = b"" if record is None else write_snapshot(record)
         if not replayed and not loaded.snapshot:
             continue
@@ -162,7 +162,7 @@ def compare_all(look: Look, report: VerifyReport) -> list[Problem]:
             detail = "the edges beside the snapshot are not those of the facts"
         else:
             detail = _differ(loaded.snapshot, replayed)
-        found.append(Problem("mismatch", look.session, loaded.ref.id, detail))
+        found.append(Problem("mismatch", session.session, loaded.ref.id, detail))
     return found
 
 

@@ -35,7 +35,7 @@ from passerelle.delegation.verification.stream import (
     check_chain,
     compare_all,
     count_events,
-    look_at,
+    replay_session,
 )
 from passerelle.delegation.verification.subset import ALL, choose
 
@@ -57,7 +57,7 @@ async def verify_store(
     rebuild: bool = False,
     repair: bool = False,
     subset: SessionSubset = ALL,
-    tell: Callable[[int, int], None] = lambda _done, _of: None,
+    on_progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> VerifyReport:
     """Verifies one session, those of a ``subset``, or all of them and that no snapshot stands outside of them.
 
@@ -82,7 +82,7 @@ async def verify_store(
     walk.report.archived = len(archived.intersection(chosen))
     for done, name in enumerate(chosen, 1):
         await walk.verify(name)
-        tell(done, len(chosen))
+        on_progress(done, len(chosen))
     if subset.is_all:
         await walk.verify_strays(inventory)
     if subset.is_all and walk.rebuild:
@@ -118,24 +118,24 @@ class Walk:
         """Verifies a session, if there is such a stream."""
         self.seen.add(session)
         try:
-            look = await look_at(self.store.log, session) if read_shard(session) else None
+            replay = await replay_session(self.store.log, session) if read_shard(session) else None
         except ArchiveDamaged as error:
             self.report.problems.append(Problem("archive", session, session, error.reason))
             return
-        if look is None:
+        if replay is None:
             return
         report = self.report
         report.sessions += 1
-        count_events(look.events, report)
-        report.problems += [*look.problems, *check_chain(session, look.head, look.entries)]
-        self.replayed |= look.states.keys()
-        if not look.is_whole:
+        count_events(replay.events, report)
+        report.problems += [*replay.problems, *check_chain(session, replay.head, replay.entries)]
+        self.replayed |= replay.states.keys()
+        if not replay.is_whole:
             self.trimmed.add(session)
             report.trimmed += 1
             return
-        report.problems += compare_all(look, report)
-        report.problems += await find_undriven(self.store, look)
-        report.problems += await find_missing_content(self.store, look)
+        report.problems += compare_all(replay, report)
+        report.problems += await find_undriven(self.store, replay)
+        report.problems += await find_missing_content(self.store, replay)
         if self.rebuild:
             report.problems += await self._rebuild(session)
             report.rebuilt += 1
@@ -160,12 +160,16 @@ class Walk:
         looks = 0
         while True:
             looks += 1
-            look = await look_at(self.store.log, session)
-            if look is None:
+            replay = await replay_session(self.store.log, session)
+            if replay is None:
                 return []
-            found = await compare_rebuilt(self.store, look)
+            found = await compare_rebuilt(self.store, replay)
             stream = StreamRef(StreamKind.SESSION, session)
-            if not found or looks == _LOOKS or await self.store.log.read_head(stream) == look.head:
+            if (
+                not found
+                or looks == _LOOKS
+                or await self.store.log.read_head(stream) == replay.head
+            ):
                 return found
 
     async def verify_strays(self, inventory: Iterable[EntityRef]) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def outlive(
+def log_failures(
     log: FilteringBoundLogger, event: str, count: Callable[[str, int], None] | None = None
 ) -> Generator[None]:
     """Whatever fails within is logged as ``event`` and goes no further.

@@ -39,7 +39,7 @@ class HeldContent:
 
 
 @dataclass(slots=True)
-class ContentRoom:
+class ContentBudget:
     """The bound, with those who wait for their turn. ``clock`` is monotonic, in seconds."""
 
     total: int = DEFAULT_BYTES
