@@ -1,9 +1,9 @@
-"""Visits to the shards whose duties are ours: each in its own rhythm, none held up by another.
+"""Visits to the shards whose duties this instance has: each at its own interval, none blocked by another.
 
-A visit says after how many seconds it wants the next one. News of a shard brings it forward. One shard is never
-visited twice at a time: news that comes during a visit makes another one follow at once.
+A visit returns the seconds until the next one. A change in a shard brings it forward. One shard is never visited
+twice at the same time: a change during a visit makes another one follow at once.
 
-Visits stand in a heap by their time, so that what happens in one shard costs no look at the others.
+Planned visits are in a heap by their time, so that a change in one shard does not scan the others.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
 
 LONGEST_S: Final = 15.0
-"""A visit is never further away than this. What other instances write into our shards is seen by ``ShardWatch``."""
+"""Longest pause between visits. ``ShardWatch`` notices what other instances write into these shards."""
 AFTER_FAILURE_S: Final = 0.25
 _AT_ONCE: Final = 64
 _MOST: Final = 1024
-"""Places of the heap, most of them of visits that were brought forward since."""
+"""Heap entries, most of them for visits that were brought forward since."""
 
 
 @dataclass(slots=True)
 class Rounds:
-    """``visit(shard)`` for every shard of ``duties()``, until ``run`` is cancelled.
+    """Calls ``visit(shard)`` for every shard of ``duties()``, until ``run`` is cancelled.
 
-    ``count(outcome)`` is told of each failed visit: ``store`` when the store did not answer, else ``fault``.
+    ``count(outcome)`` is called for each failed visit: ``store`` when the store did not answer, else ``fault``.
     """
 
     name: str
@@ -51,15 +51,15 @@ class Rounds:
     _owned: frozenset[Shard] = frozenset()
     _again: dict[Shard, float] = field(default_factory=dict["Shard", float])
     _heap: list[tuple[float, Shard]] = field(default_factory=list["tuple[float, Shard]"])
-    """A heap of the visits that are planned, and of such as were planned before and stand in ``_due_s`` no more."""
+    """A heap of planned visits; entries whose time differs from ``_due_s`` are outdated."""
     _until_s: float = 0.0
-    """When the next look at the heap comes by itself."""
+    """When the heap is checked next without a change."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def wake(self, shard: Shard, within_s: float = 0.0) -> None:
-        """There is something to do in a shard; nothing happens where its duty is not ours.
+        """There is work in a shard; ignored where this instance does not have the duty.
 
-        With ``within_s`` the visit may wait that long, so that several pieces of news share one.
+        With ``within_s`` the visit may wait that long, so that several changes share one.
         """
         due_s = asyncio.get_running_loop().time() + within_s
         if shard in self._busy:
@@ -81,7 +81,7 @@ class Rounds:
         self._changed.set()
 
     async def run(self) -> None:
-        """Visits until cancelled; what is under way then is cancelled as well."""
+        """Visits until cancelled; visits in progress are cancelled too."""
         async with asyncio.TaskGroup() as group:
             while True:
                 self._changed.clear()
@@ -93,7 +93,7 @@ class Rounds:
                     continue
 
     def _start_due(self, group: asyncio.TaskGroup) -> float:
-        """Starts the visits whose time has come; returns the time until the next one, in seconds."""
+        """Starts the visits that are due; returns the seconds until the next one."""
         now_s = asyncio.get_running_loop().time()
         owned = self.duties()
         if owned is not self._owned:
@@ -113,7 +113,7 @@ class Rounds:
         return due_s - now_s
 
     def _take_over(self, owned: frozenset[Shard], now_s: float) -> None:
-        """Other duties than before: a shard that is new is visited at once."""
+        """Adopts a new set of duties: a new shard is visited at once."""
         self._owned = owned
         self._held &= owned
         self._due_s = {shard: self._due_s.get(shard, now_s) for shard in owned}
@@ -148,11 +148,11 @@ class Rounds:
         now_s = asyncio.get_running_loop().time()
         if pause_s < self.longest_s:
             return now_s + max(pause_s, 0.0)
-        # Visits that nothing hurries share an exchange with the store.
+        # Visits without urgency share an exchange with the store.
         return math.ceil((now_s + self.longest_s) / BEAT_S) * BEAT_S
 
     def _hold(self, shard: Shard, reason: str) -> None:
-        """An outage hits every shard again and again; it is told once."""
+        """Logs an outage once, though it hits every shard again and again."""
         if not self._held:
             self.log.warning("duty.held", duty=self.name, shard=shard.tag, reason=reason)
         self._held.add(shard)
