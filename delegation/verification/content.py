@@ -1,4 +1,4 @@
-"""Whether content that facts and records name is in the blob store: a backup without it is not whole."""
+"""Checks that content named by facts and records is in the blob store: a backup without it is incomplete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def find_missing_content(store: Store, replay: SessionReplay) -> list[Problem]:
-    """What is not there any more, or has another length than its fact says. Copies of files may expire."""
+    """Finds content that is missing, or has another length than its fact states. Copies of files may expire."""
     found: list[Problem] = []
     for shard, sha256, size, subject in _list_named(replay):
         if not await _is_there(store, shard, sha256, size):
@@ -26,7 +26,7 @@ async def find_missing_content(store: Store, replay: SessionReplay) -> list[Prob
 
 
 def _list_named(replay: SessionReplay) -> list[tuple[Shard, str, int | None, str]]:
-    """Shard, hash, length and who names it, each hash once."""
+    """Shard, hash, length and the id that names it, each hash once."""
     shard = shard_of(replay.session)
     named: dict[str, tuple[Shard, str, int | None, str]] = {}
     for event in replay.events:

@@ -1,4 +1,4 @@
-"""Whether something moves every task on: a living driver, a due row, or a question that is open (I9, AP-3)."""
+"""Checks that something drives every task: a living driver, a due row, or an open question (I9, AP-3)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 _LIMITS: Final = frozenset(ROWS.values())
-"""Rows that end a run which nothing has moved on."""
+"""Rows that only end a run without progress."""
 
 
 async def find_undriven(store: Store, replay: SessionReplay) -> list[Problem]:
-    """Tasks of a session that have not ended and that nothing would ever move on."""
+    """The tasks of a session that have not ended and have neither driver, due row nor open question."""
     found: list[Problem] = []
     for loaded in replay.stored:
         record = replay.states.get(loaded.ref)
@@ -38,13 +38,13 @@ async def find_undriven(store: Store, replay: SessionReplay) -> list[Problem]:
 
 
 def waits_for_owner(record: TaskRecord) -> bool:
-    """Whether only a command moves a task on: it is held, or nobody has started it."""
+    """Whether only a command moves a task on: it is paused or blocked, or was never started."""
     is_unstarted = record.status in {Status.DRAFT, Status.ACCEPTED} and not record.attempts
     return record.status in HELD or is_unstarted
 
 
 def has_open_question(replay: SessionReplay, task_id: str) -> bool:
-    """Whether somebody is asked something for the task."""
+    """Whether an approval request for the task is open."""
     return any(
         isinstance(record, ActionRecord) and record.is_open and record.scope.task_id == task_id
         for record in replay.states.values()
@@ -61,13 +61,13 @@ async def _is_moved_on(store: Store, replay: SessionReplay, task: Loaded) -> boo
     if driver is None:
         return False
     driven = await store.inspection.read_driver_set(task.ref.shard, driver.instance)
-    # A set that has run out, or is gone, counts as long as its row is there: its runs will be taken over.
+    # A set that has expired, or is gone, counts as long as its row exists: its runs will be taken over.
     return (
         driven is not None
         and driven.number == driver.number
         and task.ref.id in driven.tasks
         and f"{LEASE}:{driver.instance}" in due
-        # After a loss it may name runs that its instance let go of, until that has compared them.
+        # After a loss the set may name runs that its instance has released, until that instance has compared them.
         and (
             not driven.is_living or driven.seen >= await store.inspection.read_epoch(task.ref.shard)
         )

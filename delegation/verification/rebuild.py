@@ -1,7 +1,7 @@
-"""What is derived from records, made again from the stream alone and compared (I10): read models, lists, inboxes.
+"""Rebuilds what is derived from records from the stream alone, and compares it (I10): read models, lists, inboxes.
 
-Rows that the relay has not carried yet are owed and not missing. A relay repeats the feed by itself, so a difference
-shows a fault, or a loss that is older than the feed. Nothing is repaired here (``repair.py``).
+Rows that the relay has not delivered yet are pending, not missing. A relay repeats the feed by itself, so a difference
+is a fault, or a loss that is older than the feed. Nothing is repaired here (``repair.py``).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _FEED_PAGE = 512
 
 
 async def compare_rebuilt(store: Store, replay: SessionReplay) -> list[Problem]:
-    """Everything that is derived from one whole session, against what its stream gives."""
+    """Compares everything that is derived from one whole session with what its stream gives."""
     tasks = {one.task_id: one for one in replay.states.values() if isinstance(one, TaskRecord)}
     listed = await _list_session(store, replay.session)
     owed = await read_owed(store, replay.session)
@@ -67,7 +67,7 @@ class _Listed:
 
 
 async def _list_session(store: Store, session: str) -> _Listed:
-    """What the lists of a session name, as readers find their way by them."""
+    """The names in the lists of a session, through which readers find its tasks."""
     named = [facade for facade, _ in await store.log.read_session_tasks(session)]
     still_open = await store.log.read_open(session)
     parsed = (parse_facade(name) for name in (*named, *still_open))
@@ -77,14 +77,16 @@ async def _list_session(store: Store, session: str) -> _Listed:
 def _compare_open(replay: SessionReplay, stored: frozenset[str]) -> Iterator[Problem]:
     rebuilt = {ref.id for ref, record in replay.states.items() if is_open(record)}
     for name in sorted(rebuilt ^ stored):
-        detail = "is open and not in the set" if name in rebuilt else "stands there and is not open"
+        detail = (
+            "is open and not in the set" if name in rebuilt else "is in the set and is not open"
+        )
         yield Problem("open_set", replay.session, name, detail)
 
 
 def _compare_models(
     replay: SessionReplay, tasks: dict[str, TaskRecord], listed: frozenset[str]
 ) -> Iterator[Problem]:
-    """The models of the session and of its threads, out of what readers find and out of the stream."""
+    """Compares the models of the session and of its threads: from the lists, and from the stream."""
     wanted = {name for name, record in tasks.items() if is_open(record) or expect_rows(record)}
     for name in sorted(listed - tasks.keys()):
         yield Problem("stray_row", replay.session, name, "is listed and has no facts")
@@ -110,7 +112,7 @@ def _compare_models(
 
 
 def digest_tasks(replay: SessionReplay) -> str:
-    """The SHA-256 of the list of a session's tasks, as its facts alone give it, in canonical bytes."""
+    """The SHA-256 of the canonical list of a session's tasks, built from its facts alone."""
     tasks = [one for one in replay.states.values() if isinstance(one, TaskRecord)]
     shown = show_tasks(replay.session, replay.head.sequence, tasks, 0)
     return hashlib.sha256(to_bytes(shown)).hexdigest()
@@ -121,18 +123,18 @@ def _read_tasks(replay: SessionReplay) -> Iterator[TaskRecord]:
         try:
             record = read_loaded(loaded)
         except InvalidInput:
-            continue  # told as a mismatch
+            continue  # reported as a mismatch
         if isinstance(record, TaskRecord):
             yield record
 
 
 def expect_rows(record: TaskRecord) -> tuple[IndexRow, ...]:
-    """The rows that a record must have in its owner's lists, however it came to be; of an archived one, none."""
+    """The rows that a record must have in its owner's lists, whatever led to it; none for an archived one."""
     return () if record.status is Status.ARCHIVED else list_rows(None, record)
 
 
 def expect_all_rows(replay: SessionReplay, tasks: dict[str, TaskRecord]) -> Iterator[IndexRow]:
-    """The rows of a session's tasks, and its own."""
+    """The rows of a session and of its tasks."""
     for record in tasks.values():
         yield from expect_rows(record)
     for other in replay.states.values():
@@ -157,7 +159,7 @@ async def _compare_index(
 async def _compare_given(
     store: Store, replay: SessionReplay, tasks: dict[str, TaskRecord], owed: list[FeedRow]
 ) -> list[Problem]:
-    """A task that was transferred is in no list of open tasks of its former owner."""
+    """A transferred task must not be in a list of open tasks of its former owner."""
     found: list[Problem] = []
     coming = {(row.owner, row.agent, row.facade) for one in owed for row in one.index}
     for record, owner in list_former(replay, tasks):
@@ -165,7 +167,7 @@ async def _compare_given(
         for agent in (UNSEEN, record.kind):
             parts = await store.views.find_parts(owner, agent, facade)
             if "open" in parts and (owner, agent, facade) not in coming:
-                detail = "is in the list of an owner who has given it away"
+                detail = "is in the list of a former owner"
                 found.append(Problem("listed", replay.session, facade, detail))
     return found
 
@@ -173,7 +175,7 @@ async def _compare_given(
 def list_former(
     replay: SessionReplay, tasks: dict[str, TaskRecord]
 ) -> Iterator[tuple[TaskRecord, str]]:
-    """The tasks that have changed hands, each with the keys of those who had it."""
+    """The tasks that were transferred, each with the keys of its former owners."""
     for event in replay.events:
         payload, record = event.fact.payload, tasks.get(event.fact.scope.task_id or "")
         if isinstance(payload, TaskUpdated) and payload.new_owner is not None and record:
@@ -204,7 +206,7 @@ async def _compare_inboxes(
 
 
 async def read_owed(store: Store, session: str) -> list[FeedRow]:
-    """What the feed has of a session above the mark of the relay."""
+    """The feed rows of a session above the relay's mark."""
     shard = EntityRef(EntityKind.SESSION, session).shard
     mark = await store.projections.read_mark(shard, RELAY)
     after = None if mark is None else mark.partition(".")[2]

@@ -1,7 +1,7 @@
-"""What is derived from the records of a session, written again from its stream: lists, open set, inboxes (I10).
+"""Rewrites what is derived from the records of a session from its stream: lists, open set, inboxes (I10).
 
-Facts and records are never touched. A gateway may write meanwhile, so the session is compared again behind the writes,
-until nothing differs or nothing was written while it was compared.
+Facts and records are never touched. A gateway may write meanwhile, so the session is compared again after the writes,
+until nothing differs or nothing was written during the comparison.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ _LOOKS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class SessionRepair:
-    """What differed in a session at first, and what does still."""
+    """What differed in a session at first, and what still differs."""
 
     found: tuple[Problem, ...] = ()
     left: tuple[Problem, ...] = ()
     last: int = 0
-    """The sequence up to which the session was read."""
+    """The last sequence that was read."""
     sha256: str = ""
-    """Of its list of tasks as its facts give it, in canonical bytes."""
+    """Of the canonical list of its tasks, built from its facts alone."""
 
 
 async def repair_session(store: Store, session: str, *, has_lost: bool = False) -> SessionRepair:
     """Compares what is derived from a session, and rewrites it where something differs.
 
-    ``has_lost``: it is written in any case, with what no comparison looks at. A session whose beginning is not in its
+    ``has_lost``: rewrites in any case, including what no comparison covers. A session whose beginning is not in its
     stream is left alone.
 
     Raises:
-        StoreUnavailable: the rest is for a retry.
+        StoreUnavailable: the rest is left to a retry.
     """
     found: tuple[Problem, ...] | None = None
     for tries in range(1, _LOOKS + 1):
@@ -123,7 +123,7 @@ async def _write_inboxes(store: Store, replay: SessionReplay) -> None:
 
 
 def _find_rows(replay: SessionReplay, record: ActionRecord) -> list[InboxRow]:
-    """The rows that open or close a question, by the last event that does."""
+    """The rows of the last event that opens or closes a question."""
     ref = EntityRef(EntityKind.ACTION, record.request.action_id)
     for entry in reversed(replay.entries):
         if sees_question(entry.type) and read_entity(entry, EntityKind.ACTION) == ref.id:
