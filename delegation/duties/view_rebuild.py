@@ -8,8 +8,8 @@ Two kinds of loss lead here, each as a row in the due set of that shard, so that
   removed, unless they are older than that time; and sessions with open entities are compared, since an approval request
   whose end was in the tail is open again and missing from the inboxes.
 
-A rebuild may take long, so it runs apart from the due loop: the row comes back until it is done. Facts and records are not
-changed; where something differed in a session, the rebuild is a fact of its own (EXT-11).
+A rebuild may take long, so it runs apart from the due loop: the row comes back until it is done. Facts and records are
+not changed; where something differed in a session, the rebuild is a fact of its own (EXT-11).
 """
 
 from __future__ import annotations

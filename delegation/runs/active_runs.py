@@ -1,7 +1,7 @@
 """The runs that this instance drives, and the commands that open them.
 
-A command runs to its end even when its caller leaves: half a command is never done (I6). A message that opens a run is
-driven in the task of its command, once the caller has its result: one asyncio task less for each message.
+A command runs to its end even when its caller leaves: no command stops halfway (I6). A message that opens a run is
+driven in the asyncio task of its command, once the caller has its result: one task less per message.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 def _ignore_end(_agent: str, _thread_id: str) -> None:
-    """Nobody waits for a run to end."""
+    """Default of ``on_left``: nothing waits for a run to end."""
 
 
 _LAST_S: Final = 1.0
-"""How long commands may take to their end at shutdown."""
+"""How long commands may take to finish at shutdown."""
 
 
 @dataclass(slots=True)
 class ActiveRuns:
-    """Runs by task. A run that ends takes itself out; one that breaks says so."""
+    """The active runs by task. A run that ends removes itself; a broken one is reported."""
 
     log: FilteringBoundLogger
     on_left: Callable[[str, str], None] = _ignore_end
@@ -47,15 +47,15 @@ class ActiveRuns:
         return self._draining
 
     def find(self, task_id: str) -> ActiveRun | None:
-        """The run of a task, if it is driven here; then its end is not stored yet, or about to be."""
+        """The run of a task, if it is driven here; its end is not stored yet, or about to be."""
         return self._active.get(task_id)
 
     def list_tasks(self) -> list[str]:
-        """Tasks that are driven here."""
+        """The tasks that are driven here."""
         return list(self._active)
 
     def start(self, active: ActiveRun, work: Coroutine[Any, Any, None]) -> None:
-        """Runs ``work`` for the driver, detached from its caller.
+        """Starts ``work`` as the driver, detached from its caller.
 
         Raises:
             Draining: this instance takes no new work.
@@ -66,7 +66,7 @@ class ActiveRuns:
         task.add_done_callback(lambda _task: self._leave_unbegun(active, work))
 
     def _leave_unbegun(self, active: ActiveRun, work: Coroutine[Any, Any, None]) -> None:
-        """A task that is cancelled before its first step enters no ``finally`` of its own."""
+        """Cleans up a task that was cancelled before its first step: its own ``finally`` never runs."""
         if self._active.get(active.run.context.task.id) is active:
             work.close()
             self._remove(active, has_ended=False)
@@ -74,7 +74,7 @@ class ActiveRuns:
     def start_in_task(
         self, active: ActiveRun, work: Coroutine[Any, Any, None], task: asyncio.Task[None]
     ) -> Coroutine[Any, Any, None]:
-        """The same in an asyncio task that exists already: it has to await what is returned.
+        """The same in an existing asyncio task, which has to await the returned coroutine.
 
         Raises:
             Draining: this instance takes no new work.
@@ -127,7 +127,7 @@ class ActiveRuns:
         self.on_left(run.context.peer, run.context.thread.id)
 
     def drop(self, task_id: str) -> None:
-        """Stops driving a task at once; its fence refuses writes that are under way."""
+        """Stops driving a task at once; its fence refuses writes that are in progress."""
         active, task = self._active.get(task_id), self._tasks.get(task_id)
         if active is not None and task is not None:
             active.run.moved = True
@@ -141,11 +141,11 @@ class ActiveRuns:
             await asyncio.wait((task,))
 
     def refuse(self) -> None:
-        """Takes no new runs from here on."""
+        """Refuses new runs from now on."""
         self._draining = True
 
     async def drain(self) -> None:
-        """Stops driving: nothing ends by it, the leases tell others to go on (I6)."""
+        """Stops driving: no run ends by it, and other instances take over through the leases (I6)."""
         self.refuse()
         running = list(self._tasks.values())
         for task in running:
@@ -156,23 +156,23 @@ class ActiveRuns:
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 Begun: TypeAlias = "tuple[ActiveRun, Coroutine[Any, Any, None]]"
-"""The driver of a run that was just opened, and all that it will do."""
+"""The driver of a new run, and the coroutine that drives it."""
 
 
 class ResultCallback(Protocol[T_contra]):
-    """Told of the result of one command, once. The caller may have gone by then."""
+    """Called with the result of one command, once. The caller may have left by then."""
 
     def on_result(self, result: T_contra, /) -> None:
-        """It was carried out."""
+        """The command succeeded."""
         ...
 
     def on_failure(self, failure: BaseException, /) -> None:
-        """It was not; ``asyncio.CancelledError`` where this instance has ended it."""
+        """The command failed; ``asyncio.CancelledError`` where this instance has cancelled it."""
         ...
 
 
 class Commands:
-    """Those that this instance carries out now."""
+    """The commands that this instance executes now."""
 
     __slots__ = ("_idle", "_runs", "_under_way")
 
@@ -183,14 +183,14 @@ class Commands:
         ] = {}
         """By callback: the task, and the work that it carries out."""
         self._idle: asyncio.Future[None] | None = None
-        """Set when no command is under way."""
+        """Set when no command is in progress."""
 
     def see_through(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Carries ``work`` to its end; what is returned is its outcome."""
+        """Runs ``work`` to its end, independent of the caller; returns a future of its result."""
         return self.open_run(_begin_nothing(work))
 
     def open_run(self, work: Coroutine[Any, Any, tuple[T, Begun | None]]) -> asyncio.Future[T]:
-        """The same for work that may open a run, which is driven from there on."""
+        """The same for work that may open a run, which is driven afterwards."""
         waiting: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.begin(work, _Waiting(waiting))
         return waiting
@@ -215,7 +215,7 @@ class Commands:
         except BaseException as failure:
             self._remove(callback)
             callback.on_failure(failure)
-            # The failure knows this call, which would keep it alive.
+            # The failure references this frame, which would keep the callback alive.
             del callback
             if not isinstance(failure, Exception):
                 raise
@@ -224,10 +224,10 @@ class Commands:
         try:
             callback.on_result(result)
         except Exception:
-            # The run goes on all the same.
+            # The run continues all the same.
             self._runs.log.exception("command.untold")
         if driving is not None:
-            # A run may last for months.
+            # A run may last for months: release what it does not need.
             del work, callback, result, begun
             await driving
 
@@ -237,7 +237,7 @@ class Commands:
             self._idle.set_result(None)
 
     async def drain(self) -> None:
-        """Waits a moment for those under way, and ends what is left; new runs are refused from then on."""
+        """Waits a moment for commands in progress, and cancels the rest; then new runs are refused."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_S):
                 while self._under_way:
@@ -256,7 +256,7 @@ class Commands:
 
 
 class _Waiting:
-    """Passes the result on to a future, unless its waiter has gone."""
+    """Passes the result to a future, unless its waiter has left."""
 
     __slots__ = ("_waiting",)
 

@@ -1,13 +1,13 @@
-"""An agent that refuses an answer, or that breaks over its own work.
+"""An agent that refuses an answer, or that fails at its own work.
 
-*Refused*: the callers of the answer are told at once, and the task is what the agent says of it. A task that waits asks
-the same again, as a new question: a closed question stays closed (I7). An agent that finds fault with the answer waits
-too, even if it says that it works: some agents say so before they have read what they were sent, and never correct it.
-An answer of a rule or a clock would be the same each time, so the run fails.
+*Refused*: the callers of the answer are notified at once, and the task is in the state that the agent reports. A
+task that waits asks the same again, as a new question: a closed question stays closed (I7). An agent that rejects the
+answer as invalid waits too, even if it reports that it works: some agents report so before they have read the message,
+and never correct it. An answer of a rule or a timeout would be the same each time, so the run fails.
 
-*Broken*: the agent has said an error after it had begun, and nothing since. What it says of its task outweighs the
-error: a task that has ended, or waits, stays as it is. A task that is still said to work will never move again, since
-agents forget to end a task whose program has raised; so its run fails.
+*Failed*: the agent has reported an error after it had begun, and nothing since. The state of its task outweighs the
+error: a task that has ended, or waits, stays as it is. A task that is still reported as working will never move
+again, since agents forget to end a task whose program has raised; so its run fails.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.run import Run
 
 ON_ITS_WAY: Final = frozenset({"owed", "returning"})
-"""Where the return of an answer stands that is neither there nor given up."""
+"""Return states of an answer that is neither delivered nor given up."""
 _BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 _FAULTS: Final = frozenset({ErrorKind.INVALID_PARAMS, ErrorKind.CONTENT_TYPE_NOT_SUPPORTED})
 _AT_REST: Final = INTERRUPTED_STATES | TERMINAL_STATES
 
 
 async def find_turns(run: Run, actions: Sequence[ActionRecord]) -> list[str]:
-    """The open turns that brought an answer to ``actions``; none where nobody said it in a message to the task.
+    """The open turns that brought an answer to ``actions``; none if no message to the task brought it.
 
-    Words give their turn to the decision, and an answer in the form of the agent a name that is made of it. An answer
-    in our own form names its decision itself.
+    For an answer in words, the decision has the turn's id; for one in the agent's own form, an id derived from it. An
+    answer in the gateway's form names its decision itself.
     """
     record = run.record
     named = {action.decision.decision_id for action in actions if action.decision}
@@ -82,7 +82,7 @@ def _name_decision(message: JsonObject) -> str | None:
 async def refuse_answer(
     active: ActiveRun, action_ids: Sequence[str], remote: str, outcome: RefusedByPeer | Malformed
 ) -> None:
-    """Takes ``outcome``, with which the agent refused the answers to ``action_ids`` on its task ``remote``."""
+    """Handles ``outcome``, with which the agent refused the answers to ``action_ids`` on its task ``remote``."""
     failure = explain(outcome, active.run.context, active.run.record).failure
     held = [
         active.run.held[ref].record
@@ -121,7 +121,7 @@ async def refuse_answer(
 
 
 def _restate(active: ActiveRun, action_ids: Sequence[str], seen: Answered) -> JsonObject | None:
-    """The task as it asked, where the agent is said to work since and has refused what it was sent as the answer."""
+    """The task as it asked, if the agent reports work since and rejected the answer as invalid."""
     run = active.run
     held = [run.held[ref].record for ref in map(find_action, action_ids) if ref in run.held]
     asked = next((one.request.remote for one in held if isinstance(one, ActionRecord)), None)
@@ -134,7 +134,7 @@ def _restate(active: ActiveRun, action_ids: Sequence[str], seen: Answered) -> Js
 
 
 def _wait_on(draft: DecisionDraft, seen: Answered) -> None:
-    """What the agent says of its task is no news from here on, while it waits."""
+    """Records that, while the task waits, the agent's present status is no news."""
     message = object_at(object_at(seen.result, "status"), "message")
     said = RunStatus(waits_on=read_state(seen), message_id=text_at(message, "messageId") or None)
     if draft.record.status in WAITING:
@@ -149,7 +149,7 @@ def _find_owed(draft: DecisionDraft, action_ids: Sequence[str]) -> list[ActionRe
 
 
 async def _give_up(active: ActiveRun, remote: str, failure: ErrorDetail) -> None:
-    """The agent waits for an answer that nobody gives any more: the task fails, and the agent is told to stop."""
+    """Fails the task and cancels it at the agent: the agent waits for an answer that will not come."""
     text = f"the agent did not take the answer that policy has given: {failure.message}"
 
     def end(draft: DecisionDraft) -> None:
@@ -162,9 +162,9 @@ async def _give_up(active: ActiveRun, remote: str, failure: ErrorDetail) -> None
 
 
 def failed_internally(outcome: RefusedByPeer | Malformed, seen: PeerOutcome) -> bool:
-    """Whether an agent that refused an answer with ``outcome`` broke over it: it works on in name only.
+    """Whether an agent that refused an answer with ``outcome`` failed over it: it works on in name only.
 
-    ``seen`` is what it says of the task since. With another error it has not taken the answer, and may work on.
+    ``seen`` is its task since then. After another error it has not taken the answer, and may still be working.
     """
     if not isinstance(outcome, RefusedByPeer) or not isinstance(seen, Answered):
         return False
@@ -174,17 +174,17 @@ def failed_internally(outcome: RefusedByPeer | Malformed, seen: PeerOutcome) -> 
 
 
 def rejects_input(outcome: RefusedByPeer | Malformed) -> bool:
-    """Whether an agent says that what it was sent is wrong: it waits for something else then."""
+    """Whether an agent rejects what it was sent as invalid: then it waits for something else."""
     return isinstance(outcome, RefusedByPeer) and classify_native(outcome.code) in _FAULTS
 
 
 def read_state(seen: Answered) -> str:
-    """The state of the task that GetTask has shown."""
+    """The state of the task in the answer of GetTask."""
     return text_at(object_at(seen.result, "status"), "state")
 
 
 async def end_after_error(active: ActiveRun, outcome: RefusedByPeer) -> None:
-    """The stream of a run that had begun ended with an error: the run has failed, unless its task says more."""
+    """Ends a run whose stream had begun and ended with an error, unless its task says otherwise."""
     remote = active.remote_task()
     if remote is None or outcome.http_status in _BUSY or active.run.record.status in ENDED:
         return
@@ -198,7 +198,7 @@ async def end_after_error(active: ActiveRun, outcome: RefusedByPeer) -> None:
 async def fail_after_error(
     active: ActiveRun, outcome: RefusedByPeer, before: Callable[[DecisionDraft], None] | None = None
 ) -> None:
-    """Ends the run with the words of the agent; ``before`` adds to the append."""
+    """Ends the run with the agent's error; ``before`` adds to the append."""
     failure = explain(outcome, active.run.context, active.run.record).failure
 
     def end(draft: DecisionDraft) -> None:

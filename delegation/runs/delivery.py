@@ -1,9 +1,8 @@
-"""The first message of a run on its way to the peer: sent once, or held back, or looked for.
+"""The first message of a run on its way to the peer: sent once, or held back, or searched for.
 
-A peer that is busy (429, 503 with Retry-After), one behind an open breaker, and one that has as much as our limits
-allow have not taken the message. The task waits then, visibly, and the send is a due row at the time when it may be
-tried again (I9): the task does not fail. A wait beyond the limit of the run helps nobody, so its caller gets the error
-with the time to come back.
+A peer that is busy (429, 503 with Retry-After), one behind an open breaker, and one at our own limits has not taken
+the message. Then the task waits, visibly, and the send is a due row at the time of the next try (I9): the task does
+not fail. A wait beyond the limit of the run is pointless, so its caller gets the error with the time to come back.
 
 Each try is an intent that is stored first (``model.requested``), so that a driver that takes over knows what may have
 arrived.
@@ -57,27 +56,27 @@ _LONGEST_WAIT_MS: Final = 30_000
 _LONGEST_CROWD_MS: Final = 5_000
 _CROWD_LOOK_S: Final = 0.05
 _OURS: Final = "taskPushNotificationConfig"
-"""The secret of a callback is in no record; a later send makes another one."""
+"""It contains the secret of a callback, which no record contains; a later send creates another one."""
 _OPTIONS_BYTES: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """The peer took nothing, and may take it in a while."""
+    """The peer took nothing, and may take it later."""
 
     refusal: PeerRefusal
     wait_ms: int
     is_ours: bool = False
-    """One of our limits is in the way: it may be gone in a moment."""
+    """One of our limits was reached: it may have room again in a moment."""
     is_absent: bool = False
-    """The agent dials in, and not here: the run is for the instance that it is linked to."""
+    """The agent dials in, and not to this instance: the run is for the instance with its link."""
     resource: MissingResource = "external"
 
 
 _RESOURCES: Final[dict[str, MissingResource]] = {"absent": "worker", "breaker": "network"}
-"""Why an agent was not reached, and what is missing then; one that was, or may not be yet, has enough to do."""
+"""The missing resource, by why an agent was not reached; else the agent has too much work."""
 SendResult: TypeAlias = "Literal['settled', 'unknown', 'unsent'] | Deferred"
-"""``unsent``: nothing has left, and the next try begins at once: the lease ended before there was a connection."""
+"""``unsent``: nothing was sent, and the next try begins at once: the lease ended before there was a connection."""
 
 
 def is_kept_back(record: TaskRecord) -> bool:
@@ -86,7 +85,7 @@ def is_kept_back(record: TaskRecord) -> bool:
 
 
 def judge_refusal(outcome: RefusedByPeer | Unreached | Malformed, tries: int) -> int | None:
-    """For how many ms an outcome says to wait, None where it says nothing of that kind."""
+    """How many ms to wait after an outcome; None where it asks for no wait."""
     match outcome:
         case RefusedByPeer(http_status=HTTPStatus.TOO_MANY_REQUESTS, retry_after_s=None):
             return back_off(tries)
@@ -101,12 +100,12 @@ def judge_refusal(outcome: RefusedByPeer | Unreached | Malformed, tries: int) ->
 
 
 def back_off(tries: int) -> int:
-    """The wait in ms after so many tries in vain, where nobody names one."""
+    """The wait in ms after ``tries`` failures, where the peer names none."""
     return find_pause(_FIRST_WAIT_MS, _LONGEST_WAIT_MS, tries + 1)
 
 
 async def deliver(active: ActiveRun, sent: JsonObject) -> bool:
-    """Sends the message until the peer has it or has refused it; False when nobody knows whether it arrived."""
+    """Sends the message until the peer has taken or refused it; False when it is unknown whether it arrived."""
     tries, crowded_ms = 0, 0
     while True:
         if not active.may_send_now():
@@ -121,7 +120,7 @@ async def deliver(active: ActiveRun, sent: JsonObject) -> bool:
             if (
                 isinstance(outcome, Answered)
                 and (turn := active.run.templated) is not None
-                # Where a hook watches answers, none of them is rendered.
+                # A hook that watches answers has to see each of them, so none is rendered.
                 and not active.deps.consulting.find_rules().watches_answers
                 and (filling := render_answer(active.run, turn, outcome.result, active.sent_ms))
                 is not None
@@ -164,7 +163,7 @@ async def deliver_again(active: ActiveRun, sent: JsonObject) -> bool:
 
 
 def read_options(sent: JsonObject) -> JsonObject | None:
-    """What a request says beside its message, for a later send; None where that is too large to keep."""
+    """The options of a request without its message, for a later send; None where they are too large to store."""
     options: JsonObject = {name: value for name, value in sent.items() if name != "message"}
     configuration = object_at(options, "configuration")
     if _OURS in configuration:
@@ -189,14 +188,14 @@ async def _stream(active: ActiveRun, sent: JsonObject, tries: int) -> SendResult
 
 
 async def _settle(active: ActiveRun, outcome: PeerOutcome, tries: int) -> SendResult:
-    """What an outcome leads to that ends no templated turn."""
+    """Handles an outcome that ends no templated turn."""
     if isinstance(outcome, Unreached) and outcome.why == "lease":
         return "unsent"
     if isinstance(outcome, RefusedByPeer | Unreached) and active.remote_task() is None:
         wait_ms = judge_refusal(outcome, tries)
         why = outcome.why if isinstance(outcome, Unreached) else ""
         is_ours, is_absent = why == "limit", why == "absent"
-        # Another agent that may take over is for the retry policy to choose.
+        # Whether another agent takes over is for the retry policy to choose.
         tried = list_tried(active.run.record)
         waits_here = (is_ours and not tried.is_routed) or is_absent
         is_only = waits_here or tried.next_peer is None
@@ -215,7 +214,7 @@ async def _settle(active: ActiveRun, outcome: PeerOutcome, tries: int) -> SendRe
 
 
 def _fits(active: ActiveRun, wait_ms: int) -> bool:
-    """Whether the run may still last that long."""
+    """Whether the wait ends within the limit of the run."""
     run = active.run.record.run
     if run is None:
         return False
@@ -227,17 +226,17 @@ def _fits(active: ActiveRun, wait_ms: int) -> bool:
 
 
 def _is_long(active: ActiveRun, wait_ms: int) -> bool:
-    """Whether callers are told of a wait that begins now."""
+    """Whether callers are notified of a wait that begins now."""
     run = active.run.record.run
     until_ms = active.deps.clock.now_ms() + wait_ms
     return run is not None and waits_long(run, active.timeouts, until_ms)
 
 
 async def _hold(active: ActiveRun, sent: JsonObject, held: Deferred) -> None:
-    """The task waits, and the send is owed at its time.
+    """Has the task wait, and schedules the send.
 
     Raises:
-        RunMovedError: the instance that the agent is linked to owes it now.
+        RunMovedError: the run was released for the instance that the agent is linked to.
     """
     at_ms = active.deps.clock.now_ms() + (0 if held.is_absent else held.wait_ms)
     refusal, options = held.refusal, read_options(sent)
@@ -296,13 +295,13 @@ async def _go_on(active: ActiveRun) -> bool:
 
 
 def is_sendable(record: TaskRecord) -> bool:
-    """Whether the intent of the live run stands, and nothing has come of it yet."""
+    """Whether the live run has an intent to send, and no outcome yet."""
     run = record.run
     return run is not None and run.remote_task_id is None and run.pending_message_id is not None
 
 
 async def _confirm(active: ActiveRun) -> bool:
-    """Whether there is nothing to send any more; what was never sent is cancelled at once."""
+    """Whether there is nothing to send any more; a message that was never sent is cancelled at once."""
     if active.run.record.status is Status.CANCELLING and active.run.record.run is not None:
         await confirm_cancel(active, "it was stopped before the agent had it")
     return active.run.has_ended() or active.run.record.run is None

@@ -1,7 +1,7 @@
-"""How a run ends when the peer does not end it: lost, failed, out of time, or talking too much.
+"""How a run ends when the peer does not end it: lost, failed, timed out, or over its limits.
 
-Each is a decision of the driver, stored under its fence. Callers of a task that they have seen learn it as a status; a
-turn whose task they never saw has an error for an answer.
+Each is a decision of the driver, stored under its fence. Callers who have seen the task get it as a status; a turn
+whose task they never saw gets an error as its answer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 async def judge_liveness(active: ActiveRun, reason: str) -> None:
-    """Nothing is known of the peer now; past the liveness limit that makes the run lost."""
+    """The peer's state is unknown now; beyond the liveness limit the run is lost."""
     run = active.run.record.run
     if run is None:
         return
@@ -57,7 +57,7 @@ async def judge_liveness(active: ActiveRun, reason: str) -> None:
 
 
 async def lose(active: ActiveRun, reason: str) -> None:
-    """Nobody can tell whether the worker lives; past the limit a second time, the task fails (ST-16)."""
+    """It is unknown whether the worker lives: marks the task lost, and fails it past a second limit (ST-16)."""
     record = active.run.record
     run = record.run
     if run is None or record.status in ENDED:
@@ -77,7 +77,7 @@ async def lose(active: ActiveRun, reason: str) -> None:
 async def confirm_cancel(
     active: ActiveRun, reason: str = "the agent does not have the task any more"
 ) -> None:
-    """A task that was to stop and that the peer does not have has stopped."""
+    """Confirms the cancel of a task that the peer does not have."""
     record = active.run.record
     actor = record.cancel_requested_by or active.peer.name
     failure = ErrorDetail("cancelled", ErrorCategory.CALLER, "stopped", source=active.peer.name)
@@ -94,7 +94,7 @@ async def confirm_cancel(
 
 
 async def confirm_stop(run: Run, claim: DueClaim | None = None) -> None:
-    """A task that was to stop while nobody worked on it has stopped."""
+    """Confirms the cancel of a task without a run."""
 
     def end(draft: DecisionDraft) -> None:
         record = draft.record
@@ -117,9 +117,9 @@ async def fail_pending_attempt(
     drops: tuple[DueChange, ...] = (),
     before: Callable[[DecisionDraft], None] = lambda _draft: None,
 ) -> None:
-    """The attempt that is owed cannot begin, and neither can any other.
+    """Fails a task whose pending attempt cannot begin, and neither can any other.
 
-    ``drops`` are rows that go with it; ``before`` adds what comes first.
+    ``drops`` are rows to drop with it; ``before`` adds facts that come first.
     """
 
     def end(draft: DecisionDraft) -> None:
@@ -142,7 +142,7 @@ async def fail(active: ActiveRun, failure: ErrorDetail) -> None:
 
 
 async def end_unknown(active: ActiveRun, reason: str) -> None:
-    """Nobody knows whether the peer has the message, and no more is tried: a repeat under its key gets the Task.
+    """Ends a task of which it is unknown whether the peer has the message; a repeat under its key gets the Task.
 
     It fails with ``unknown_outcome``, which is no error of the call: the same call gets the same answer for ever.
     """
@@ -163,10 +163,10 @@ async def end_unknown(active: ActiveRun, reason: str) -> None:
 
 
 async def give_up(active: ActiveRun, error: TooLarge) -> None:
-    """A peer that says more at once than one decision can hold: the task fails, and the peer is told to stop."""
+    """Fails the task of a peer that sends more than its limits or one decision allow, and cancels it at the peer."""
     remote = active.remote_task()
     if isinstance(error, ArtifactTooLarge):
-        # A limit of the operator, and no fault of the agent's words: it would bring as much again.
+        # A limit of the operator, and no protocol error of the agent: a retry would bring as much again.
         reason = f"agent {active.peer.name!r} brought too much: {error}"
         failure = ErrorDetail(error.code, ErrorCategory.POLICY, reason, source=active.peer.name)
         active.deps.log.warning(
@@ -187,9 +187,9 @@ async def give_up(active: ActiveRun, error: TooLarge) -> None:
 async def time_out(
     run: Run, limit: TimeLimit, claim: DueClaim, active: ActiveRun | None = None
 ) -> None:
-    """A limit of a run is over, wherever it is driven (``active`` if here) and whatever it waits for.
+    """Ends a run whose limit is over, wherever it is driven (``active`` if here) and whatever it waits for.
 
-    The task ends, unless the policy tries it again: then the next run has limits of its own.
+    The task ends, unless the policy retries it: then the next run has limits of its own.
     """
     limit_ms = read_limit(run.record.attempts[-1].retry_policy, limit) or 0
     reason = explain_limit(run.record, limit)
@@ -202,7 +202,7 @@ async def time_out(
             return
         if active is not None:
             active.failure = PeerUnavailable(reason, agent=run.context.peer)
-        # A wish to cancel sticks: the stop is not known, so it cannot be confirmed either.
+        # A cancel stays in force, but the stop is not known, so it cannot be confirmed either.
         ending = EndInError(failure) if stopping else TimeOutTask(TaskTimedOut(limit, limit_ms))
         draft.end_with(draft.decide(ending), FAILED, reason)
 
@@ -210,7 +210,7 @@ async def time_out(
 
 
 def allow_send(draft: DecisionDraft, changed: str | None = None) -> None:
-    """The message of the run is to be sent; ``changed`` is the digest of what goes in its place."""
+    """Records the intent to send the run's message; ``changed`` is the digest of the content sent instead."""
     run = draft.record.run
     if run is None:
         return
@@ -221,7 +221,7 @@ def allow_send(draft: DecisionDraft, changed: str | None = None) -> None:
 
 
 def refuse_send(draft: DecisionDraft, reason: str) -> None:
-    """Nothing was sent, and nothing will be."""
+    """Ends run and task as rejected: nothing was sent, and nothing will be."""
     failure = ErrorDetail("not_permitted", ErrorCategory.POLICY, reason, source=draft.context.peer)
     draft.close_actions("asker_withdrew")
     draft.add(draft.decide(FailRun(Status.FAILED, failure)))
@@ -232,6 +232,6 @@ def refuse_send(draft: DecisionDraft, reason: str) -> None:
 def show_gateway_status(
     draft: DecisionDraft, facts: list[Fact], state: str, parts: list[Json]
 ) -> None:
-    """A status in the gateway's words; the first one of a task shows the whole of it."""
+    """Shows a status in the gateway's words; the first one of a task shows the whole Task."""
     draft.show_status(facts, state, parts, whole=draft.context.content is None)
     draft.end_turn("task")

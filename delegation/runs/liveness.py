@@ -1,11 +1,11 @@
-"""Signs of life of a peer without news, and tasks that do not move: silence is no progress, and no death (AP-6, ST-19).
+"""Signs of life of a silent peer, and stalled tasks: silence is neither progress nor death (AP-6, ST-19).
 
-A peer that answers the same again is alive. That is stored before readers would begin to doubt the task, and no more
-often than that needs. Beside a stream the peer is only asked whether it is alive: its words come by the stream.
+A peer that answers the same again is alive. That is stored before readers would begin to doubt the task, and not
+more often. During a stream the peer is polled only for life: its updates come by the stream.
 
-A task whose stream broke and that does not move may be at work, or its program may have raised and left it as working:
-nobody can tell. So nothing ends here: callers are told what is known, get the task as it is, and the run is followed on
-(I6). What the agent says later reaches all who follow.
+A task whose stream broke and that does not change may be running, or its program may have raised and left it as
+working: that is unknown. So nothing ends here: callers get the status and the task as it is, and the run is followed
+further (I6). Later updates of the agent reach all followers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 async def note_life(active: ActiveRun, next_s: float) -> None:
-    """Stores that the peer has answered and has no news; ``next_s`` is how long the next look takes at most."""
+    """Stores that the peer has answered without news; ``next_s`` is the longest time until the next poll."""
     run = active.run.record.run
     if run is None or not _is_due(active, next_s) or active.proof_ms <= parse_ms(run.last_seen_at):
         return
@@ -51,7 +51,7 @@ async def note_life(active: ActiveRun, next_s: float) -> None:
 
 
 async def probe(active: ActiveRun) -> None:
-    """Asks for life beside a stream that is silent. Wakes the driver where the stream has missed something."""
+    """Polls for life during a silent stream. Wakes the driver if the stream has missed something."""
     run = active.run.record.run
     look_s = active.timeouts.look_s
     if run is None or run.remote_task_id is None or not _is_due(active, look_s):
@@ -67,7 +67,7 @@ async def probe(active: ActiveRun) -> None:
 
 
 async def _poll_during_stream(active: ActiveRun, remote: str) -> PeerOutcome | None:
-    """The peer's answer; None when the stream has spoken first."""
+    """The peer's answer; None if a frame of the stream came first."""
     asking = asyncio.create_task(active.peer.get(remote))
     stirring = asyncio.create_task(active.activity.wait())
     try:
@@ -84,7 +84,7 @@ def _is_same(run: Attempt, outcome: Answered) -> bool:
 
 
 def _is_due(active: ActiveRun, next_s: float) -> bool:
-    """Whether the last sign would be too old by the next look."""
+    """Whether the last sign of life would be too old by the next poll."""
     run, status = active.run.record.run, active.run.record.status
     if run is None or status not in WORKING:
         return False
@@ -93,7 +93,7 @@ def _is_due(active: ActiveRun, next_s: float) -> bool:
 
 
 async def note_break(active: ActiveRun) -> None:
-    """A stream of the run has ended before the run did; what the agent does since then is not known."""
+    """A stream has ended before its run; what the agent does since then is unknown."""
     run = active.run.record.run
     if run is None or run.remote_task_id is None or not _may_stall(active.run.record):
         return
@@ -108,7 +108,7 @@ async def note_break(active: ActiveRun) -> None:
 
 
 def find_stall_s(active: ActiveRun) -> float:
-    """Seconds until waiting callers are told, infinite where nothing broke or they have been told."""
+    """Seconds until waiting callers are notified, infinite where nothing broke or they were notified."""
     record = active.run.record
     run = record.run
     if run is None or run.broken_at is None or run.stalled_at or not _may_stall(record):
@@ -118,7 +118,7 @@ def find_stall_s(active: ActiveRun) -> float:
 
 
 async def report_stall(active: ActiveRun) -> None:
-    """Tells waiting callers, once, when the time has come."""
+    """Notifies waiting callers, once, when the task has been stalled long enough."""
     if find_stall_s(active) > 0:
         return
     waited_s = active.timeouts.stalled_s
@@ -152,7 +152,7 @@ def _may_stall(record: TaskRecord) -> bool:
 
 
 def _make_frame(draft: DecisionDraft, content: JsonObject, text: str) -> JsonObject:
-    """The status as it was, with our words, which name the message that they replace."""
+    """The present status with a message of the gateway, which names the message that it replaces."""
     status = object_at(content, "status")
     instead: JsonObject = {
         "stalled": True,

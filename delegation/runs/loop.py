@@ -1,8 +1,8 @@
 """What a driver does, in order: sends the first message once, follows the task, and stops when the task has ended.
 
-The ladder down: the answer or stream of the send; SubscribeToTask; GetTask, again and again. A closed stream says
-nothing about the task (I6): the peer is asked. A send whose outcome is unknown is looked for at the peer before
-anything is sent again. A peer that cannot be reached past the liveness limit makes the run *lost*, never completed.
+It follows by the answer or stream of the send, then SubscribeToTask, then GetTask at intervals. A closed stream
+proves nothing about the task (I6): the peer is polled. A send of unknown outcome is searched for at the peer before
+anything is sent again. A peer that is unreachable past the liveness limit makes the run *lost*, never completed.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 
 
 _HELD_UP: Final = frozenset({Status.WAITING_PERMISSION, Status.WAITING_RESOURCE})
-"""What AUTH_REQUIRED is here."""
+"""The statuses for AUTH_REQUIRED."""
 _OWED_PAUSE_S: Final = 0.05
 
 
 async def drive(
     active: ActiveRun, params: JsonObject | None = None, referred: Referred = NOTHING
 ) -> None:
-    """Sends the first message of the run, if there is one, and stays with the task to its end.
+    """Sends the first message of the run, if there is one, and follows the task to its end.
 
-    While the store is away nothing is decided: afterwards the peer is asked where the task stands.
+    While the store is unavailable nothing is decided: afterwards the peer is polled for the state of the task.
     """
     while True:
         try:
@@ -76,13 +76,13 @@ async def drive(
 
 
 def _is_sent_unchanged(active: ActiveRun) -> bool:
-    """Whether nobody has a say in the first message, and nothing is added to it."""
+    """Whether the first message has no gate, and nothing is added to it."""
     turn = active.run.templated
     return turn is not None and active.callback is None and not turn.is_gated()
 
 
 async def _prepare(active: ActiveRun, params: JsonObject, referred: Referred) -> JsonObject | None:
-    """The first message as it is sent, once all who have a say in it let it through; None where it stays here."""
+    """The first message as it is sent, once the gate has allowed it; None where it is not sent."""
     if active.run.is_gated():
         active.options = read_options(params)
         message = await find_passed(active, is_new=True)
@@ -92,7 +92,7 @@ async def _prepare(active: ActiveRun, params: JsonObject, referred: Referred) ->
         if MEMBER in message:
             # A name in it may have become a reference.
             referred = await active.refer(message)
-        # What goes along was judged with the message, and stands in it.
+        # Content added from other tasks was judged with the message, and is part of it.
         referred = replace(referred, parts=())
     sent = active.address(params, referred)
     if sent is None or active.callback is None:
@@ -102,12 +102,12 @@ async def _prepare(active: ActiveRun, params: JsonObject, referred: Referred) ->
 
 
 async def follow_run(active: ActiveRun) -> None:
-    """Stays with the task until it has ended: subscribe where that works, else ask."""
+    """Follows the task until it has ended: subscribes where that works, else polls."""
     await _warn_of_loss(active)
     while not active.run.has_ended() and active.run.record.run is not None:
         if active.run.is_held():
             await active.rest(active.timeouts.parked_poll_max_s)
-            # Nobody asked meanwhile, so silence proves nothing.
+            # Nothing was polled meanwhile, so silence proves nothing.
             active.proof_ms = active.deps.clock.now_ms()
             continue
         await _compare_card(active)
@@ -141,9 +141,9 @@ async def follow_run(active: ActiveRun) -> None:
 
 
 def _knows_wait(active: ActiveRun) -> bool:
-    """Whether the peer has just answered with what it waits for; one that calls is told first where to call."""
-    told, active.was_answered = active.was_answered, False
-    return told and active.callback is None and active.run.is_parked()
+    """Whether the peer has just answered with what it waits for; one that can call back first gets the address."""
+    was_answered, active.was_answered = active.was_answered, False
+    return was_answered and active.callback is None and active.run.is_parked()
 
 
 async def _reconcile(active: ActiveRun, withheld: str) -> None:
@@ -155,7 +155,7 @@ async def _reconcile(active: ActiveRun, withheld: str) -> None:
 
 
 async def _rest_in_turn(active: ActiveRun, *, changed: bool, parked: bool) -> None:
-    """Until the next look, which comes the later the more runs are looked after here."""
+    """Pauses until the next poll; the more runs this instance polls, the longer."""
     least_s = active.deps.throttle.pause_s
     pause_s = active.strategy.rest(_draw(active), changed=changed, parked=parked, least_s=least_s)
     with active.deps.throttle.rest():
@@ -164,7 +164,7 @@ async def _rest_in_turn(active: ActiveRun, *, changed: bool, parked: bool) -> No
 
 
 async def _step_down(active: ActiveRun) -> None:
-    """From streams to questions, with the peer's calls beside them where it has them."""
+    """Changes from streams to polls, with callbacks of the peer if it has them."""
     if active.callback is not None:
         await active.callback.agree(active.run.record)
         active.strategy.calls_back = active.callback.is_agreed
@@ -172,7 +172,7 @@ async def _step_down(active: ActiveRun) -> None:
 
 
 async def _find_task(active: ActiveRun) -> None:
-    """The message that is not known to be at the peer: sent at its time, or looked for."""
+    """Handles a message that is not known to be at the peer: sends it at its time, or searches for it."""
     run = active.run.record.run
     if run is not None and run.gated:
         sent = await active.recall() if await find_passed(active) is not None else None
@@ -184,7 +184,7 @@ async def _find_task(active: ActiveRun) -> None:
 
 
 def _read_news(active: ActiveRun) -> object:
-    """Changes when the peer has said something, or somebody else has moved the task."""
+    """A value that changes when the peer has sent news, or another writer has moved the task."""
     record = active.run.record
     return (record.run.steps if record.run else None, record.status)
 
@@ -194,7 +194,7 @@ def _draw(active: ActiveRun) -> float:
 
 
 async def _compare_card(active: ActiveRun) -> None:
-    """A run keeps the card that it began with; that the peer has another one by now is a fact of it (A2A-5)."""
+    """A run keeps the card that it began with; a new card of the peer is recorded in it (A2A-5)."""
     run, card = active.run.record.run, active.peer.peek()
     if run is None or card is None or card.sha256 in {run.worker.card_hash, active.new_card}:
         return
@@ -203,7 +203,7 @@ async def _compare_card(active: ActiveRun) -> None:
 
 
 async def _warn_of_loss(active: ActiveRun) -> None:
-    """Says in a task that some of it was lost, once for each driver that takes it up."""
+    """Records in a task that some of it was lost, once for each driver that adopts it."""
     if active.has_lost and active.run.record.run is not None:
         await active.warn(
             HISTORY_LOST, "the store has lost a part of this task; its agent is asked for it"
@@ -211,7 +211,7 @@ async def _warn_of_loss(active: ActiveRun) -> None:
 
 
 async def _subscribe(active: ActiveRun, remote: str) -> None:
-    """Reads the stream of the task to its end, if it is its turn; not before what was lost is told again."""
+    """Reads the stream of the task to its end, if subscribing is next; not before lost events are read again."""
     if active.has_lost or not active.strategy.subscribes(parked=active.run.is_parked()):
         return
     card = active.peer.peek()
@@ -227,9 +227,9 @@ async def _subscribe(active: ActiveRun, remote: str) -> None:
 
 
 async def _record_stream_end(active: ActiveRun) -> None:
-    """Says at once that the peer has left its stream at a task that waits: streams of callers end with it.
+    """Records at once that the peer has left its stream at a task that waits: streams of callers end with it.
 
-    It is said also where the record has that way already: an answer may have gone out as a stream meanwhile.
+    It is recorded even if the record has that mechanism already: an answer may have been sent as a stream meanwhile.
     """
     if active.was_left and active.run.record.status in _HELD_UP:
         said = RunStatus(delivery_mechanism=active.strategy.below)
@@ -238,7 +238,7 @@ async def _record_stream_end(active: ActiveRun) -> None:
 
 
 async def _switch(active: ActiveRun, mechanism: Mechanism) -> None:
-    """Says how the run is followed from now on (A2A-6)."""
+    """Records how the run is followed from now on (A2A-6)."""
     run = active.run.record.run
     if run is None or run.delivery_mechanism == mechanism:
         return

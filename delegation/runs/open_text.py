@@ -1,8 +1,9 @@
-"""Text of artifacts on its way: told to live followers before anything of it is stored (EVC-6).
+"""Text of artifacts in progress: published to live followers before any of it is stored (EVC-6).
 
-Nothing depends on it. Each chunk is stored with the frame that callers see, whatever is heard of it here. So nothing
-waits for a publication, one is under way per session at a time, and what comes meanwhile goes out as one. Where nobody
-listens, that is found out once a second, and costs the first listener nothing: every open block is published whole.
+Nothing depends on it. Each chunk is stored with the frame that callers see, whatever is received here. So nothing
+waits for a publication, one is in progress per session at a time, and text that comes meanwhile is sent together.
+Without listeners this is found out once a second, and the first listener misses nothing: every open block is published
+whole.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _PROBE_MS: Final = 1_000
 _LONGEST_BLOCK: Final = 256 * 1024
 _LONGEST_WAIT: Final = 64 * 1024
-"""Characters that may wait behind a publication; with more of them nobody is told any of it."""
+"""Characters that may wait behind a publication; more of them are dropped for all listeners."""
 
 
 @dataclass(slots=True)
@@ -42,7 +43,7 @@ class _Block:
     pieces: list[str]
     length: int
     is_published: bool = True
-    """False once it has grown too long to be told as it comes."""
+    """False once it is too long to be published in pieces."""
 
     def whole(self) -> TextDelta:
         text = "".join(self.pieces)
@@ -56,12 +57,12 @@ class _Waiting:
     at: int
     text: str
     grows: bool = True
-    """False once a reader has been given the text up to its end: what comes next must begin there."""
+    """False once a reader has got the text up to its end: further text must begin there."""
 
 
 @dataclass(slots=True)
 class _Channel:
-    """One session's blocks by task and artifact, and what waits to be published."""
+    """The blocks of one session by task and artifact, and the text that waits to be published."""
 
     stream: StreamRef
     blocks: dict[tuple[str, str], _Block] = field(default_factory=dict[tuple[str, str], _Block])
@@ -76,7 +77,7 @@ class _Channel:
 
 @dataclass(slots=True)
 class OpenTexts:
-    """``core.ports.deltas.OpenText`` of the runs of this instance, and the publisher of their text."""
+    """``core.ports.deltas.OpenText`` for the runs of this instance, and the publisher of their text."""
 
     deltas: Deltas
     clock: Clock
@@ -84,10 +85,10 @@ class OpenTexts:
     runtime_id: str
     _channels: dict[str, _Channel] = field(default_factory=dict[str, _Channel])
     _sessions: dict[str, str] = field(default_factory=dict[str, str])
-    """The session of each task that has told text."""
+    """The session of each task that has published text."""
 
     def add_chunks(self, draft: DecisionDraft) -> None:
-        """Takes the text that a step brings, before it is stored."""
+        """Takes the text of a step, before it is stored."""
         scope = tasks.scope_of(draft.record)
         channel = self._channels.get(scope.session_id)
         if channel is None:
@@ -102,7 +103,7 @@ class OpenTexts:
             channel.publishing = asyncio.create_task(self._publish(channel), name="deltas")
 
     def close(self, task: EntityRef) -> None:
-        """The run of a task has ended, or is somebody else's: its blocks are not told any further."""
+        """The run of a task has ended or moved: its blocks are not published any more."""
         if task.id not in self._sessions:
             return
         session = self._sessions.pop(task.id)
@@ -115,7 +116,7 @@ class OpenTexts:
             del self._channels[session]
 
     def read_blocks(self, session: str) -> list[TextDelta]:
-        """Each open block of a session as one delta from 0 on; those who listen already go on from there."""
+        """Each open block of a session as one delta from 0 on; present listeners continue after it."""
         channel = self._channels.get(session)
         if channel is None:
             return []
@@ -125,7 +126,7 @@ class OpenTexts:
         return [block.whole() for block in channel.list_published()]
 
     async def drain(self) -> None:
-        """Ends what is under way: nobody has to hear it."""
+        """Cancels publications in progress: no listener depends on them."""
         under_way = [one.publishing for one in self._channels.values() if one.publishing]
         for task in under_way:
             task.cancel()
@@ -167,7 +168,7 @@ class OpenTexts:
                 self._channels.pop(channel.stream.id, None)
 
     async def _publish_whole(self, channel: _Channel) -> None:
-        """For those who listen now and did not before: what came until that was known was told to nobody."""
+        """Publishes every open block to new listeners: earlier text was published without any."""
         for block in channel.list_published():
             whole = block.whole()
             for one in channel.waiting:
@@ -198,7 +199,7 @@ def _open(channel: _Channel, draft: DecisionDraft, scope: Scope, chunk: Chunk) -
 
 
 def _find_before(draft: DecisionDraft, artifact: str) -> str:
-    """The text of an artifact that others have begun, or a Task that came whole."""
+    """The text of an artifact before these chunks, from other chunks or from a whole Task."""
     text = read_text(find_artifact(draft.context.content or {}, artifact))
     brought = sum(len(chunk.text) for chunk in draft.chunks if chunk.artifact == artifact)
     return text[: max(0, len(text) - brought)]

@@ -1,6 +1,6 @@
-"""What follows for a task from a state that its peer says, by the table of states, and what callers see of it.
+"""The effect of a peer's state on its task, by the table of states, and what callers see of it.
 
-Pure. What a frame says beside its state is taken before, in ``observation.py``.
+Pure. ``observation.py`` handles the rest of a frame before.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def apply_state(
     native: JsonObject,
     before: JsonObject | None,
 ) -> None:
-    """A state of the peer, by the table: what follows, and what callers see.
+    """Applies a state of the peer by the table: what follows, and what callers see.
 
     ``before`` is the content without ``frame``.
     """
@@ -77,7 +77,7 @@ def _go_on(draft: DecisionDraft, frame: JsonObject, said: RunStatus, status: Sta
 
 
 def _waits_on(draft: DecisionDraft, said: RunStatus) -> bool:
-    """Whether a peer says again what it has said since it refused an answer: its task waits all the same."""
+    """Whether a peer repeats the state in which it refused an answer: its task still waits."""
     run = draft.record.run
     return (
         run is not None
@@ -99,7 +99,7 @@ def _wait(
         state = WORKING if asked.settled else None
         own = _make_own_message(draft)
         frame = show_parts(frame, asked.parts, state, own, beside=asked.native)
-        # Folded in place of the peer's own words, or these would stand in the history beside ours.
+        # Folded in place of the peer's own message, which would otherwise be in the history next to ours.
         shown = fold(before, frame)
         draft.context.content = complete_history(shown, draft.context.accepted) if shown else None
     draft.add_shown(asked.facts, frame)
@@ -110,9 +110,9 @@ def _wait(
 
 
 def _make_own_message(draft: DecisionDraft) -> JsonObject:
-    """What holds our parts where the peer's status has no message, as when it asks in an artifact.
+    """A message for our parts where the peer's status has none, as when it asks in an artifact.
 
-    Shown again, a pause has the same id: history keeps a message once.
+    A repeated pause gets the same id: history keeps a message once.
     """
     pauses = draft.record.occurrences.values()
     message_id = derive_id("msg", shard_of(draft.facade), "asked", draft.facade, *pauses)
@@ -122,7 +122,7 @@ def _make_own_message(draft: DecisionDraft) -> JsonObject:
 def read_status(
     draft: DecisionDraft, frame: JsonObject, state: str, native: JsonObject
 ) -> RunStatus:
-    """What a status says, as it is recorded; ``native`` names the task as its peer does."""
+    """The record of a status; ``native`` names the task as its peer does."""
     holder = object_at(frame, "task") or object_at(frame, "statusUpdate")
     text, message_id = read_status_message(holder)
     words = read_words(holder)
@@ -171,7 +171,7 @@ def _fail(
 
 
 def _end_cancelled(draft: DecisionDraft, frame: JsonObject, said: RunStatus, source: str) -> None:
-    """The stop is known. A peer that completed in the race keeps its word in ``native_status``, and its artifacts."""
+    """Ends a cancelled task. A peer that completed in the race keeps its ``native_status``, and its artifacts."""
     draft.close_actions("task_cancelled" if source == "user" else "peer_terminal")
     draft.add([Fact(tasks.scope_of(draft.record, draft.step_id), said)])
     record, state = draft.record, said.native_status

@@ -1,12 +1,12 @@
-"""Attempts that are owed: begun when their time has come, by whichever instance finds the row (I9, ATT-13…ATT-17).
+"""Pending attempts: any instance that finds the due row begins the attempt when it is due (I9, ATT-13…ATT-17).
 
-A further attempt is a run of its own: another message at the agent, another task there, and everything that the task
-was told so far as its input. The append that begins it takes the row out of the due set, so one of two instances
-begins it, and the other one finds nothing owed.
+A further attempt is a run of its own: another message to the agent, another task there, with everything sent to the
+task so far as its input. The append that begins it drops the due row, so one of two instances begins it, and the other
+finds nothing to do.
 
-The message goes out under the id that its caller gave it, except to an agent that has made a task of it before: an
-agent may take a known id for a repeat and answer with the task that failed (A2A 1.0 section 3.3.1), so there the id
-ends with the ordinal of the attempt. Callers read their own id in any case.
+The message is sent with its caller's id, except to an agent that has made a task of it before: an agent may treat a
+known id as a repeat and answer with the task that failed (A2A 1.0 section 3.3.1), so there the ordinal of the attempt
+is added to the id. Callers always read their own id.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """Begins attempts that are owed."""
+    """Begins pending attempts."""
 
     dispatch: Dispatch
     references: References
     queues: AgentQueues
 
     async def begin(self, row: DueRow) -> bool:
-        """Begins the attempt that a claimed row stands for; False when none is owed (any more).
+        """Begins the attempt of a claimed row; False if none is pending (any more).
 
         Raises:
             StoreUnavailable, Draining: the row stays, and comes due again.
@@ -133,7 +133,7 @@ class Retries:
         self.dispatch.start(run, peer, driver, {"message": message}, referred, place)
 
     async def _find_thread(self, run: Run) -> ThreadRecord | None:
-        """The thread that runs the task; an append of the run holds it from then on."""
+        """The thread that runs the task; appends of the run hold it from now on."""
         known = run.held[run.context.thread].record
         own = known if isinstance(known, ThreadRecord) else None
         thread, held = await load_assigned(self.dispatch.writes, run.record, own)
@@ -168,7 +168,7 @@ class Retries:
 
 
 async def _hold(run: Run, claim: DueClaim) -> None:
-    """Another task has to complete first: the attempt is owed again once it has."""
+    """Blocks the attempt until another task has completed; then it becomes pending again."""
 
     def hold(draft: DecisionDraft) -> None:
         blocker = draft.record.blocker

@@ -1,7 +1,7 @@
-"""The answers of people go back to the peer: look first, send once, record what the peer said (CMD-14).
+"""Delivers approval decisions to the agent: check the agent's task, send once, record its reply (CMD-14).
 
 The pure steps are in ``permission_bridge/return_machine.py``; here they are carried out, under the fence of the run.
-Before each send the attempt is stored, so that after a crash the peer is asked before anything is sent again.
+Before each send the attempt is stored, so that after a crash the peer is polled before anything is sent again.
 """
 
 from __future__ import annotations
@@ -75,17 +75,17 @@ if TYPE_CHECKING:
 
 _TASK_NOT_FOUND: Final = -32001
 _MESSAGE: Final = "message"
-"""What stands for the state in a bare Message, which has none."""
+"""In place of a state for a bare Message, which has none."""
 _SHOWN_HISTORY: Final = 10
-"""Messages that are asked for; agents of LangGraph refuse to show more."""
+"""Requested history length; agents of LangGraph refuse a larger one."""
 
 
 async def return_answers(active: ActiveRun) -> bool:
-    """Carries every owed answer one step; whether something was done.
+    """Takes one step for every pending answer; returns whether something was done.
 
     Raises:
-        RunMovedError: the run is driven elsewhere now.
-        StoreUnavailable: the step is taken again later.
+        RunMovedError: another instance drives the run now.
+        StoreUnavailable: the step is retried later.
     """
     done = False
     missing = [ref for ref in map(find_action, active.pending.owed) if ref not in active.run.held]
@@ -103,9 +103,9 @@ async def return_answers(active: ActiveRun) -> bool:
 
 
 def _list_groups(active: ActiveRun) -> list[tuple[str, ...]]:
-    """The answers that are owed on a run, those of one pause together: one message has to answer them all.
+    """The pending answers of a run, grouped by pause: one message has to answer all questions of a pause.
 
-    A pause with an open question owes nothing yet.
+    A pause with an open question has nothing pending yet.
     """
     pauses: dict[str, list[ActionRecord]] = {}
     for held in active.run.held.values():
@@ -123,18 +123,18 @@ def _list_groups(active: ActiveRun) -> list[tuple[str, ...]]:
 
 @dataclass(slots=True)
 class PauseAnswers:
-    """The answers of one pause on their way back; ``action_ids`` are its answered questions, at least one."""
+    """The delivery of the answers of one pause; ``action_ids`` are its answered questions, at least one."""
 
     active: ActiveRun
     action_ids: tuple[str, ...]
     _turns: dict[str, TurnInput] = field(default_factory=dict[str, "TurnInput"])
-    """Turns that were read: what they say never changes."""
+    """Turns that were read: their content never changes."""
     _is_over: bool = False
-    """Whether the agent is done with the message that was sent last."""
+    """Whether the agent is finished with the last message."""
 
     @property
     def actions(self) -> list[ActionRecord]:
-        """The questions whose answers are on their way, as the driver has them."""
+        """The questions whose answers are being delivered, as the driver holds them."""
         held = self.active.run.held
         found = [held[ref].record for ref in map(find_action, self.action_ids) if ref in held]
         return [
@@ -142,7 +142,7 @@ class PauseAnswers:
         ]
 
     async def go(self) -> bool:
-        """One step; whether something was done."""
+        """Takes one step; returns whether something was done."""
         actions = self.actions
         moved = bool(actions) and await self._step(actions)
         if moved and not self.actions:
@@ -183,7 +183,7 @@ class PauseAnswers:
         return run.remote_task_id if run else None
 
     async def _find_message(self, actions: list[ActionRecord]) -> JsonObject | None:
-        """The caller's own message, where a message was the answer: its turn gave the decision its name."""
+        """The caller's own message, if a message was the answer: then the decision has its turn's id."""
         decision = actions[0].decision
         if len(actions) > 1 or decision is None or not decision.decision_id.startswith("turn_"):
             return None
@@ -191,7 +191,7 @@ class PauseAnswers:
         return turn.message if turn else None
 
     async def _read_turn(self, turn_id: str) -> TurnInput | None:
-        """A turn of the task; read once, whatever is asked of it."""
+        """A turn of the task; read from the store once."""
         known, run = self._turns.get(turn_id), self.active.run
         if known is None:
             known = await run.read_turn(turn_id)
@@ -200,14 +200,14 @@ class PauseAnswers:
         return known
 
     async def _open(self, action: ActionRecord) -> Withheld | None:
-        """What the message says that answers a request for a credential; None where it says it itself, or is gone."""
+        """The sealed content of a message that provides a credential; None if it is not sealed, or gone."""
         run, turn_id, sealed = self.active.run, *await self._find_sealed(action)
         if sealed is None:
             return None
         return await run.contents.withholding.read(run.shard, sealed, turn_id)
 
     async def _forget(self, action: ActionRecord) -> None:
-        """Keeps no credential that is not on its way any more."""
+        """Deletes a credential that is not being delivered any more."""
         run, (_, sealed) = self.active.run, await self._find_sealed(action)
         if sealed is not None:
             now_ms = self.active.deps.clock.now_ms()
@@ -250,14 +250,14 @@ class PauseAnswers:
     def _waits_on(self, actions: list[ActionRecord], state: str, *, seen: bool | None) -> bool:
         """Whether the peer waits for these answers in a state in which it has refused others.
 
-        Once one of them may have reached it, only its history says that it has not.
+        Once one of them may have reached it, only its history proves that it has not.
         """
         run = self.active.run.record.run
         is_first = _find_last(actions).return_attempts == 0
         return run is not None and run.waits_on == state and (is_first or seen is False)
 
     def _is_in(self, history: list[JsonObject], mine: str) -> bool | None:
-        """Whether the peer has the message. A caller may use one id again: then it has to have each of them (G1)."""
+        """Whether the peer has the message. If a caller used one id several times, it must have each of them (G1)."""
         if not history:
             return None
         ours = sum(text_at(one, "messageId") == mine for one in self.active.run.context.accepted)
@@ -303,22 +303,22 @@ class PauseAnswers:
                 assert_never(judged)
 
     def _is_streamed(self, wishes: Wishes) -> bool:
-        """Whether the answer goes out as a stream: for a caller who reads one, to an agent that has them.
+        """Whether the answer is sent as a stream: for a caller that streams, to an agent that supports it.
 
-        To all others it goes out unary. The task is known, so nothing is lost that subscribing or asking cannot bring.
+        All others get it unary. The task is known, so subscribing or polling brings everything that follows.
         """
         card = self.active.peer.peek()
         return card is not None and card.streaming and wishes.streams
 
     async def _read_wishes(self, actions: list[ActionRecord]) -> Wishes:
-        """What was asked for beside the message that is the answer; nothing where it came another way."""
+        """The options of the message that is the answer; defaults if it came another way."""
         run = self.active.run
         turns = await find_turns(run, actions) or run.record.open_turns
         turn = await self._read_turn(turns[-1]) if turns else None
         return turn.wishes if turn else Wishes()
 
     async def _cancel(self, actions: list[ActionRecord]) -> bool:
-        """CancelTask takes the place of words; a peer that was not reached is told again."""
+        """Sends CancelTask in place of a message; a peer that was not reached gets it again."""
         if not await self._begin(actions, _make_wish(actions)):
             return True
         if await cancel_task(self.active):
@@ -336,9 +336,9 @@ class PauseAnswers:
         *,
         streams: bool = False,
     ) -> bool:
-        """Stores the attempt, and with it what is to go out, or the wish to stop that the answer stands for.
+        """Stores the attempt with the message to send, or with the cancel that the answer stands for.
 
-        False when somebody else has begun one since ``seen``, so that two never send.
+        Returns False when another process began a delivery after ``seen``, so two never send the same decision.
         """
         began = False
 
@@ -378,12 +378,12 @@ class PauseAnswers:
     async def _exchange(
         self, params: JsonObject, remote: str, *, streams: bool
     ) -> tuple[PeerOutcome, str | None]:
-        """Sends, and takes what comes; the outcome with the state in it."""
+        """Sends the answer and handles the reply; returns the outcome with the state in it."""
         if not streams:
             outcome = await self.active.send(params)
             state = _native_status(outcome)
             if isinstance(outcome, Answered):
-                # What it says to the answer and that it has it are one append.
+                # Its reply and the delivery are one append.
                 await apply_results(self.active, [outcome.result], after=self._finish(state))
                 self.active.was_answered = True
                 self._is_over = state == _MESSAGE or state in INTERRUPTED_STATES
@@ -391,7 +391,7 @@ class PauseAnswers:
         return await self._follow(params, remote)
 
     def _finish(self, state: str | None) -> Callable[[DecisionDraft], None]:
-        """Notes behind what the peer has said that the answers are there; nothing is owed for them any more."""
+        """A callback that records the delivery after the peer's reply; then nothing is pending for the answers."""
 
         def finish(draft: DecisionDraft) -> None:
             self._add(draft, FinishReturn(state or "unknown"))
@@ -402,7 +402,7 @@ class PauseAnswers:
     async def _follow(self, params: JsonObject, remote: str) -> tuple[PeerOutcome, str | None]:
         """The same as a stream: the first answer proves the delivery, the rest belongs to the run.
 
-        Of an answer the outcome has nothing, and its state stands beside it.
+        The outcome of an answer is empty; its state is returned separately.
         """
         first: tuple[PeerOutcome, str | None] | None = None
         last: StreamOutcome = Closed()
@@ -414,7 +414,7 @@ class PauseAnswers:
                 last = Answered({})
                 first = first or (last, _native_status(said))
                 await apply_results(self.active, [said.result])
-                del said  # a stream that waits would keep it
+                del said  # an idle stream would keep it in memory
                 if self.active.run.has_ended() or self.active.run.is_parked():
                     break
         self._is_over = first is not None and isinstance(last, Closed)
@@ -429,9 +429,9 @@ class PauseAnswers:
         return await self._judge_silence(remote) if isinstance(last, Closed) else (last, None)
 
     async def _judge_silence(self, remote: str) -> tuple[PeerOutcome, str | None]:
-        """What a stream without a frame came to: it has ended in good order, so an agent that waits is done with it.
+        """The outcome of a stream without a frame: it ended in good order, so an agent that waits is finished with it.
 
-        Agents of the a2a-sdk do not always keep a message of which nothing follows.
+        Agents of the a2a-sdk do not always store a message without consequences.
         """
         sight = await self._look(self.actions, remote)
         if isinstance(sight, StillWaiting):
@@ -468,7 +468,7 @@ class PauseAnswers:
 
 
 def _intend(draft: DecisionDraft, message_id: str, *, streams: bool) -> None:
-    """Answers to a question are an exchange of their own (EVC-6)."""
+    """Records that an answer to a question is an exchange of its own (EVC-6)."""
     if draft.record.run is not None and draft.record.status in TABLE[SendInput]:
         requested = request(draft.context.peer, "streaming" if streams else "unary", message_id)
         draft.add(draft.decide(SendInput(requested)))
@@ -479,12 +479,12 @@ def _is_on_its_way(action: object) -> bool:
 
 
 def _read_progress(action: ActionRecord) -> tuple[str, int]:
-    """How far an answer is on its way."""
+    """How far the delivery of an answer is."""
     return action.return_state, action.return_attempts
 
 
 def _find_last(actions: list[ActionRecord]) -> ActionRecord:
-    """The one whose last attempt is the latest: they are sent together, but one may have been alone before."""
+    """The action with the latest attempt: they are sent together, but one may have been sent alone before."""
     return max(actions, key=lambda action: (action.return_attempts, action.updated_at))
 
 
@@ -510,7 +510,7 @@ def _make_reply(action: ActionRecord) -> DecidedQuestion | None:
 
 
 def _make_wish(actions: list[ActionRecord]) -> TaskCancelRequested:
-    """The intent, which is a fact before any agent is told (CMD-9)."""
+    """The intent to cancel, which is a fact before any agent is called (CMD-9)."""
     answer = next(action for action in actions if action.cancels_task)
     by_time = answer.state == "expired"
     decided_by = answer.decision.decided_by if answer.decision else ""

@@ -1,8 +1,8 @@
-"""How much a run brings in all: the bytes of its artifacts, and what this process holds of its task.
+"""How much a run brings in all: the bytes of its artifacts, and the memory that its task uses in this process.
 
-The second is more: many small pieces, data and metadata take memory beside what they say. An agent that brings more
-than its limit is told to stop, and its run fails as ``artifact_too_large``. What came until then is stored and can be
-read. ``delegation.runs.read_scheduler`` bounds what a run brings in a time.
+The memory is more: many small pieces, data and metadata take more than their text. An agent that exceeds its limit is
+cancelled, and its run fails as ``artifact_too_large``. Its output until then is stored and can be read.
+``delegation.runs.read_scheduler`` limits what a run brings per second.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1024 * 1024
 LARGE_BYTES: Final = _MIB
-"""From here on a Task is written, and read, piece by piece."""
+"""From this size on a Task is written, and read, piece by piece."""
 _OBJECT_BYTES: Final = 256
-"""What a part takes beside what it says: a piece of two letters is no smaller."""
+"""Memory of a part apart from its content: even a piece of two letters takes it."""
 _JSON_TIMES: Final = 4
-"""As objects, JSON takes so many times its length."""
+"""As objects, JSON takes this many times its length."""
 _SAYING: Final = ("text", "raw", "url")
 _HOLDING: Final = ("data", "metadata")
 
 
 @value
 class OutputLimits:
-    """What an agent may bring, in bytes and of one run in a second; the names are those of the settings."""
+    """Limits of an agent's output, in bytes or per second of one run; the names are those of the settings."""
 
     artifact_bytes: int = 256 * _MIB
     task_bytes: int = 1024 * _MIB
     events_per_s: int = 1_000
     bytes_per_s: int = 16 * _MIB
     chunk_delay_ms: int = 50
-    """For how long a piece of an artifact may wait for others that are stored with it."""
+    """How long a piece of an artifact may wait for others that are stored with it."""
     held_bytes: int = 1024 * _MIB
-    """What a process may hold of one task: all of its memory budget."""
+    """Memory that a process may use for one task: its whole memory budget."""
 
 
 NO_LIMITS_OF_ITS_OWN: Final = OutputLimits()
-"""Where the settings say nothing."""
+"""The limits without settings."""
 
 
 @value
 class ContentSize:
-    """``said``: bytes of what parts say, as limits count them. ``held``: the memory that all of it takes, roughly."""
+    """``content_bytes``: the parts' content, as limits count it. ``memory_bytes``: about the memory that it takes."""
 
     content_bytes: int = 0
     memory_bytes: int = 0
 
     def exchange(self, before: ContentSize, now: ContentSize) -> ContentSize:
-        """What this sum is where a part of it was ``before`` and is ``now``."""
+        """This sum after a part of it has changed from ``before`` to ``now``."""
         return ContentSize(
             self.content_bytes - before.content_bytes + now.content_bytes,
             self.memory_bytes - before.memory_bytes + now.memory_bytes,
@@ -67,27 +67,27 @@ class ContentSize:
 
 _NOTHING: Final = ContentSize()
 _METADATA: Final = None
-"""In the place of a name: the metadata of the task."""
+"""The key for the metadata of the task in place of an artifact's name."""
 
 
 @dataclass(slots=True)
 class Volume:
-    """What is stored of a run by the names of its artifacts at the agent; ``total`` is the sum."""
+    """The stored sizes of a run by the agent's artifact ids; ``total`` is their sum."""
 
     sizes: dict[str | None, ContentSize] = field(default_factory=dict["str | None", ContentSize])
     total: ContentSize = _NOTHING
     metadata_bytes: int = 0
-    """Of the metadata of the task, when it was measured last."""
+    """Size of the metadata of the task when it was last measured."""
 
     def set(self, name: str | None, size: ContentSize) -> None:
-        """An artifact has this size now."""
+        """Sets the present size of an artifact."""
         self.total = self.total.exchange(self.sizes.get(name, _NOTHING), size)
         self.sizes[name] = size
 
 
 @dataclass(slots=True)
 class Growth:
-    """What a decision adds to a volume, which stays as it is until that is stored."""
+    """What a decision adds to a volume, which stays unchanged until the decision is stored."""
 
     volume: Volume
     limits: OutputLimits
@@ -96,14 +96,14 @@ class Growth:
 
     @property
     def total(self) -> ContentSize:
-        """Of the run, with what is added."""
+        """The size of the run including this growth."""
         return self.volume.total if self._total is None else self._total
 
     def take(self, artifact: JsonObject, *, appends: bool = False) -> None:
         """Counts an artifact, or a piece of one that ``appends``.
 
         Raises:
-            ArtifactTooLarge: it, or all of them together, is beyond the limit.
+            ArtifactTooLarge: it, or all of them together, exceeds the limit.
         """
         name = text_at(artifact, "artifactId")
         size, known = measure_size(artifact), self._find(name)
@@ -118,20 +118,20 @@ class Growth:
         self._set(name, known, size)
 
     def take_metadata(self, brought: JsonObject, task: JsonObject) -> None:
-        """Counts what an update brings to the metadata of ``task``, which has it already.
+        """Counts the metadata of an update of ``task``, which contains it already.
 
         Raises:
-            ArtifactTooLarge: what is held of the task is beyond the limit.
+            ArtifactTooLarge: the memory of the task exceeds the limit.
         """
         known = self._find(_METADATA)
         held = known.memory_bytes + _measure_json(brought)
-        # Most of it takes the place of what was there. That costs a look at all of it, each time the sum has doubled.
+        # Most of it replaces earlier metadata. So all of it is measured again each time the sum has doubled.
         if held > 2 * self.volume.metadata_bytes:
             held = self.volume.metadata_bytes = _measure_json(object_at(task, "metadata"))
         self._set(_METADATA, known, ContentSize(0, held))
 
     def settle(self) -> None:
-        """It is stored."""
+        """The growth is stored."""
         for name, size in self.sizes.items():
             self.volume.set(name, size)
         self.sizes, self._total = {}, None
@@ -153,7 +153,7 @@ class Growth:
 
 
 def measure_task(task: JsonObject | None) -> Volume:
-    """The volume of a Task that is known already."""
+    """The volume of a known Task."""
     volume = Volume()
     for artifact in objects_at(task or {}, "artifacts"):
         volume.set(text_at(artifact, "artifactId"), measure_size(artifact))
@@ -163,7 +163,7 @@ def measure_task(task: JsonObject | None) -> Volume:
 
 
 def measure_size(artifact: JsonObject) -> ContentSize:
-    """What an artifact, or a piece of one, says, and what it takes as objects of this process."""
+    """The content of an artifact, or of a piece of one, in bytes, and the memory of its objects."""
     content_bytes, memory_bytes = 0, _OBJECT_BYTES
     if "metadata" in artifact:
         memory_bytes += _measure_json(object_at(artifact, "metadata"))
@@ -180,12 +180,12 @@ def measure_size(artifact: JsonObject) -> ContentSize:
 
 
 def _measure_json(value: Json) -> int:
-    """The memory of JSON of any form, roughly; of none nothing."""
+    """The approximate memory of a JSON value; zero for an empty one."""
     return _JSON_TIMES * len(orjson.dumps(value)) if value else 0
 
 
 def measure_frame(frame: JsonObject) -> int:
-    """Bytes that a frame of an agent brings in artifacts and in its message, roughly."""
+    """The approximate bytes of a frame of an agent, in artifacts and in its message."""
     if "artifactUpdate" in frame:
         return measure_artifact(object_at(object_at(frame, "artifactUpdate"), "artifact"))
     task = object_at(frame, "task")
