@@ -150,7 +150,7 @@ def _find_owed(draft: DecisionDraft, action_ids: Sequence[str]) -> list[ActionRe
 
 async def _give_up(active: ActiveRun, remote: str, failure: ErrorDetail) -> None:
     """Fails the task and cancels it at the agent: the agent waits for an answer that will not come."""
-    text = f"the agent did not take the answer that policy has given: {failure.message}"
+    text = f"the agent did not accept the answer given by policy: {failure.message}"
 
     def end(draft: DecisionDraft) -> None:
         if draft.record.run is not None:

@@ -85,7 +85,7 @@ async def resolve_names(active: ActiveRun, message: JsonObject) -> JsonObject | 
         if not goes_on:
             return None
         if meant is None:
-            said = "the message names an artifact that no task of its context has; the agent is not told"
+            said = "the message names an artifact that no task of its context has; it is sent without the name"
             await active.warn("reference_unknown", said)
             continue
         found.append(meant)
@@ -147,7 +147,7 @@ async def _choose(
             return None, False
         decision = action.decision
         if action.state != "answered" or decision is None:
-            reason = f"nobody has said which “{_cut(name)}” is meant: {action.state}"
+            reason = f"the question which “{_cut(name)}” is meant was not answered: {action.state}"
             await active.append(partial(refuse_send, reason=reason))
             return None, False
         candidates = _read_candidates(action)

@@ -193,7 +193,7 @@ def _finish(draft: DecisionDraft, frame: JsonObject, said: RunStatus) -> None:
 
 
 def _refuse(draft: DecisionDraft, coverage: Coverage) -> None:
-    reason = "the task does not have what was asked for: " + "; ".join(coverage.unmet)
+    reason = "the task does not meet its conditions: " + "; ".join(coverage.unmet)
     failure = ErrorDetail(
         code="acceptance",
         category=ErrorCategory.POLICY,
@@ -213,7 +213,7 @@ def _stop(draft: DecisionDraft) -> None:
     draft.add(draft.decide(FailRun(Status.CANCELLED, failure, state)))
     actor = record.cancel_requested_by or draft.context.peer
     facts = draft.decide(ConfirmCancel(TaskCancelled(actor, record.cancel_source or "user", state)))
-    draft.end_with(facts, CANCELED, "stopped before it was complete")
+    draft.end_with(facts, CANCELED, "cancelled before it was complete")
 
 
 def _native(draft: DecisionDraft) -> str:
@@ -271,9 +271,9 @@ def find_lost(draft: DecisionDraft) -> str | None:
     """
     actions = [state for state in draft.decision.states.values() if isinstance(state, ActionRecord)]
     if any(_is_unanswered(action) for action in actions if action.request.kind in _GATED):
-        return "the agent completed without the answer to what it had asked leave for"
+        return "the agent completed without the answer to its approval request"
     if is_silent(draft.context.content or {}):
-        return "the agent completed without a word and without output: what wanted approval did not run"
+        return "the agent completed without a message and without output: the tool that needed approval did not run"
     return None
 
 

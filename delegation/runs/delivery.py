@@ -242,8 +242,8 @@ async def _hold(active: ActiveRun, sent: JsonObject, held: Deferred) -> None:
     refusal, options = held.refusal, read_options(sent)
     notifies_caller = not (held.is_ours or held.is_absent) and _is_long(active, held.wait_ms)
 
-    again = "" if held.is_absent else f"; it is tried again at {format_ms(at_ms)}"
-    reason = f"{refusal.failure.message}; the message was not taken{again}, and can be cancelled"
+    again = "" if held.is_absent else f"; it is retried at {format_ms(at_ms)}"
+    reason = f"{refusal.failure.message}; the message was not accepted{again}, and can be cancelled"
 
     def wait(draft: DecisionDraft) -> None:
         if not _may_wait(draft.record):
@@ -303,7 +303,7 @@ def is_sendable(record: TaskRecord) -> bool:
 async def _confirm(active: ActiveRun) -> bool:
     """Whether there is nothing to send any more; a message that was never sent is cancelled at once."""
     if active.run.record.status is Status.CANCELLING and active.run.record.run is not None:
-        await confirm_cancel(active, "it was stopped before the agent had it")
+        await confirm_cancel(active, "it was cancelled before the agent received it")
     return active.run.has_ended() or active.run.record.run is None
 
 

@@ -192,7 +192,7 @@ def explain(
             failure = replace(refusal.failure, http_status=bare, details=refused.given or None)
             return replace(refusal, failure=failure)
         case Unreached(reason=reason, retry_after_s=wait_s, why="limit"):
-            text = f"agent {name!r} gets no more work for now: {reason}"
+            text = f"agent {name!r} gets no further work for now: {reason}"
             held = PeerBusy(text, agent=name, retry_after_s=wait_s)
             refusal = _record(held, ErrorCategory.POLICY, name)
             return replace(refusal, hit=_hit(name, "gateway", wait_s))

@@ -104,7 +104,7 @@ async def confirm_stop(run: Run, claim: DueClaim | None = None) -> None:
         actor = record.cancel_requested_by or record.owner
         cancelled = TaskCancelled(actor, record.cancel_source or "user")
         draft.end_with(
-            draft.decide(ConfirmCancel(cancelled)), CANCELED, "stopped before it went on"
+            draft.decide(ConfirmCancel(cancelled)), CANCELED, "cancelled before it went on"
         )
 
     await run.append(end, (lambda _draft: AppendOptions(claim=claim)) if claim else None)
@@ -167,7 +167,7 @@ async def give_up(active: ActiveRun, error: TooLarge) -> None:
     remote = active.remote_task()
     if isinstance(error, ArtifactTooLarge):
         # A limit of the operator, and no protocol error of the agent: a retry would bring as much again.
-        reason = f"agent {active.peer.name!r} brought too much: {error}"
+        reason = f"agent {active.peer.name!r} sent too much output: {error}"
         failure = ErrorDetail(error.code, ErrorCategory.POLICY, reason, source=active.peer.name)
         active.deps.log.warning(
             "output.too_large",
@@ -176,7 +176,7 @@ async def give_up(active: ActiveRun, error: TooLarge) -> None:
             reason=str(error),
         )
     else:
-        reason = f"agent {active.peer.name!r} said too much at once: {error}"
+        reason = f"agent {active.peer.name!r} sent too much at once: {error}"
         code = InvalidAgentResponse.code
         failure = ErrorDetail(code, ErrorCategory.PROTOCOL, reason, source=active.peer.name)
     await fail(active, failure)

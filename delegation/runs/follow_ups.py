@@ -144,7 +144,7 @@ class FollowUps:
         if accepted is not None:
             return accepted
         if record.withheld is not None:
-            raise UnsupportedOperation("the agent has ended the task; it is being looked at")
+            raise UnsupportedOperation("the agent has ended the task; its result is being checked")
         held = known or await self._read_open(message)
         records = (one.record for one in held.values())
         opened = [one for one in records if isinstance(one, ActionRecord) and one.is_open]
@@ -288,7 +288,7 @@ class FollowUps:
                     message.thread,
                     message.turn_id,
                     shown,
-                    "The answer is recorded. More of them are needed.",
+                    "The answer is recorded. More answers are needed.",
                 )
 
         refs = (message.task, message.thread)
@@ -301,7 +301,7 @@ class FollowUps:
 
     async def _turn_down(self, message: FollowUp, why: CallerError) -> TurnAccepted:
         """Explains why a decision was not accepted, in the status of the task that still waits."""
-        text = f"This answer does not count, and the agent was not sent it: {why.message}"
+        text = f"This answer was not accepted, and not sent to the agent: {why.message}"
         return await self._remark_on(message, text, text)
 
     async def _remark_on(self, message: FollowUp, kept: str, text: str) -> TurnAccepted:

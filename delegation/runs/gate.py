@@ -67,8 +67,8 @@ if TYPE_CHECKING:
 FIRST_REVISION: Final = 1
 
 _GOES_ON: Final = (
-    "Nothing is sent to the agent before somebody has decided. The stream of a message ends here; "
-    "SubscribeToTask shows what comes, and with the cursor of this event also what came meanwhile."
+    "Nothing is sent to the agent before the approval is decided. The stream of this message ends here; "
+    "SubscribeToTask streams what follows and, with the cursor of this event, what came in between."
 )
 
 
@@ -185,7 +185,7 @@ def _store(draft: DecisionDraft, active: ActiveRun, judged: JudgedSend) -> None:
         case "ask":
             _ask(draft, active, judged, changed)
         case "deny":
-            refuse_send(draft, f"policy does not let it be sent: {judged.strictest.reason}")
+            refuse_send(draft, f"policy denies the message: {judged.strictest.reason}")
 
 
 def _note_references(draft: DecisionDraft, referred: Referred) -> None:
@@ -245,7 +245,7 @@ async def _use(active: ActiveRun, request: ApprovalRequest) -> bool:
         decision = action.decision
         if action.state != "allowed" or decision is None:
             said = decision.comment if decision and decision.comment else action.state
-            refuse_send(draft, f"it may not be sent: {said}")
+            refuse_send(draft, f"sending the message was not approved: {said}")
             return
         facts = PolicyFacts(draft.context.mint("eval"), is_configured=True)
         found = evaluate(
@@ -261,7 +261,7 @@ async def _use(active: ActiveRun, request: ApprovalRequest) -> bool:
             )
         except CallerError as refusal:
             draft.note(found.to_payload())
-            refuse_send(draft, f"it was allowed, and may not be sent: {refusal.message}")
+            refuse_send(draft, f"the approval of the message cannot be used: {refusal.message}")
             return
         draft.add(used)
         allow_send(draft)

@@ -96,7 +96,7 @@ class QueueHold:
             case "capacity":
                 said = f"agent {name} has as much work as its limits allow"
             case "turn":
-                said = "another message of this context is worked at"
+                said = "another message of this context is in progress"
             case "after":
                 return f"the message is sent when {self.reason}, and can be cancelled"
             case "quota":
@@ -119,7 +119,7 @@ class QueueHold:
     def _explain_quota(self) -> str:
         said = f"{self.reason} is used up; the message is sent when it resets at {self.until}"
         if self.is_behind:
-            said = f"it goes after others of its caller that wait for {self.reason}"
+            said = f"it is queued behind other messages of its caller that wait for {self.reason}"
         place = "" if self.position is None else f"; {_name_place(self.position)}"
         return f"{said}{place}, and can be cancelled"
 

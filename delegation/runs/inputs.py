@@ -243,7 +243,7 @@ class Inputs:
         self.dispatch.log.warning("input.doubtful", task=record.task_id, turn=turn_id)
         driver = self.dispatch.find(record.task_id)
         if driver is not None:
-            reason = "the agent shows no history, so nobody can tell whether it has the message"
+            reason = "the agent shows no history, so it is unknown whether it has the message"
             await driver.warn("input_doubtful", reason)
 
     async def _settle(self, task_id: str, turn_id: str, from_ms: int | None = None) -> None:

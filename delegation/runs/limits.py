@@ -94,7 +94,7 @@ def explain_limit(record: TaskRecord, limit: TimeLimit) -> str:
     if limit == "total" and record.constraints.get("maxSeconds") == limit_s:
         return f"constraint maxSeconds: the task took longer than {limit_s} s"
     if limit == "idle":
-        return f"there was no news of the agent for {limit_s} s"
+        return f"the agent sent no update for {limit_s} s"
     return f"the task took longer than {limit_s} s"
 
 
@@ -136,7 +136,7 @@ def enforce(draft: DecisionDraft) -> None:
         return
     reason = find_excess(constraints, task)
     if reason is None and constraints.asks_nobody and task.status is Status.WAITING_PERMISSION:
-        reason = "constraint permission: the agent asks for leave"
+        reason = "constraint permission: the agent asks for approval"
     if reason is None or task.status not in tasks.TABLE[RequestCancel]:
         return
     wish = TaskCancelRequested(GATEWAY, "runtime", "active_run", reason)

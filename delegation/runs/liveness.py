@@ -135,8 +135,8 @@ async def report_stall(active: ActiveRun) -> None:
         if draft.context.content is None:
             return
         text = (
-            f"the connection to agent {draft.context.peer!r} broke off, and its task has not moved for {waited_s:g} s; "
-            "the gateway keeps asking for it"
+            f"the connection to agent {draft.context.peer!r} broke, and its task has not changed for {waited_s:g} s; "
+            "the gateway keeps polling it"
         )
         frame = _make_frame(draft, draft.context.content, text)
         draft.context.content = fold(draft.context.content, frame)

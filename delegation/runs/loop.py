@@ -206,7 +206,8 @@ async def _warn_of_loss(active: ActiveRun) -> None:
     """Records in a task that some of it was lost, once for each driver that adopts it."""
     if active.has_lost and active.run.record.run is not None:
         await active.warn(
-            HISTORY_LOST, "the store has lost a part of this task; its agent is asked for it"
+            HISTORY_LOST,
+            "the store has lost a part of this task; the gateway reads it from the agent again",
         )
 
 

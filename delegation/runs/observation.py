@@ -58,9 +58,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.draft import DecisionDraft
 
-_SHORTENED: Final = (
-    "the agent has said more than its history may hold; the oldest messages are left out of it"
-)
+_SHORTENED: Final = "the agent's messages exceed the history limit; the oldest are left out"
 
 
 def observe(draft: DecisionDraft, result: JsonObject) -> None:

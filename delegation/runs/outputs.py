@@ -234,7 +234,7 @@ async def fetch_upload(uploads: Uploads, agent: str, url: str) -> Fetched | File
     """
     found = await uploads.get(find_base(agent), url.removeprefix(UPLOADED))
     if found is None:
-        return FileGone("its agent has not uploaded it, or more than a day ago")
+        return FileGone("the agent has not uploaded it within the last day")
     return Fetched(found.content, found.media_type, len(found.content), is_cut=False)
 
 

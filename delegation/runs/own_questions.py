@@ -40,7 +40,7 @@ async def await_closing(active: ActiveRun, action_id: str) -> ActionRecord | Non
         if active.run.has_ended() or not isinstance(action, ActionRecord):
             return None
         if active.run.record.status is Status.CANCELLING:
-            await confirm_cancel(active, "it was stopped before the agent had it")
+            await confirm_cancel(active, "it was cancelled before the agent received it")
             return None
         if not (action.is_open or active.run.is_held()):
             active.run.held |= held

@@ -290,7 +290,7 @@ class Planner:
     def refuse_uncovered(self, principal: Principal, shortage: Shortage) -> Limited:
         """The error for the caller of a message that no quota covers, and that does not wait."""
         if self.spending is None:
-            raise UnsupportedOperation("nobody has a quota")
+            raise UnsupportedOperation("there are no quotas")
         return self.spending.refuse(principal, shortage)
 
     async def charge_run(self, principal: Principal, agent: str) -> Charge:

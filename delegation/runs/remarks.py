@@ -97,8 +97,8 @@ def explain_kept(approval: ActionRecord) -> str:
 def advise(approval: ActionRecord) -> str:
     """What the sender of a kept message can do."""
     return (
-        "Words do not decide it. Whoever may decide answers it with the typed answer that the status asks for, or over "
-        f"/v1/approvals/{approval.request.action_id}; once it is closed, write again. CancelTask stops the task."
+        "Text does not decide it. An approver answers with the typed answer that the status asks for, or over "
+        f"/v1/approvals/{approval.request.action_id}; send the message again after that. CancelTask stops the task."
     )
 
 

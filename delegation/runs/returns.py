@@ -266,7 +266,7 @@ class PauseAnswers:
     async def _send(self, actions: list[ActionRecord], remote: str) -> None:
         withheld = await self._open(actions[0])
         if withheld is None and actions[0].state == "answered_by_caller":
-            await self._append_command(FailReturn(f"{REFUSED}: what it says is not here any more"))
+            await self._append_command(FailReturn(f"{REFUSED}: its content is not stored any more"))
             return
         message = await self._encode(actions, remote, withheld)
         if message is None:

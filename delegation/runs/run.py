@@ -385,7 +385,7 @@ class Run:
         if self.moved:
             raise RunMovedError
         if isinstance(outcome, Unclaimed):
-            raise WriteConflict("the due row was settled, or claimed by somebody else")
+            raise WriteConflict("the due row was settled, or claimed by another process")
 
     async def learn(self, news: Sequence[Written]) -> bool:
         """Applies what others have stored for this run, in order; False where it does not follow what is held."""

@@ -95,12 +95,12 @@ def _explain(verdict: SearchResult, peer: str, looks: int) -> str:
             found = "it could not be asked for its tasks since then"
         case "unclear" | "absent" | "bound":
             times = "once" if looks == 1 else f"{looks} times"
-            found = f"its list of tasks, read {times} since then, does not tell"
+            found = f"its list of tasks, read {times} since then, does not show it"
         case _:
             assert_never(verdict)
     return (
-        f"nobody can tell whether agent {peer!r} received the message: its answer was lost, and {found}; "
-        "nothing more is sent by itself. Look at the agent first; where doing it twice does no harm, "
+        f"it is unknown whether agent {peer!r} received the message: its answer was lost, and {found}; "
+        "the gateway does not send it again. Check at the agent first; if repeating the work is harmless, "
         "send it under another idempotency key, or retry the task"
     )
 

@@ -356,4 +356,4 @@ class TurnAttempt:
 
 
 def _refuse_busy(policy: str) -> UnsupportedOperation:
-    return UnsupportedOperation("another message of this context is worked at", policy=policy)
+    return UnsupportedOperation("another message of this context is in progress", policy=policy)
