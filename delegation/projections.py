@@ -53,12 +53,12 @@ def project_inbox(entry: Entry, record: Record) -> list[InboxRow]:
     """
     if not isinstance(record, ActionRecord) or record.was_settled:
         return []
-    says_no_more = entry.type in _TELLING and not _widens(entry)
-    opens = not says_no_more and entry.type not in _CLOSING and record.is_open
-    action = None if says_no_more else record.request.action_id
+    is_forwarding = entry.type in _FORWARDING and not _widens(entry)
+    opens = not is_forwarding and entry.type not in _CLOSING and record.is_open
+    action = None if is_forwarding else record.request.action_id
     view = render_view(record) if opens else None
     event, asked_ms = copy_event(entry), record.request.created_ms
-    closed = None if says_no_more or record.state == "pending" else record.state
+    closed = None if is_forwarding or record.state == "pending" else record.state
     row = InboxRow("", event, action, None, asked_ms, closed, parse_ms(record.closed_at))
     paired = list_paired_readers(record)
     return [
@@ -91,8 +91,8 @@ def copy_event(entry: Entry) -> EncodedEvent:
     """The event as another stream stores it: same id, and same bytes after the sequence number of the old stream."""
     begin = len(f'{{"sequence":{entry.sequence},')
     end = len(entry.data) if entry.frame is None else entry.frame[0]
-    said = entry.data[begin:end]
-    return EncodedEvent(entry.event_id, entry.type, said, entry.cut_frame(), entry.facade)
+    body = entry.data[begin:end]
+    return EncodedEvent(entry.event_id, entry.type, body, entry.cut_frame(), entry.facade)
 
 
 def read_entity(entry: Entry, kind: EntityKind) -> str | None:
@@ -109,10 +109,10 @@ _SCOPE: Final = {
 }
 _OPENING: Final = frozenset({EventType.ACTION_REQUIRED, EventType.PERMISSION_REQUESTED})
 _CLOSING: Final = frozenset({EventType.ACTION_RESOLVED, EventType.PERMISSION_RESOLVED})
-_TELLING: Final = frozenset(
+_FORWARDING: Final = frozenset(
     {EventType.CHANNEL_PERMISSION_FORWARDED, EventType.CHANNEL_PERMISSION_RETURNED}
 )
-_FOR_INBOX: Final = _OPENING | _CLOSING | _TELLING
+_FOR_INBOX: Final = _OPENING | _CLOSING | _FORWARDING
 
 
 def sees_question(kind: str) -> bool:

@@ -95,10 +95,10 @@ class RowDelivery:
             # In such a short time most shards write for one owner.
             [(target, mine)] = parcels.items()
             return await self._send_to(source, target, mine)
-        said = await join_all(
+        answers = await join_all(
             self._send_to(source, target, mine) for target, mine in parcels.items()
         )
-        return {tenant for watched in said for tenant in watched}
+        return {tenant for watched in answers for tenant in watched}
 
     async def _send_to(
         self, source: Shard, target: Shard, parcels: Iterable[RowBatch]

@@ -254,12 +254,12 @@ def _list_takeover_facts(record: Record | None) -> list[Fact]:
     """
     if not isinstance(record, TaskRecord) or record.status in ENDED or record.run is None:
         return []
-    said = (
+    payload = (
         RunStatus(taken_over=True)
         if record.run.remote_task_id is None
         else RunStatus(delivery_mechanism="subscription", taken_over=True)
     )
-    return [Fact(tasks.scope_of(record), said)]
+    return [Fact(tasks.scope_of(record), payload)]
 
 
 def _moved_by_another() -> StoreUnavailable:

@@ -47,7 +47,7 @@ _TRY_AGAIN_S: Final = 5.0
 _REACH_MS: Final = 3_600_000
 """A promoted replica lags by less than this; otherwise ``passerelle verify --repair`` finds the rest."""
 _EVERYTHING: Final = 0
-_TOLD_MS: Final = 60_000
+_RECORDED_MS: Final = 60_000
 
 
 @dataclass(slots=True)
@@ -162,13 +162,13 @@ class ViewRebuild:
         return True
 
     async def _record_repair(self, ref: EntityRef, repair: SessionRepair) -> None:
-        said = HistoryReconstructed("session", "crashed", 1, repair.last, repair.sha256)
+        payload = HistoryReconstructed("session", "crashed", 1, repair.last, repair.sha256)
         # The fact changes no record: only this row distinguishes a retry from a second fact (I2).
         name = hashlib.sha256(f"rebuilt {ref.id} {repair.last}".encode()).hexdigest()[:32]
-        row = IdempotencyRow(name, name, b"", _TOLD_MS)
+        row = IdempotencyRow(name, name, b"", _RECORDED_MS)
 
         def body(decision: Decision) -> AppendOptions:
-            decision.add([Fact(Scope(ref.id), said)])
+            decision.add([Fact(Scope(ref.id), payload)])
             return AppendOptions(idem=row)
 
         await self.writes.decide(ref.id, [ref], body)

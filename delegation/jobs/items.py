@@ -52,7 +52,7 @@ def find_end(run: Run | None) -> ItemEnd | None:
 
 
 def read_end(record: Record | None) -> ItemEnd | None:
-    """The same for a stored task record; None where it has not ended."""
+    """How a task ended by its stored record; None where it has not ended."""
     if not isinstance(record, TaskRecord):
         return ItemEnd(None)
     return ItemEnd(record.status, record.last_error) if record.status in ENDED else None

@@ -74,7 +74,7 @@ class ActiveRuns:
     def start_in_task(
         self, active: ActiveRun, work: Coroutine[Any, Any, None], task: asyncio.Task[None]
     ) -> Coroutine[Any, Any, None]:
-        """The same in an existing asyncio task, which has to await the returned coroutine.
+        """Starts a driver in an existing asyncio task, which has to await the returned coroutine.
 
         Raises:
             Draining: this instance takes no new work.
@@ -134,7 +134,7 @@ class ActiveRuns:
             task.cancel()
 
     async def end(self, task_id: str) -> None:
-        """The same, and waits until its driver is done."""
+        """Stops driving a task, and waits until its driver is done."""
         task = self._tasks.get(task_id)
         self.drop(task_id)
         if task is not None:
@@ -190,7 +190,7 @@ class Commands:
         return self.open_run(_begin_nothing(work))
 
     def open_run(self, work: Coroutine[Any, Any, tuple[T, Begun | None]]) -> asyncio.Future[T]:
-        """The same for work that may open a run, which is driven afterwards."""
+        """Runs ``work`` that may open a run, which is driven afterwards; returns a future of its result."""
         waiting: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.begin(work, _Waiting(waiting))
         return waiting
@@ -198,7 +198,7 @@ class Commands:
     def begin(
         self, work: Coroutine[Any, Any, tuple[T, Begun | None]], callback: ResultCallback[T]
     ) -> None:
-        """The same with a callback in place of a future; the callback runs before the opened run is driven."""
+        """As ``open_run``, with a callback in place of a future; it runs before the opened run is driven."""
         task = asyncio.get_running_loop().create_task(self._carry_out(work, callback))
         self._under_way[callback] = task, work
 

@@ -93,7 +93,7 @@ async def refuse_answer(
     seen = await active.peer.get(remote)
     is_given = True
 
-    def tell(draft: DecisionDraft) -> None:
+    def record_refusal(draft: DecisionDraft) -> None:
         nonlocal is_given
         actions = _find_owed(draft, action_ids)
         is_given = all(one.decision and one.decision.source == "answer" for one in actions)
@@ -104,20 +104,20 @@ async def refuse_answer(
         refuse_message(draft, failure, turns)
 
     if isinstance(outcome, RefusedByPeer) and failed_internally(outcome, seen):
-        await fail_after_error(active, outcome, tell)
+        await fail_after_error(active, outcome, record_refusal)
     elif isinstance(seen, Answered):
         waits = read_state(seen) in INTERRUPTED_STATES
         asked = None if waits or not rejects_input(outcome) else _restate(active, action_ids, seen)
         if asked is None:
-            await apply_results(active, [{"task": seen.result}], tell)
+            await apply_results(active, [{"task": seen.result}], record_refusal)
         else:
             await apply_results(
-                active, [{"task": asked}], tell, lambda draft: _wait_on(draft, seen)
+                active, [{"task": asked}], record_refusal, lambda draft: _wait_on(draft, seen)
             )
         if not is_given and (waits or asked is not None):
             await _give_up(active, remote, failure)
     else:
-        await active.append(tell)
+        await active.append(record_refusal)
 
 
 def _restate(active: ActiveRun, action_ids: Sequence[str], seen: Answered) -> JsonObject | None:
@@ -136,9 +136,9 @@ def _restate(active: ActiveRun, action_ids: Sequence[str], seen: Answered) -> Js
 def _wait_on(draft: DecisionDraft, seen: Answered) -> None:
     """Records that, while the task waits, the agent's present status is no news."""
     message = object_at(object_at(seen.result, "status"), "message")
-    said = RunStatus(waits_on=read_state(seen), message_id=text_at(message, "messageId") or None)
+    status = RunStatus(waits_on=read_state(seen), message_id=text_at(message, "messageId") or None)
     if draft.record.status in WAITING:
-        draft.note(said)
+        draft.note(status)
 
 
 def _find_owed(draft: DecisionDraft, action_ids: Sequence[str]) -> list[ActionRecord]:

@@ -348,7 +348,7 @@ class AgentQueues:
     async def _go_on_paid(
         self, record: TaskRecord, charged: Charge, behind: tuple[str, ...] | None
     ) -> bool:
-        """The same for a charged turn; it gets a refund if the turn did not begin, as far as is known."""
+        """Starts a charged turn; refunds the charge if the turn did not begin, as far as is known."""
         try:
             if await self._go_on(record, charged, behind):
                 return True

@@ -133,8 +133,8 @@ def read_templated(
 
 def _is_priced_before(price: Price, result: JsonObject) -> bool:
     """Whether the time of an answer alone determines its cost."""
-    said = object_at(result, "task") or object_at(result, "message")
-    return price.is_flat and read_usage(said) is None
+    holder = object_at(result, "task") or object_at(result, "message")
+    return price.is_flat and read_usage(holder) is None
 
 
 def _read_task(
@@ -285,8 +285,8 @@ def _make_form(
             continue
         frame = len(turn.values)
         begin = frame + _FRAME_AND_THREAD + _FIXED
-        said = range(begin, begin + one.texts)
-        free = FREE.union(range(frame, frame + _FRAME_AND_THREAD), said)
+        text_positions = range(begin, begin + one.texts)
+        free = FREE.union(range(frame, frame + _FRAME_AND_THREAD), text_positions)
         wire = make_wire_template(one.example, other.example, free)
         if wire is None:
             continue
@@ -361,7 +361,7 @@ def render_sample_answer(
         list_row=run.list_row,
     )
     if before.is_gated():
-        before = _let_pass(rendered, before)
+        before = _pass_gate(rendered, before)
     held = rendered.held
     rendered.writes = replace(run.writes, ids=ids, clock=StoppedClock(now_ms), shard_ms=None)
     drafted = rendered.draft(lambda draft: observe(draft, result))
@@ -400,7 +400,7 @@ def render_sample_answer(
     )
 
 
-def _let_pass(run: Run, turn: TemplatedTurn) -> TemplatedTurn:
+def _pass_gate(run: Run, turn: TemplatedTurn) -> TemplatedTurn:
     """The turn of a sample run after the gate has passed its message; stores nothing."""
     writes, chance = run.writes, run.writes.ids
     run.writes = replace(writes, clock=StoppedClock(sample_ms(chance)), shard_ms=None)
@@ -439,14 +439,14 @@ def sample_result(shape: AnswerShape, ids: Ids, context: str) -> JsonObject:
     def write(length: int) -> str:
         return sample_longer(ids, length)
 
-    said: JsonObject = {"role": "ROLE_AGENT"}
+    message: JsonObject = {"role": "ROLE_AGENT"}
     if shape.says_id or not shape.is_task:
-        said["messageId"] = write(_SHORT)
+        message["messageId"] = write(_SHORT)
     if shape.says_text or not shape.is_task:
-        said["parts"] = [{"text": write(_MIDDLING)}]
+        message["parts"] = [{"text": write(_MIDDLING)}]
     if not shape.is_task:
-        return {"message": {**said, "contextId": context}}
-    status: JsonObject = {"state": COMPLETED, "message": said}
+        return {"message": {**message, "contextId": context}}
+    status: JsonObject = {"state": COMPLETED, "message": message}
     artifacts: list[Json] = []
     for types, count, is_named, _ in shape.artifacts:
         parts: list[Json] = [{"text": write(_MIDDLING)} for _ in range(count)]

@@ -68,7 +68,7 @@ class Answers:
     async def wait_driven(
         self, driver: ActiveRun, accepted: TurnAccepted, owner: str, *, at_once: bool
     ) -> JsonObject:
-        """The same for a run that is, or was, driven here."""
+        """As ``wait``, for a run that is, or was, driven here."""
         run = driver.run
         while True:
             if run.rendered is not None:

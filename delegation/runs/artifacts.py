@@ -219,7 +219,7 @@ def describe(artifact: JsonObject, parts: Sequence[JsonObject]) -> DescribedArti
 
 
 def describe_long(artifact: JsonObject, parts: list[JsonObject]) -> DescribedArtifact:
-    """The same for a large artifact: its bytes are never in memory together."""
+    """The record of a large artifact: its bytes are never in memory together."""
     spill = BlobOverflow()
     ref = spill.keep_long(lambda: write_artifact(artifact), preview_parts(parts))
     return DescribedArtifact(

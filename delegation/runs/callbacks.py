@@ -102,9 +102,9 @@ class Callbacks:
         record = (await self.writes.load([ref]))[ref].record
         if not isinstance(record, TaskRecord) or record.run is None or record.run.run_id != run:
             return None
-        remote, said = record.run.remote_task_id, read_task_id(body)
+        remote, named = record.run.remote_task_id, read_task_id(body)
         # Before the peer's answer its task id is unknown; the call may be faster.
-        return known.task if said is not None and remote in {None, said} else None
+        return known.task if named is not None and remote in {None, named} else None
 
     def count_runs(self) -> int:
         """The number of runs with a known time of their last call."""

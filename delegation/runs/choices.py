@@ -85,8 +85,8 @@ async def resolve_names(active: ActiveRun, message: JsonObject) -> JsonObject | 
         if not goes_on:
             return None
         if meant is None:
-            said = "the message names an artifact that no task of its context has; it is sent without the name"
-            await active.warn("reference_unknown", said)
+            reason = "the message names an artifact that no task of its context has; it is sent without the name"
+            await active.warn("reference_unknown", reason)
             continue
         found.append(meant)
         reference: JsonObject = {
@@ -118,7 +118,7 @@ def _leave_out(active: ActiveRun, message: JsonObject, answers: Sequence[str]) -
     return [
         part
         for place, part in enumerate(parts)
-        if place < own or not (said := text_at(part, "text")) or said not in answers
+        if place < own or not (text := text_at(part, "text")) or text not in answers
     ]
 
 
@@ -151,8 +151,8 @@ async def _choose(
             await active.append(partial(refuse_send, reason=reason))
             return None, False
         candidates = _read_candidates(action)
-        said = decision.content.get("text") if decision.content else None
-        refused = said if isinstance(said, str) else ""
+        text = decision.content.get("text") if decision.content else None
+        refused = text if isinstance(text, str) else ""
         if decision.decision_id.startswith(_BY_MESSAGE):
             answers.append(refused)
         meant = pick(candidates, refused)
@@ -187,9 +187,9 @@ async def _find(active: ActiveRun, message: JsonObject, name: str) -> tuple[Arti
         for ref in refs
         if isinstance(one := held[ref].record, TaskRecord) and one.thread_id == record.thread_id
     ]
-    said = {one[0] for one in map(parse_facade, texts_at(message, "referenceTaskIds")) if one}
+    referenced = {one[0] for one in map(parse_facade, texts_at(message, "referenceTaskIds")) if one}
     after = {edge.target for edge in record.relationships if edge.kind == _BLOCKED_BY}
-    return list_candidates(earlier, name, said or after)
+    return list_candidates(earlier, name, referenced or after)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ _GATED: Final = frozenset({"permission", "confirmation"})
 
 
 def complete(
-    draft: DecisionDraft, frame: JsonObject, said: RunStatus, before: JsonObject | None
+    draft: DecisionDraft, frame: JsonObject, reported: RunStatus, before: JsonObject | None
 ) -> None:
     """The peer is done: ends the task, or withholds the frame until it may end.
 
@@ -82,10 +82,10 @@ def complete(
     record = draft.record
     is_whole = tasks.is_stored(record) and not tasks.is_owed_to_parent(record)
     if accepted and is_whole and record.status not in _STEERED:
-        _finish(draft, frame, said)
+        _finish(draft, frame, reported)
         return
     draft.context.content = before
-    go_on(draft, _withhold(draft, frame, said))
+    go_on(draft, _withhold(draft, frame, reported))
 
 
 def go_on(draft: DecisionDraft, frame: JsonObject) -> None:
@@ -152,7 +152,7 @@ def _open_review(draft: DecisionDraft, coverage: Coverage) -> None:
     draft.add(draft.decide(Cover(change(coverage, review=action_id))))
 
 
-def _withhold(draft: DecisionDraft, frame: JsonObject, said: RunStatus) -> JsonObject:
+def _withhold(draft: DecisionDraft, frame: JsonObject, reported: RunStatus) -> JsonObject:
     """Withholds the frame. A Task that callers do not see yet is shown as still working."""
     kept = frame
     task = object_at(frame, "task")
@@ -160,7 +160,7 @@ def _withhold(draft: DecisionDraft, frame: JsonObject, said: RunStatus) -> JsonO
         status, metadata = object_at(task, "status"), object_at(task, "metadata")
         kept = status_frame(draft.facade, draft.context.context_id, status, metadata)
     ref = draft.spill.keep(orjson.dumps(kept))
-    facts = draft.decide(WithholdEnd(change(said, phase=Phase.VERIFYING), draft.step_id, ref))
+    facts = draft.decide(WithholdEnd(change(reported, phase=Phase.VERIFYING), draft.step_id, ref))
     if task:
         working = make_status(WORKING, format_ms(draft.decision.now_ms))
         draft.context.content = {**task, "status": working}
@@ -170,13 +170,13 @@ def _withhold(draft: DecisionDraft, frame: JsonObject, said: RunStatus) -> JsonO
     return kept
 
 
-def _finish(draft: DecisionDraft, frame: JsonObject, said: RunStatus) -> None:
-    state = said.native_status or ""
-    verifying = change(said, phase=Phase.VERIFYING)
+def _finish(draft: DecisionDraft, frame: JsonObject, reported: RunStatus) -> None:
+    state = reported.native_status or ""
+    verifying = change(reported, phase=Phase.VERIFYING)
     answer: Literal["message", "task"] = "message" if "message" in frame else "task"
     if answer == "message":
         draft.context.answer = object_at(frame, "message")
-    draft.add(draft.decide(EndRun(state, said.text, verifying, draft.step_id or None)))
+    draft.add(draft.decide(EndRun(state, reported.text, verifying, draft.step_id or None)))
     draft.add(draft.decide(RecordDelivery(FACADE, Delivery.DELIVERED)))
     record = draft.record
     completed = TaskCompleted(
@@ -281,8 +281,8 @@ def is_silent(task: JsonObject) -> bool:
     """Whether a Task has no artifact and no message of its agent."""
     if objects_at(task, "artifacts"):
         return False
-    said = [*objects_at(task, "history"), object_at(object_at(task, "status"), "message")]
-    return all(text_at(message, "role") != ROLE_AGENT for message in said)
+    messages = [*objects_at(task, "history"), object_at(object_at(task, "status"), "message")]
+    return all(text_at(message, "role") != ROLE_AGENT for message in messages)
 
 
 def _is_unanswered(action: ActionRecord) -> bool:

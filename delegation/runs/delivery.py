@@ -149,7 +149,7 @@ async def deliver(active: ActiveRun, sent: JsonObject) -> bool:
 
 
 async def deliver_kept(active: ActiveRun) -> bool:
-    """The same for a message that another driver held back."""
+    """Delivers a message that another driver held back; False when it is unknown whether it arrived."""
     sent = await active.recall()
     if sent is None:
         return False
@@ -157,8 +157,8 @@ async def deliver_kept(active: ActiveRun) -> bool:
 
 
 async def deliver_again(active: ActiveRun, sent: JsonObject) -> bool:
-    """The same for a message that certainly never arrived: the same id, and another intent."""
-    await active.append(_intend)
+    """Delivers a message that certainly never arrived again, with the same id and another intent."""
+    await active.append(_store_intent)
     return await deliver(active, sent)
 
 
@@ -290,7 +290,7 @@ async def _go_on(active: ActiveRun) -> bool:
     if await _confirm(active):
         return False
     row = DueChange(f"{SEND_ROW}:{active.run.record.task_id}", None)
-    await active.append(_intend, lambda _draft: AppendOptions(due=(row,)))
+    await active.append(_store_intent, lambda _draft: AppendOptions(due=(row,)))
     return is_sendable(active.run.record)
 
 
@@ -323,7 +323,7 @@ def _find_pause_s(active: ActiveRun) -> float:
     return min(max(left_s, _CROWD_LOOK_S), active.timeouts.look_s)
 
 
-def _intend(draft: DecisionDraft) -> None:
+def _store_intent(draft: DecisionDraft) -> None:
     record = draft.record
     run = record.run
     if run is None or record.status not in tasks.TABLE[SendInput]:

@@ -64,7 +64,7 @@ _LOOKS: Final = 4
 """How often a task is read whose append may be on its way."""
 
 
-def _give(active: ActiveRun, place: SendPlace | None) -> None:
+def _assign_slot(active: ActiveRun, place: SendPlace | None) -> None:
     """Passes a reserved slot to a send that follows at once; a gated run may wait for a person and gives it back."""
     if place is not None and active.run.is_gated():
         place.give_back()
@@ -187,7 +187,7 @@ class Dispatch:
         active = self._factory.make(peer, context, opened.held, opened.driver)
         active.run.templated = opened.templated
         if sent_at is not None:
-            _give(active, sent_at)
+            _assign_slot(active, sent_at)
         return active, drive(active, params, referred)
 
     def start(
@@ -204,7 +204,7 @@ class Dispatch:
         TRACE.set(last.trace)
         keep_wishes(last.extensions)
         following = self._factory.make(peer, run.context, run.held, driver)
-        _give(following, place)
+        _assign_slot(following, place)
         begun = "run.retried" if last.ordinal > 1 else "run.begun"
         self.log.info(begun, task=run.record.task_id, peer=peer.name)
         self.runs.start(following, drive(following, params, referred))
@@ -282,7 +282,7 @@ class Dispatch:
         return self._factory.make_run(context, held, read_driver(held[context.task].fields))
 
     async def stand_in(self, task_id: str) -> ActiveRun:
-        """The same with its agent: for one exchange in place of the driver. It drives nothing.
+        """A run with its agent, for one exchange in place of its driver. It drives nothing.
 
         Raises:
             NotFound: there is no such task, or its agent is not configured any more.
@@ -296,7 +296,7 @@ class Dispatch:
         self.detach(self._take_up_again(task, 0))
 
     def adopt_undriven(self, named: Iterable[str]) -> None:
-        """The same for all tasks in our set of a shard that are not driven; repeated each time they are found so."""
+        """Adopts all tasks in our set of a shard that are not driven; repeated each time they are found so."""
         for task_id in named:
             if self.find(task_id) is None and task_id not in self._adopting:
                 self._adopting.add(task_id)

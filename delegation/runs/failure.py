@@ -3,7 +3,7 @@
 The peer reported it (``observation``), did not take the message, or is unreachable (``finish``): all of them call
 ``end_run``. It asks the retry policy (``core/task/retry.py``), and adds what follows: another attempt at the same
 agent or at the next one (ATT-13, ATT-14, ATT-16), or the end of the task. ``explain`` states why a peer did not take a
-message, once for the record and once for the caller; no ids or addresses of the peer leak (A2A-12).
+message, once for the record and once for the caller; the peer's internals do not leak (A2A-12).
 
 From that append on a further attempt is pending, as a due row ``retry:<task>`` (I9). Until it begins the task has no
 driver, and any instance may begin it (``retries``). Callers who see the task see it working meanwhile. What the failed
@@ -182,13 +182,13 @@ def explain(
                 return refusal
             return replace(refusal, hit=_hit(name, "peer", wait_s, str(status)))
         case RefusedByPeer():
-            said = context.redaction.clean_refusal(outcome)
+            cleaned = context.redaction.clean_refusal(outcome)
             ids = make_relabel(record.task_id, context.context_id, list_ids(context, record))
             own = [str(message.get("messageId")) for message in context.accepted]
-            bare = said.http_status if said.is_bare else None
-            native = NativeError(said.code, said.message, said.details, bare)
+            bare = cleaned.http_status if cleaned.is_bare else None
+            native = NativeError(cleaned.code, cleaned.message, cleaned.details, bare)
             refused = make_refusal(name, native, ids, own)
-            refusal = _record(refused, ErrorCategory.PEER, name, str(said.code))
+            refusal = _record(refused, ErrorCategory.PEER, name, str(cleaned.code))
             failure = replace(refusal.failure, http_status=bare, details=refused.given or None)
             return replace(refusal, failure=failure)
         case Unreached(reason=reason, retry_after_s=wait_s, why="limit"):

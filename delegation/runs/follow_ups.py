@@ -157,8 +157,8 @@ class FollowUps:
         if question is not None:
             if is_withheld:
                 message = await self._withhold(message)
-            said = answer_in_words(message, question)
-            return await self._answer(message, said, held, is_recalled=bool(known))
+            answer = answer_in_words(message, question)
+            return await self._answer(message, answer, held, is_recalled=bool(known))
         approval = find_approval(record, opened)
         if approval is not None and record.shown:
             kept = explain_kept(approval)
@@ -167,23 +167,23 @@ class FollowUps:
 
     async def _refer(self, message: FollowUp) -> FollowUp:
         """The message with the tasks that it refers to; without references it costs nothing."""
-        said, record = message.command.message, message.record
-        if "metadata" in said and read_named(said):
+        content, record = message.command.message, message.record
+        if "metadata" in content and read_named(content):
             field = f"message.metadata.{NAMED}"
             raise InvalidInput(field, "names go with a message that opens a task; refer to tasks")
-        if MEMBER not in said:
+        if MEMBER not in content:
             return message
         peer = record.peer or record.kind
-        found = await self.dispatch.references.find(message.principal, peer, said)
+        found = await self.dispatch.references.find(message.principal, peer, content)
         return replace(message, referred=found)
 
     async def _take_decision(self, message: FollowUp) -> TurnAccepted | None:
         """Handles a message that is a decision, in the gateway's form or the agent's; None for any other one."""
-        record, said = message.record, message.command.message
-        answer = read_decision(said)
+        record, content = message.record, message.command.message
+        answer = read_decision(content)
         try:
             decided = await find_decisions(
-                self.writes, record, said, message.turn_id, has_own=answer is not None
+                self.writes, record, content, message.turn_id, has_own=answer is not None
             )
             if decided:
                 return await self._decide_natively(message, decided)

@@ -244,8 +244,8 @@ async def _use(active: ActiveRun, request: ApprovalRequest) -> bool:
             return
         decision = action.decision
         if action.state != "allowed" or decision is None:
-            said = decision.comment if decision and decision.comment else action.state
-            refuse_send(draft, f"sending the message was not approved: {said}")
+            reason = decision.comment if decision and decision.comment else action.state
+            refuse_send(draft, f"sending the message was not approved: {reason}")
             return
         facts = PolicyFacts(draft.context.mint("eval"), is_configured=True)
         found = evaluate(

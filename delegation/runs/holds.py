@@ -88,22 +88,22 @@ class QueueHold:
         why = f" ({self.reason})" if self.reason else ""
         match self.cause:
             case "paused":
-                said = f"agent {name} is paused{why}; the message is sent when it is resumed"
+                text = f"agent {name} is paused{why}; the message is sent when it is resumed"
             case "draining":
-                said = (
+                text = (
                     f"agent {name} takes no new work{why}; the message is sent when it is resumed"
                 )
             case "capacity":
-                said = f"agent {name} has as much work as its limits allow"
+                text = f"agent {name} has as much work as its limits allow"
             case "turn":
-                said = "another message of this context is in progress"
+                text = "another message of this context is in progress"
             case "after":
                 return f"the message is sent when {self.reason}, and can be cancelled"
             case "quota":
                 return self._explain_quota()
             case _:
                 assert_never(self.cause)
-        return f"{said}; {_name_place(self.position or 1)}, and can be cancelled"
+        return f"{text}; {_name_place(self.position or 1)}, and can be cancelled"
 
     @property
     def state(self) -> str:
@@ -117,11 +117,11 @@ class QueueHold:
         return note_status("caller_quota", peer=self.agent, until=self.until or "")
 
     def _explain_quota(self) -> str:
-        said = f"{self.reason} is used up; the message is sent when it resets at {self.until}"
+        text = f"{self.reason} is used up; the message is sent when it resets at {self.until}"
         if self.is_behind:
-            said = f"it is queued behind other messages of its caller that wait for {self.reason}"
+            text = f"it is queued behind other messages of its caller that wait for {self.reason}"
         place = "" if self.position is None else f"; {_name_place(self.position)}"
-        return f"{said}{place}, and can be cancelled"
+        return f"{text}{place}, and can be cancelled"
 
 
 def find_look_ms(waited_ms: int, waiting: int = 0, *, is_paused: bool) -> int:

@@ -195,7 +195,7 @@ class Inputs:
             await drop(shard, row)
 
     async def look_here(self, task_id: str, turn_id: str) -> None:
-        """The same for an agent that dials in, where another instance has the row."""
+        """As ``look``, for an agent that dials in, where another instance has the row."""
         if await self._find_out(task_id, turn_id):
             await self._settle(task_id, turn_id)
 

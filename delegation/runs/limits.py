@@ -139,7 +139,7 @@ def enforce(draft: DecisionDraft) -> None:
         reason = "constraint permission: the agent asks for approval"
     if reason is None or task.status not in tasks.TABLE[RequestCancel]:
         return
-    wish = TaskCancelRequested(GATEWAY, "runtime", "active_run", reason)
-    draft.add(draft.decide(RequestCancel(wish)))
+    cancel = TaskCancelRequested(GATEWAY, "runtime", "active_run", reason)
+    draft.add(draft.decide(RequestCancel(cancel)))
     draft.close_actions("task_cancelled")
     draft.due.append(DueChange(f"cancel:{task.task_id}", draft.decision.now_ms))

@@ -41,13 +41,13 @@ async def note_life(active: ActiveRun, next_s: float) -> None:
     if run is None or not _is_due(active, next_s) or active.proof_ms <= parse_ms(run.last_seen_at):
         return
 
-    def say(draft: DecisionDraft) -> None:
+    def add_facts(draft: DecisionDraft) -> None:
         live = draft.record.run
         if live is not None and draft.record.status in WORKING:
             beat = TaskProgress(silent_since=live.news_at, followed_by=live.delivery_mechanism)
             draft.add(draft.decide(ReportProgress(beat)))
 
-    await active.append(say)
+    await active.append(add_facts)
 
 
 async def probe(active: ActiveRun) -> None:
@@ -98,13 +98,13 @@ async def note_break(active: ActiveRun) -> None:
     if run is None or run.remote_task_id is None or not _may_stall(active.run.record):
         return
 
-    def say(draft: DecisionDraft) -> None:
+    def add_facts(draft: DecisionDraft) -> None:
         live = draft.record.run
         if live is not None and live.broken_at is None and _may_stall(draft.record):
             draft.note(RunStatus(broke=True))
 
     if run.broken_at is None:
-        await active.append(say)
+        await active.append(add_facts)
 
 
 def find_stall_s(active: ActiveRun) -> float:
@@ -123,7 +123,7 @@ async def report_stall(active: ActiveRun) -> None:
         return
     waited_s = active.timeouts.stalled_s
 
-    def say(draft: DecisionDraft) -> None:
+    def add_facts(draft: DecisionDraft) -> None:
         live = draft.record.run
         if (
             live is None
@@ -140,11 +140,11 @@ async def report_stall(active: ActiveRun) -> None:
         )
         frame = _make_frame(draft, draft.context.content, text)
         draft.context.content = fold(draft.context.content, frame)
-        said = RunStatus(text=text, stalled=True)
-        draft.add_shown([Fact(tasks.scope_of(draft.record), said)], frame)
+        status = RunStatus(text=text, stalled=True)
+        draft.add_shown([Fact(tasks.scope_of(draft.record), status)], frame)
         draft.end_turn("task")
 
-    await active.append(say)
+    await active.append(add_facts)
 
 
 def _may_stall(record: TaskRecord) -> bool:

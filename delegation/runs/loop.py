@@ -233,8 +233,8 @@ async def _record_stream_end(active: ActiveRun) -> None:
     It is recorded even if the record has that mechanism already: an answer may have been sent as a stream meanwhile.
     """
     if active.was_left and active.run.record.status in _HELD_UP:
-        said = RunStatus(delivery_mechanism=active.strategy.below)
-        await active.note(said)
+        status = RunStatus(delivery_mechanism=active.strategy.below)
+        await active.note(status)
     active.was_left = False
 
 
@@ -243,5 +243,5 @@ async def _switch(active: ActiveRun, mechanism: Mechanism) -> None:
     run = active.run.record.run
     if run is None or run.delivery_mechanism == mechanism:
         return
-    said = RunStatus(delivery_mechanism=mechanism)
-    await active.note(said)
+    status = RunStatus(delivery_mechanism=mechanism)
+    await active.note(status)

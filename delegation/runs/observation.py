@@ -130,11 +130,11 @@ def _note(draft: DecisionDraft, reply: TaskReply | StatusReply | ArtifactReply) 
     if isinstance(reply, ArtifactReply):
         return
     run, native = draft.record.run, read_native_ids(reply)[0]
-    said = RunStatus(
+    reported = RunStatus(
         native_status=reply.native_status,
         remote_task_id=native if run and native and run.remote_task_id != native else None,
     )
-    draft.add(draft.decide(ObserveStatus(Status.RUNNING, said, draft.step_id)))
+    draft.add(draft.decide(ObserveStatus(Status.RUNNING, reported, draft.step_id)))
 
 
 def _warn(draft: DecisionDraft, code: str, reason: str) -> None:
@@ -256,10 +256,10 @@ def _take_differences(
 
 def _show_missed(draft: DecisionDraft, frame: JsonObject) -> None:
     text, message_id = read_status_message(object_at(frame, "statusUpdate"))
-    said = RunStatus(text=text, message_id=message_id)
+    reported = RunStatus(text=text, message_id=message_id)
     folded = fold(draft.context.content, frame)
     draft.context.content = complete_history(folded, draft.context.accepted) if folded else folded
-    draft.add_shown([Fact(tasks.scope_of(draft.record, draft.step_id), said)], frame)
+    draft.add_shown([Fact(tasks.scope_of(draft.record, draft.step_id), reported)], frame)
 
 
 def _asks_again(draft: DecisionDraft, ours: JsonObject) -> bool:
@@ -380,8 +380,8 @@ def _observe_message(draft: DecisionDraft, message: JsonObject) -> None:
         folded = fold(context.content, frame)
         context.content = folded
         text = read_status(draft, frame, text_at(status, "state"), {})
-        said = RunStatus(text=text.text, message_id=text.message_id)
-        draft.add_shown([Fact(tasks.scope_of(record, draft.step_id), said)], frame)
+        reported = RunStatus(text=text.text, message_id=text.message_id)
+        draft.add_shown([Fact(tasks.scope_of(record, draft.step_id), reported)], frame)
         return
-    said = RunStatus(native_status="message")
-    complete(draft, {"message": relabel_message(message, ids)}, said, None)
+    reported = RunStatus(native_status="message")
+    complete(draft, {"message": relabel_message(message, ids)}, reported, None)

@@ -44,57 +44,57 @@ def apply_state(
     ``before`` is the content without ``frame``.
     """
     row = map_peer_state(state)
-    said = read_status(draft, frame, state, native)
+    reported = read_status(draft, frame, state, native)
     if draft.record.status is Status.CANCELLING and row.follow not in {Follow.NOTHING, Follow.WARN}:
         if row.follow is not Follow.OPEN_ACTION:
-            _end_cancelled(draft, frame, said, "user")
+            _end_cancelled(draft, frame, reported, "user")
         return
     match row.follow:
         case Follow.NOTHING | Follow.WARN:
-            _go_on(draft, frame, said, row.status)
+            _go_on(draft, frame, reported, row.status)
         case Follow.OPEN_ACTION:
-            _wait(draft, frame, said, native, before)
+            _wait(draft, frame, reported, native, before)
         case Follow.RECONCILE:
             if (lost := find_lost(draft)) is not None:
                 draft.note(WarningRaised(PEER_LOST_APPROVAL, lost))
             draft.close_actions("peer_terminal")
-            complete(draft, frame, said, before)
+            complete(draft, frame, reported, before)
         case Follow.END_RUN:
-            _fail(draft, frame, said, before, rejected=row.reason == "rejected")
+            _fail(draft, frame, reported, before, rejected=row.reason == "rejected")
         case Follow.CANCEL:
-            _end_cancelled(draft, frame, said, "peer")
+            _end_cancelled(draft, frame, reported, "peer")
         case _:
             assert_never(row.follow)
 
 
-def _go_on(draft: DecisionDraft, frame: JsonObject, said: RunStatus, status: Status) -> None:
-    if _waits_on(draft, said):
+def _go_on(draft: DecisionDraft, frame: JsonObject, reported: RunStatus, status: Status) -> None:
+    if _waits_on(draft, reported):
         return
     if status is Status.RUNNING:
         draft.close_actions("peer_moved_on")
-    facts = draft.decide(ObserveStatus(status, said, draft.step_id))
-    draft.add_shown(facts or [Fact(tasks.scope_of(draft.record, draft.step_id), said)], frame)
+    facts = draft.decide(ObserveStatus(status, reported, draft.step_id))
+    draft.add_shown(facts or [Fact(tasks.scope_of(draft.record, draft.step_id), reported)], frame)
 
 
-def _waits_on(draft: DecisionDraft, said: RunStatus) -> bool:
+def _waits_on(draft: DecisionDraft, reported: RunStatus) -> bool:
     """Whether a peer repeats the state in which it refused an answer: its task still waits."""
     run = draft.record.run
     return (
         run is not None
         and draft.record.status in WAITING
-        and said.native_status == run.waits_on
-        and said.message_id in {None, run.status_message_id}
+        and reported.native_status == run.waits_on
+        and reported.message_id in {None, run.status_message_id}
     )
 
 
 def _wait(
     draft: DecisionDraft,
     frame: JsonObject,
-    said: RunStatus,
+    reported: RunStatus,
     native: JsonObject,
     before: JsonObject | None,
 ) -> None:
-    asked = draft.asks(draft, native, said)
+    asked = draft.asks(draft, native, reported)
     if asked.parts is not None or asked.settled:
         state = WORKING if asked.settled else None
         own = _make_own_message(draft)
@@ -151,18 +151,18 @@ def read_status_message(holder: JsonObject) -> tuple[str | None, str | None]:
 def _fail(
     draft: DecisionDraft,
     frame: JsonObject,
-    said: RunStatus,
+    reported: RunStatus,
     before: JsonObject | None,
     *,
     rejected: bool,
 ) -> None:
     draft.close_actions("peer_terminal")
-    draft.add([Fact(tasks.scope_of(draft.record, draft.step_id), said)])
-    state = said.native_status
+    draft.add([Fact(tasks.scope_of(draft.record, draft.step_id), reported)])
+    state = reported.native_status
     failure = ErrorDetail(
         code="rejected" if rejected else "peer_failed",
         category=ErrorCategory.PEER,
-        message=said.text or f"the agent ended the task with {state}",
+        message=reported.text or f"the agent ended the task with {state}",
         source=draft.context.peer,
         native=state,
     )
@@ -170,11 +170,13 @@ def _fail(
     end_run(draft, ended)
 
 
-def _end_cancelled(draft: DecisionDraft, frame: JsonObject, said: RunStatus, source: str) -> None:
+def _end_cancelled(
+    draft: DecisionDraft, frame: JsonObject, reported: RunStatus, source: str
+) -> None:
     """Ends a cancelled task. A peer that completed in the race keeps its ``native_status``, and its artifacts."""
     draft.close_actions("task_cancelled" if source == "user" else "peer_terminal")
-    draft.add([Fact(tasks.scope_of(draft.record, draft.step_id), said)])
-    record, state = draft.record, said.native_status
+    draft.add([Fact(tasks.scope_of(draft.record, draft.step_id), reported)])
+    record, state = draft.record, reported.native_status
     by_us = record.cancel_requested_by is not None
     failure = ErrorDetail(
         "cancelled", ErrorCategory.CALLER if by_us else ErrorCategory.PEER, "stopped"

@@ -182,7 +182,7 @@ class Planner:
     """This instance's incarnation in a shard; raises where it holds no lease."""
     find_rules: Callable[[], Policy]
     spending: Spending | None = None
-    _kept: OrderedDict[_PlanKey, Delegation] = field(
+    _plans: OrderedDict[_PlanKey, Delegation] = field(
         default_factory=OrderedDict["_PlanKey", "Delegation"]
     )
     """Plans of messages without further options, by agent, wait mode and route."""
@@ -200,7 +200,7 @@ class Planner:
         gated = self.find_rules().judges_sends
         # By identity and not by value: equal routes have the same object.
         key = (agent, command.wait, None if route is None else id(route))
-        known = self._kept.get(key)
+        known = self._plans.get(key)
         if (
             known is None
             or known.route is not route
@@ -216,20 +216,22 @@ class Planner:
             known = self._compose(agent, command.wait, card, terms, gated=gated)
             if route is not None:
                 known = change(known, route=route, policy=_hand_over(terms.policy, route))
-            if key not in self._kept and len(self._kept) >= _KEPT:
-                self._kept.popitem(last=False)
-            self._kept[key] = known
-        self._kept.move_to_end(key)
-        wishes = EXTENSIONS.get()
-        if missing := known.demands - wishes:
+            if key not in self._plans and len(self._plans) >= _KEPT:
+                self._plans.popitem(last=False)
+            self._plans[key] = known
+        self._plans.move_to_end(key)
+        extensions = EXTENSIONS.get()
+        if missing := known.demands - extensions:
             raise ExtensionRequired(min(missing))
         if "metadata" in command.message and read_named(command.message):
             # The name is resolved before anything is sent.
             known = change(known, gated=True)
         acceptance, trace = read_acceptance(terms.acceptance, command.message), TRACE.get()
-        if not acceptance and trace is None and not wishes:
+        if not acceptance and trace is None and not extensions:
             return known
-        return change(known, acceptance=acceptance, trace=trace, extensions=_choose_kept(wishes))
+        return change(
+            known, acceptance=acceptance, trace=trace, extensions=_choose_extensions(extensions)
+        )
 
     def refuse(self, route: Route) -> Delegation:
         """The plan of a message that is sent to no agent."""
@@ -294,7 +296,7 @@ class Planner:
         return self.spending.refuse(principal, shortage)
 
     async def charge_run(self, principal: Principal, agent: str) -> Charge:
-        """The same for a further attempt that the owner of a task requests."""
+        """Charges a further attempt that the owner of a task requests."""
         if self.spending is None:
             return FREE
         return await self.spending.charge(principal, agent, opens=True)
@@ -316,9 +318,9 @@ def _are_alike(one: PeerCard, other: PeerCard) -> bool:
     )
 
 
-def _choose_kept(wishes: frozenset[str]) -> tuple[str, ...]:
+def _choose_extensions(extensions: frozenset[str]) -> tuple[str, ...]:
     """The caller's extensions that a run stores: extensions of the gateway end here (A2A 1.0 section 4.6)."""
-    return tuple(sorted(uri for uri in wishes if not uri.startswith(PREFIX)))
+    return tuple(sorted(uri for uri in extensions if not uri.startswith(PREFIX)))
 
 
 async def _describe(peer: Peer, policy: RetryPolicy) -> PeerCard:

@@ -48,7 +48,9 @@ if TYPE_CHECKING:
 FIRST_REVISION: Final = 1
 
 
-def open_questions(draft: DecisionDraft, native: JsonObject, said: RunStatus) -> OpenedQuestions:
+def open_questions(
+    draft: DecisionDraft, native: JsonObject, reported: RunStatus
+) -> OpenedQuestions:
     """The facts of a waiting peer, the last one for callers to see; none if all of it is known already."""
     prompts = detect(draft.context.peer, native)
     known_by = draft.record.occurrences
@@ -59,7 +61,7 @@ def open_questions(draft: DecisionDraft, native: JsonObject, said: RunStatus) ->
         if not recalled
         and (prompt.occurrence not in known_by or _is_repeated(draft, prompt, native))
     ]
-    facts = [Fact(tasks.scope_of(draft.record, draft.step_id), said)]
+    facts = [Fact(tasks.scope_of(draft.record, draft.step_id), reported)]
     known = draft.record.open_actions
     if not fresh and known:
         if draft.record.status in WAITING and not _waits_otherwise(draft, prompts[0]):
@@ -128,8 +130,8 @@ def _choose_status(prompt: PeerPrompt) -> Status:
 def _waits_otherwise(draft: DecisionDraft, prompt: PeerPrompt) -> bool:
     """Whether the peer has moved from one waiting state to another with the same question."""
     run = draft.record.run
-    said = run.native_status if run else None
-    return said != prompt.native_status and _choose_status(prompt) is not draft.record.status
+    state = run.native_status if run else None
+    return state != prompt.native_status and _choose_status(prompt) is not draft.record.status
 
 
 def _list_open(draft: DecisionDraft) -> list[ApprovalRequest]:

@@ -136,12 +136,12 @@ class QueuedAttempts:
         """
         run = await self.dispatch.hold(task_id)
 
-        def tell(draft: DecisionDraft) -> None:
+        def update(draft: DecisionDraft) -> None:
             queued = draft.record.queued
             if queued is not None and waits_for_quota(draft.record):
                 _record_wait(draft, queued, hold)
 
-        await run.append(tell)
+        await run.append(update)
 
     async def begin(
         self,

@@ -53,8 +53,8 @@ def remark(
     asked = object_at(status, "message")
     kept: list[Json] = [part for part in objects_at(asked, "parts") if not is_remark(part)]
     parts: list[Json] = [make_remark(text), *kept]
-    said = make_message(f"remark-{turn_id}", facade, context, parts)
-    shown = make_status(text_at(status, "state"), format_ms(decision.now_ms), {**asked, **said})
+    message = make_message(f"remark-{turn_id}", facade, context, parts)
+    shown = make_status(text_at(status, "state"), format_ms(decision.now_ms), {**asked, **message})
     run = task.run
     waiting = TaskWaiting(
         waiting_for=_name_wait(task.status),
@@ -82,8 +82,8 @@ def show_wait(record: TaskRecord, facts: list[Fact], message_id: str, at: str) -
     facade, context = expose(TaskId(record.task_id), record.exposure), record.scope.context_id
     payload = facts[-1].payload
     text = payload.reason if isinstance(payload, TaskBlocked) else None
-    said = make_message(message_id, facade, context, [{"text": text or ""}])
-    frame = status_frame(facade, context, make_status(SUBMITTED, at, said))
+    message = make_message(message_id, facade, context, [{"text": text or ""}])
+    frame = status_frame(facade, context, make_status(SUBMITTED, at, message))
     return [*facts[:-1], *show(BlobOverflow(), facts[-1], frame, facade, "status")]
 
 

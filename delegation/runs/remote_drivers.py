@@ -66,10 +66,10 @@ def is_under_way(record: TaskRecord) -> bool:
 
 async def release_run(
     active: ActiveRun,
-    say: Callable[[DecisionDraft], None] = lambda _draft: None,
-    may: Callable[[TaskRecord], bool] = is_under_way,
+    add_facts: Callable[[DecisionDraft], None] = lambda _draft: None,
+    may_release: Callable[[TaskRecord], bool] = is_under_way,
 ) -> bool:
-    """Stores that the run has no driver, with the facts that ``say`` adds; this driver writes nothing afterwards.
+    """Stores that the run has no driver, with the facts that ``add_facts`` adds; this driver writes nothing afterwards.
 
     False if the stored task may not be released: it stays ours.
 
@@ -81,9 +81,9 @@ async def release_run(
 
     def release(draft: DecisionDraft) -> None:
         nonlocal gone
-        gone = may(draft.record)
+        gone = may_release(draft.record)
         if gone:
-            say(draft)
+            add_facts(draft)
             draft.decision.set_field(task, OWNER, None)
 
     def terms(draft: DecisionDraft) -> AppendOptions:
@@ -103,14 +103,16 @@ async def release_run(
 
 
 async def release_to_link(
-    active: ActiveRun, say: Callable[[DecisionDraft], None], may: Callable[[TaskRecord], bool]
+    active: ActiveRun,
+    add_facts: Callable[[DecisionDraft], None],
+    may_release: Callable[[TaskRecord], bool],
 ) -> None:
-    """The same from inside the driver, which ends; instances that may adopt the run are notified.
+    """Releases a run from inside its driver, which ends; instances that may adopt the run are notified.
 
     Raises:
         RunMovedError: another instance drives it.
     """
-    if await release_run(active, say, may):
+    if await release_run(active, add_facts, may_release):
         await active.deps.offer(active.peer.name, active.run.context.task.id)
         raise RunMovedError
 

@@ -54,7 +54,7 @@ async def apply_results(
         taken = 0
         ending = after if after is not None and at_once >= len(results) else _add_nothing
 
-        def tell(
+        def take(
             draft: DecisionDraft,
             batch: list[JsonObject] = results[:at_once],
             begin: Callable[[DecisionDraft], None] = before or _add_nothing,
@@ -68,7 +68,7 @@ async def apply_results(
 
         await _await_release(active, results)
         try:
-            await _store(active, tell)
+            await _store(active, take)
         except UnsupportedOperation:
             await active.run.refresh()
             if not active.run.is_held():
@@ -138,9 +138,9 @@ async def _await_release(active: ActiveRun, results: list[JsonObject]) -> None:
 async def revive_lost(active: ActiveRun) -> None:
     """Marks a lost task as running, after the peer reported it again."""
     if active.run.record.status is Status.LOST:
-        said = RunStatus(native_status=active.run.record.attempts[-1].native_status)
+        status = RunStatus(native_status=active.run.record.attempts[-1].native_status)
         step_id = active.run.context.mint("step")
-        command = ObserveStatus(Status.RUNNING, said, step_id)
+        command = ObserveStatus(Status.RUNNING, status, step_id)
         await active.append(lambda draft: draft.add(draft.decide(command)))
 
 
@@ -188,8 +188,8 @@ async def record_broken_exchange(active: ActiveRun, outcome: Unknown | Malformed
     if active.run.record.run is None:
         return
     failure = explain_break(outcome, active.run.context.peer)
-    said = ModelFailed(active.run.context.peer, failure)
-    await active.note(said)
+    failed = ModelFailed(active.run.context.peer, failure)
+    await active.note(failed)
 
 
 async def refuse(active: ActiveRun, outcome: RefusedByPeer | Unreached | Malformed) -> None:

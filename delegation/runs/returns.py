@@ -319,7 +319,7 @@ class PauseAnswers:
 
     async def _cancel(self, actions: list[ActionRecord]) -> bool:
         """Sends CancelTask in place of a message; a peer that was not reached gets it again."""
-        if not await self._begin(actions, _make_wish(actions)):
+        if not await self._begin(actions, _make_cancel(actions)):
             return True
         if await cancel_task(self.active):
             await self._append_command(FinishReturn("cancel requested"))
@@ -331,7 +331,7 @@ class PauseAnswers:
     async def _begin(
         self,
         seen: list[ActionRecord],
-        wish: TaskCancelRequested | None = None,
+        cancel: TaskCancelRequested | None = None,
         message_id: str = "",
         *,
         streams: bool = False,
@@ -350,9 +350,9 @@ class PauseAnswers:
             for action in actions if began else ():
                 draft.add(approval.decide(action, BeginReturn(), draft.decision.now_ms))
             if began and message_id:
-                _intend(draft, message_id, streams=streams)
-            if began and wish is not None and draft.record.status in TABLE[RequestCancel]:
-                draft.add(draft.decide(RequestCancel(wish)))
+                _record_intent(draft, message_id, streams=streams)
+            if began and cancel is not None and draft.record.status in TABLE[RequestCancel]:
+                draft.add(draft.decide(RequestCancel(cancel)))
 
         await self.active.run.append(begin, self._settle)
         return began
@@ -400,21 +400,21 @@ class PauseAnswers:
         return finish
 
     async def _follow(self, params: JsonObject, remote: str) -> tuple[PeerOutcome, str | None]:
-        """The same as a stream: the first answer proves the delivery, the rest belongs to the run.
+        """Sends the answer as a stream: the first frame proves the delivery, the rest belongs to the run.
 
         The outcome of an answer is empty; its state is returned separately.
         """
         first: tuple[PeerOutcome, str | None] | None = None
         last: StreamOutcome = Closed()
         async with aclosing(self.active.stream(params)) as stream:
-            async for said in stream:
-                if not isinstance(said, Answered):
-                    last = said
+            async for outcome in stream:
+                if not isinstance(outcome, Answered):
+                    last = outcome
                     break
                 last = Answered({})
-                first = first or (last, _native_status(said))
-                await apply_results(self.active, [said.result])
-                del said  # an idle stream would keep it in memory
+                first = first or (last, _native_status(outcome))
+                await apply_results(self.active, [outcome.result])
+                del outcome  # an idle stream would keep it in memory
                 if self.active.run.has_ended() or self.active.run.is_parked():
                     break
         self._is_over = first is not None and isinstance(last, Closed)
@@ -467,7 +467,7 @@ class PauseAnswers:
         await self.active.run.append(lambda _draft: None, lambda _draft: AppendOptions(due=due))
 
 
-def _intend(draft: DecisionDraft, message_id: str, *, streams: bool) -> None:
+def _record_intent(draft: DecisionDraft, message_id: str, *, streams: bool) -> None:
     """Records that an answer to a question is an exchange of its own (EVC-6)."""
     if draft.record.run is not None and draft.record.status in TABLE[SendInput]:
         requested = request(draft.context.peer, "streaming" if streams else "unary", message_id)
@@ -509,7 +509,7 @@ def _make_reply(action: ActionRecord) -> DecidedQuestion | None:
     )
 
 
-def _make_wish(actions: list[ActionRecord]) -> TaskCancelRequested:
+def _make_cancel(actions: list[ActionRecord]) -> TaskCancelRequested:
     """The intent to cancel, which is a fact before any agent is called (CMD-9)."""
     answer = next(action for action in actions if action.cancels_task)
     by_time = answer.state == "expired"

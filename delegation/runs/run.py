@@ -407,16 +407,16 @@ class Run:
         if not all(ref in held and _is_next(held[ref], one) for ref, one in fresh.items()):
             return False
         if isinstance(record, TaskRecord) and self.context.task in fresh:
-            said = () if news.turn is None else (news.turn[1].message,)
+            messages = () if news.turn is None else (news.turn[1].message,)
             if self.content is None or record.inputs[: len(before.inputs)] != before.inputs:
                 return False
-            if len(record.inputs) != len(before.inputs) + len(said):
+            if len(record.inputs) != len(before.inputs) + len(messages):
                 return False  # another message has its place in what callers see
             if (record.shown_to != before.shown_to) != bool(news.frames):
                 return False
             known = self.content
-            if said:
-                self.context.accepted = [*self.context.accepted, *said]
+            if messages:
+                self.context.accepted = [*self.context.accepted, *messages]
                 known = complete_history(settle_status(known), self.context.accepted)
             content: JsonObject | None = known
             for frame in news.frames:

@@ -41,8 +41,8 @@ def digest_words(agent: str, message: JsonObject) -> bytes:
 def read_fingerprint(record: TaskRecord, fields: Mapping[str, bytes]) -> str:
     """The digest of a task: the stored one, else that of its objective, the first words of its message (MK-30)."""
     kept = fields.get(ASKED)
-    said: JsonObject = {"parts": [{"text": record.objective}]}
-    return (kept or digest_words(record.kind, said)).decode()
+    message: JsonObject = {"parts": [{"text": record.objective}]}
+    return (kept or digest_words(record.kind, message)).decode()
 
 
 async def find_same(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _AT_ONCE: Final = (16, 262_144)
 """Frames per append, which keeps it below the 64 events of a batch; and bytes of their content, or one frame."""
 _IN_TURN: Final = (8, 65_536)
-"""The same for a run with a high volume while other such runs wait: everything else waits for its batches."""
+"""Smaller batches of a run with a high volume while other such runs wait, since everything else waits for them."""
 _SHORTEST_REST_S: Final = 0.02
 """A reader pauses only when its run is over its rate by this much: a timer per event would cost more than the event."""
 
@@ -227,7 +227,7 @@ async def _hold_content(active: ActiveRun, ahead: int) -> None:
 
 
 async def _rest(active: ActiveRun, wait_s: float) -> None:
-    """The same until the rate allows more."""
+    """Waits until the rate of the run allows more; logged once."""
     if not active.was_throttled:
         limits = active.run.context.limits
         active.deps.log.warning(

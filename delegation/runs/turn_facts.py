@@ -236,5 +236,5 @@ def _show_profile(route: Route | None) -> JsonObject:
     """The caller's request for an agent, as the record of the task stores it (TR-12)."""
     if route is None or route.profile.source != "caller":
         return {}
-    said = to_wire(route.profile)
-    return {name: one for name, one in said.items() if name != "source"}
+    profile = to_wire(route.profile)
+    return {name: one for name, one in profile.items() if name != "source"}

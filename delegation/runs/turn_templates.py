@@ -1,12 +1,12 @@
 """Turns that differ only in ids, times and texts: their first append is rendered from a template.
 
-A turn is templated when it opens a new context or continues an idle one, and its command requests nothing but the
-message, an idempotency key, a webhook, a price, conditions of the task and a gate. Two such turns at one agent store
-the same except for ids, times, texts, names of callers, addresses of webhooks and the content of their threads. The
-next state of a thread is folded, and inserted whole. A gate's judgements and the answers of tasks with conditions are
-decided by the general code. So two samples of a shape are rendered by the code that decides every other turn, and a
-wire template is made of what they would store; from then on only the ids, times, texts and names of a turn are
-inserted. If there is no template, or a turn is not templated, it is decided like any other.
+A turn is templated when it opens a new context or continues an idle one, and has nothing more than its message, an
+idempotency key, a webhook, a price, conditions of the task and a gate. Two such turns at one agent store the same
+except for ids, times, texts, names of callers, addresses of webhooks and the content of their threads. The next state
+of a thread is folded, and inserted whole. A gate's judgements, and the answers of tasks with conditions, are decided by
+the general code. So two samples of a shape are rendered by the code that decides every other turn, and a wire template
+is made of what they would store; from then on only the ids, times, texts and names of a turn are inserted.
+Without a template, a turn is decided like any other.
 """
 
 from __future__ import annotations
@@ -223,9 +223,9 @@ class TemplatedTurns:
         return template
 
 
-def _list_rest(kind: type, *said: str) -> tuple[Callable[[object], object], object]:
-    """A reader for the members of a class other than ``said``, and their values when nothing is requested."""
-    rest = [one for one in fields(kind) if one.name not in said]
+def _list_rest(kind: type, *handled: str) -> tuple[Callable[[object], object], object]:
+    """A reader for the members of a class other than ``handled``, and their values when nothing is requested."""
+    rest = [one for one in fields(kind) if one.name not in handled]
     return attrgetter(*(one.name for one in rest)), tuple(one.default for one in rest)
 
 

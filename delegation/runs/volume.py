@@ -190,5 +190,5 @@ def measure_frame(frame: JsonObject) -> int:
         return measure_artifact(object_at(object_at(frame, "artifactUpdate"), "artifact"))
     task = object_at(frame, "task")
     status = object_at(task or object_at(frame, "statusUpdate"), "status")
-    said = object_at(status, "message") or object_at(frame, "message")
-    return measure_artifact(said) + sum(map(measure_artifact, objects_at(task, "artifacts")))
+    message = object_at(status, "message") or object_at(frame, "message")
+    return measure_artifact(message) + sum(map(measure_artifact, objects_at(task, "artifacts")))

@@ -100,9 +100,9 @@ def _decode_all(session: str, entries: Sequence[Entry], found: list[Problem]) ->
 def _check_entry(session: str, entry: Entry, event: Event) -> list[Problem]:
     found: list[Problem] = []
     scope = event.fact.scope
-    said = (event.event_id, event.type, event.sequence, scope.session_id)
-    if said != (entry.event_id, entry.type, entry.sequence, session):
-        detail = f"entry {entry.sequence} does not match its envelope: {said}"
+    envelope = (event.event_id, event.type, event.sequence, scope.session_id)
+    if envelope != (entry.event_id, entry.type, entry.sequence, session):
+        detail = f"entry {entry.sequence} does not match its envelope: {envelope}"
         found.append(Problem("entry", session, entry.event_id, detail))
     try:
         check_scope(event.type, scope)
