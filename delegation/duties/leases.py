@@ -183,10 +183,10 @@ class LeaseKeeper:
         """The shards whose relay and due set this instance serves; the same object until they change."""
         now_s = self.clock()
         if now_s >= self._duties_until_s:
-            self._look_at_duties(now_s)
+            self._refresh_duties(now_s)
         return self._duties
 
-    def _look_at_duties(self, now_s: float) -> None:
+    def _refresh_duties(self, now_s: float) -> None:
         lease_s = self.lease_ms / 1000
         mine = {
             shard: until_s

@@ -124,7 +124,7 @@ class TailRepair:
                 continue
             with suppress(StoreUnavailable):
                 await self._audit()
-                await self._look()
+                await self._check_drivers()
                 opened, looked_s = now, now_s
 
     async def close(self) -> None:
@@ -182,7 +182,7 @@ class TailRepair:
                 if not is_stored and not await log.was_forgotten(one.session):
                     self.find_loss(shard_of(one.session), one.epoch, "audit")
 
-    async def _look(self) -> None:
+    async def _check_drivers(self) -> None:
         held = [shard for shard in ALL_SHARDS if self.keeper.holds(shard)]
         for named in await join_all(map(self._list_named, held)):
             self.drivers.adopt_undriven(named)

@@ -196,9 +196,9 @@ class JobRunner:
                 pause_s = min(pause_s * 2, longest_s)
             if now_s - began_s > _VISIT_S:
                 break
-        await self._rest(visit.ref, quiet=monotonic() - moved_s > _QUIET_S / 2)
+        await self._reschedule(visit.ref, quiet=monotonic() - moved_s > _QUIET_S / 2)
 
-    async def _rest(self, ref: EntityRef, *, quiet: bool) -> None:
+    async def _reschedule(self, ref: EntityRef, *, quiet: bool) -> None:
         """Sets the row again soon, unless the job is over."""
         found: list[JobState] = []
 

@@ -93,7 +93,7 @@ class AgentQueues:
     """By agent, the event that wakes its loop."""
     _unused: dict[str, str] = field(default_factory=dict[str, str])
     """By agent, the owner whose turn was not used: the task had ended, had begun, or could not begin."""
-    _looks: dict[str, int] = field(default_factory=dict[str, int])
+    _busy_checks: dict[str, int] = field(default_factory=dict[str, int])
     """By context queue, how often the context was found busy since it was last idle."""
     _watched: dict[str, asyncio.Event] = field(default_factory=dict[str, "asyncio.Event"])
     """By task, the event that wakes those who wait for its answer here."""
@@ -112,9 +112,9 @@ class AgentQueues:
         """Queues a task that is stored as queued; while the store is unavailable its due row does it."""
         queued = record.queued
         if queued is not None and await self._add(record, queued) and self._is_paused(queued):
-            self.attempts.dispatch.detach(self._put_off(record, queued))
+            self.attempts.dispatch.detach(self._postpone_row(record, queued))
 
-    async def _put_off(self, record: TaskRecord, queued: QueuedAttempt) -> None:
+    async def _postpone_row(self, record: TaskRecord, queued: QueuedAttempt) -> None:
         """Postpones the row that was stored with the task: the task is in its queue now."""
         at_ms = parse_ms(queued.since) + FIRST_LOOK_MS
         row = DueRow(f"{QUEUED}:{record.task_id}", str(at_ms))
@@ -252,7 +252,7 @@ class AgentQueues:
             return await self._pull_paid(agent)
         place = await self._reserve(agent)
         if place is None:
-            await self._rest(agent)
+            await self._pause(agent)
             return True
         news = self._pulling[agent]
         news.clear()
@@ -291,9 +291,9 @@ class AgentQueues:
             if isinstance(charged, Shortage):
                 clock = self.admission.clock
                 self.quotas.note(line, charged)
-                await self._rest(line, find_quota_pause_s(record, charged, clock.now_ms()))
+                await self._pause(line, find_quota_pause_s(record, charged, clock.now_ms()))
                 return True
-            await self._go_on_paid(record, charged, None)
+            await self._start_paid(record, charged, None)
         # Where it could not begin, its due row queues it again.
         await self.store.drop(line, names[0])
         return True
@@ -302,10 +302,10 @@ class AgentQueues:
         """Starts the next turn of a context once that is idle; False: none waits."""
         thread_id = line.removeprefix(THREAD)
         if await self._is_busy(thread_id):
-            looks = self._looks[line] = self._looks.get(line, 0) + 1
-            await self._rest(line, find_turn_pause_s(looks))
+            looks = self._busy_checks[line] = self._busy_checks.get(line, 0) + 1
+            await self._pause(line, find_turn_pause_s(looks))
             return True
-        self._looks.pop(line, None)
+        self._busy_checks.pop(line, None)
         news = self._pulling[line]
         news.clear()
         names = await self.store.list_waiting(line)
@@ -327,13 +327,13 @@ class AgentQueues:
         """Whether the first turn of a context has left its queue; ``others`` are the tasks behind it."""
         task_id = record.task_id
         behind = await self.attempts.list_turns(others)
-        if await self._pay_and_go_on(record, behind):
+        if await self._pay_and_start(record, behind):
             return True
         # Another instance was faster, with this turn or with one that does not wait; else its due row brings it back.
         is_to_wait = await self._is_busy(thread_id)
         return not (is_to_wait and waits_for_turn(await self.attempts.dispatch.read_task(task_id)))
 
-    async def _pay_and_go_on(self, record: TaskRecord, behind: tuple[str, ...]) -> bool:
+    async def _pay_and_start(self, record: TaskRecord, behind: tuple[str, ...]) -> bool:
         """Whether a turn has left the queue of its context, possibly for the queue of its caller."""
         queued, charged = record.queued, FREE
         if queued is not None and queued.unpaid:
@@ -341,16 +341,16 @@ class AgentQueues:
             if isinstance(found, Shortage):
                 self.quotas.note(name_line(record.owner), found)
                 hold = make_hold(queued.attempt.worker.peer, found, None)
-                return await self._move_on(record.task_id, hold, behind)
+                return await self._move_to_hold(record.task_id, hold, behind)
             charged = found
-        return await self._go_on_paid(record, charged, behind)
+        return await self._start_paid(record, charged, behind)
 
-    async def _go_on_paid(
+    async def _start_paid(
         self, record: TaskRecord, charged: Charge, behind: tuple[str, ...] | None
     ) -> bool:
         """Starts a charged turn; refunds the charge if the turn did not begin, as far as is known."""
         try:
-            if await self._go_on(record, charged, behind):
+            if await self._start_or_queue(record, charged, behind):
                 return True
         except StoreUnavailable as error:
             if error.wrote != "unknown":
@@ -362,7 +362,7 @@ class AgentQueues:
         charged.refund()
         return False
 
-    async def _go_on(
+    async def _start_or_queue(
         self, record: TaskRecord, charged: Charge, behind: tuple[str, ...] | None
     ) -> bool:
         """Whether a task whose turn has come has begun, or waits for its agent from now on."""
@@ -373,10 +373,10 @@ class AgentQueues:
             admitted = None
         if isinstance(admitted, str):
             hold = await self.admission.explain(agent, admitted)
-            return await self._move_on(record.task_id, hold, behind, charged)
+            return await self._move_to_hold(record.task_id, hold, behind, charged)
         return await self._begin_turn(record.task_id, admitted, behind, charged)
 
-    async def _move_on(
+    async def _move_to_hold(
         self,
         task_id: str,
         hold: QueueHold,
@@ -418,7 +418,7 @@ class AgentQueues:
             return await self.attempts.begin(task_id, place, behind, charged.facts)
         except asyncio.CancelledError:
             # The instance that continues with the queue finds the task in it at once.
-            await self._put_back(task_id)
+            await self._requeue(task_id)
             raise
         except (StoreUnavailable, WriteConflict):
             raise
@@ -429,7 +429,7 @@ class AgentQueues:
             log.exception("queue.broken", task=task_id)
         return False
 
-    async def _put_back(self, task_id: str) -> None:
+    async def _requeue(self, task_id: str) -> None:
         with suppress(PasserelleError):
             record = await self.attempts.dispatch.read_task(task_id)
             if record is not None:
@@ -442,7 +442,7 @@ class AgentQueues:
             # The agent is not configured any more: its tasks fail one by one, each with that reason.
             return SendPlace(_leave_nothing)
 
-    async def _rest(self, agent: str, pause_s: float = _LOOK_S) -> None:
+    async def _pause(self, agent: str, pause_s: float = _LOOK_S) -> None:
         wakes = self._pulling[agent]
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_s):

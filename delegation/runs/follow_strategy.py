@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Mechanism: TypeAlias = Literal["subscription", "polling", "push"]
 
-_CLIMB_AFTER: Final = 4
+_POLLS_PER_FAILURE: Final = 4
 """Polls after a failed subscription until the next one is tried."""
 _SPREAD: Final = 0.5
 """Pauses vary by this share, so that runs which began together do not poll together for ever."""
@@ -37,9 +37,9 @@ class FollowStrategy:
     can_subscribe: bool = True
     """Whether the peer supports subscriptions, as far as is known."""
     _pause_s: float = 0.0
-    _fell: int = 0
+    _failed_subscriptions: int = 0
     """Number of subscriptions in a row that brought nothing."""
-    _looks: int = 0
+    _polls: int = 0
     """Polls since the last subscription."""
     _was_away: bool = False
 
@@ -47,18 +47,21 @@ class FollowStrategy:
         """Whether to subscribe next. Peers differ for tasks that wait, so those are polled."""
         if parked or not self.can_subscribe:
             return False
-        return not self._fell or self._looks >= _CLIMB_AFTER * self._fell
+        return (
+            not self._failed_subscriptions
+            or self._polls >= _POLLS_PER_FAILURE * self._failed_subscriptions
+        )
 
     def note_subscription(self, *, brought_news: bool) -> None:
         """A subscription has ended."""
-        self._looks = 0
-        self._fell = 0 if brought_news else self._fell + 1
+        self._polls = 0
+        self._failed_subscriptions = 0 if brought_news else self._failed_subscriptions + 1
 
     def note_look(self, *, reached: bool) -> None:
         """The peer was polled; after an outage its first answer is a reconnect, so subscribing is allowed again."""
-        self._looks += 1
+        self._polls += 1
         if reached and self._was_away:
-            self._fell = 0
+            self._failed_subscriptions = 0
         self._was_away = not reached
 
     def reset(self) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _HELD_UP: Final = frozenset({Status.WAITING_PERMISSION, Status.WAITING_RESOURCE})
 """The statuses for AUTH_REQUIRED."""
-_OWED_PAUSE_S: Final = 0.05
+_PENDING_PAUSE_S: Final = 0.05
 
 
 async def drive(
@@ -124,7 +124,7 @@ async def follow_run(active: ActiveRun) -> None:
             await _find_task(active)
             continue
         if _knows_wait(active):
-            await _rest_in_turn(active, changed=True, parked=True)
+            await _pause_until_poll(active, changed=True, parked=True)
             continue
         await _subscribe(active, remote)
         before = _read_news(active)
@@ -136,8 +136,8 @@ async def follow_run(active: ActiveRun) -> None:
         await note_life(active, active.strategy.longest_s)
         parked, changed = active.run.is_parked(), _read_news(active) != before
         if parked or not active.strategy.subscribes(parked=False):
-            await _step_down(active)
-        await _rest_in_turn(active, changed=changed, parked=parked)
+            await _switch_to_polling(active)
+        await _pause_until_poll(active, changed=changed, parked=parked)
 
 
 def _knows_wait(active: ActiveRun) -> bool:
@@ -151,19 +151,19 @@ async def _reconcile(active: ActiveRun, withheld: str) -> None:
     await reconcile(active, withheld)
     if not active.run.has_ended():
         changed = active.run.record is not before
-        await _rest_in_turn(active, changed=changed, parked=True)
+        await _pause_until_poll(active, changed=changed, parked=True)
 
 
-async def _rest_in_turn(active: ActiveRun, *, changed: bool, parked: bool) -> None:
+async def _pause_until_poll(active: ActiveRun, *, changed: bool, parked: bool) -> None:
     """Pauses until the next poll; the more runs this instance polls, the longer."""
     least_s = active.deps.throttle.pause_s
     pause_s = active.strategy.rest(_draw(active), changed=changed, parked=parked, least_s=least_s)
     with active.deps.throttle.rest():
         owed_s = min(active.find_due_s(), find_stall_s(active))
-        await active.rest(min(pause_s, max(owed_s, _OWED_PAUSE_S)))
+        await active.rest(min(pause_s, max(owed_s, _PENDING_PAUSE_S)))
 
 
-async def _step_down(active: ActiveRun) -> None:
+async def _switch_to_polling(active: ActiveRun) -> None:
     """Changes from streams to polls, with callbacks of the peer if it has them."""
     if active.callback is not None:
         await active.callback.agree(active.run.record)

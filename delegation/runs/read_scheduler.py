@@ -150,7 +150,7 @@ class ReadScheduler:
     """The turns of one event loop. The first run in an empty queue gets one at once."""
 
     def __init__(self) -> None:
-        self._line: RoundRobin[asyncio.Future[None]] = RoundRobin()
+        self._queue: RoundRobin[asyncio.Future[None]] = RoundRobin()
         self._is_taken = False
         self.waiting = 0
         """The number of runs that wait for a turn."""
@@ -165,7 +165,7 @@ class ReadScheduler:
             loop.call_soon(self._pass_on, loop, _APART)
             return
         place: asyncio.Future[None] = loop.create_future()
-        self._line.add(caller, agent, place)
+        self._queue.add(caller, agent, place)
         self.waiting += 1
         try:
             await place
@@ -177,10 +177,10 @@ class ReadScheduler:
         if left > 1:
             loop.call_soon(self._pass_on, loop, left - 1)
             return
-        place = self._line.pop()
+        place = self._queue.pop()
         while place is not None and place.done():
             # It was cancelled.
-            place = self._line.pop()
+            place = self._queue.pop()
         if place is None:
             self._is_taken = False
             return

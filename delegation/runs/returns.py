@@ -156,7 +156,7 @@ class PauseAnswers:
             return True
         if any(action.cancels_task for action in actions):
             return await self._cancel(actions)
-        sight = await self._look(actions, remote)
+        sight = await self._check_task(actions, remote)
         now_ms = self.active.deps.clock.now_ms()
         untaken = self.action_ids[0] in self.active.pending.untaken
         attempts = read_attempts(_find_last(actions), untaken=untaken)
@@ -226,7 +226,7 @@ class PauseAnswers:
         decided = [action.decision.decision_id for action in actions if action.decision]
         return text_at(own, "messageId") if own else derive_message_id(decided)
 
-    async def _look(self, actions: list[ActionRecord], remote: str) -> TaskSighting:
+    async def _check_task(self, actions: list[ActionRecord], remote: str) -> TaskSighting:
         outcome = await self.active.peer.get(remote, history_length=_SHOWN_HISTORY)
         if isinstance(outcome, RefusedByPeer) and outcome.code == _TASK_NOT_FOUND:
             return Gone()
@@ -433,7 +433,7 @@ class PauseAnswers:
 
         Agents of the a2a-sdk do not always store a message without consequences.
         """
-        sight = await self._look(self.actions, remote)
+        sight = await self._check_task(self.actions, remote)
         if isinstance(sight, StillWaiting):
             self._is_over = True
             return Answered({}), sight.native_status

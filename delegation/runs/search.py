@@ -61,7 +61,7 @@ async def find_send(active: ActiveRun) -> None:
     while active.run.record.run is not None and active.remote_task() is None:
         if active.run.is_held():
             return
-        verdict = await _look(active)
+        verdict = await _search_once(active)
         looks += 1
         if verdict == "bound":
             if active.run.record.status is Status.CANCELLING:
@@ -79,14 +79,14 @@ async def find_send(active: ActiveRun) -> None:
             # The outcome of this send is unknown too, and it gets its own time to arrive.
             pause_s = active.timeouts.poll_s
         elif verdict == "hopeless" or is_over:
-            await end_unknown(active, _explain(verdict, active.peer.name, looks))
+            await end_unknown(active, _explain_unknown(verdict, active.peer.name, looks))
             return
         # The last look comes as soon as it can decide.
         await active.rest(pause_s if left_s < 0 else min(pause_s, left_s + _PAST_S))
         pause_s = min(pause_s * 2, active.timeouts.poll_max_s)
 
 
-def _explain(verdict: SearchResult, peer: str, looks: int) -> str:
+def _explain_unknown(verdict: SearchResult, peer: str, looks: int) -> str:
     """What happened, what was checked, and what can be done, for the caller who waits for the answer."""
     match verdict:
         case "hopeless":
@@ -116,7 +116,7 @@ def _find_written_ms(active: ActiveRun) -> int:
     return max(active.find_written_ms(meant_ms), active.sent_ms)
 
 
-async def _look(active: ActiveRun) -> SearchResult:
+async def _search_once(active: ActiveRun) -> SearchResult:
     """What the peer's list of tasks proves about the send."""
     run = active.run.record.run
     if run is None or run.remote_context_id is None:

@@ -207,7 +207,7 @@ async def _read(
                 rate.count(1, size, now_s)
                 wait_s = rate.find_wait_s(now_s)
                 if wait_s >= _SHORTEST_REST_S:
-                    await _rest(active, wait_s)
+                    await _throttle(active, wait_s)
     except Exception:
         # The follower waits for a last outcome, and has to get one.
         active.deps.log.exception("stream.broken", task=active.run.record.task_id)
@@ -226,7 +226,7 @@ async def _hold_content(active: ActiveRun, ahead: int) -> None:
         active.is_throttled = False
 
 
-async def _rest(active: ActiveRun, wait_s: float) -> None:
+async def _throttle(active: ActiveRun, wait_s: float) -> None:
     """Waits until the rate of the run allows more; logged once."""
     if not active.was_throttled:
         limits = active.run.context.limits

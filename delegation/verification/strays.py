@@ -63,13 +63,13 @@ async def find_stray_rows(store: Store, since: Since = EVERYTHING) -> list[Stray
         StoreUnavailable: the store does not answer.
     """
     lists, owners = await store.inspection.list_views()
-    looks = [
-        *(partial(_look_at_list, store, place, since) for place in lists),
-        *(partial(_look_at_inbox, store, owner, since) for owner in owners),
+    checks = [
+        *(partial(_check_list, store, place, since) for place in lists),
+        *(partial(_check_inbox, store, owner, since) for owner in owners),
     ]
     found: list[StrayRow] = []
-    for first in range(0, len(looks), _AT_ONCE):
-        part = await join_all(look() for look in looks[first : first + _AT_ONCE])
+    for first in range(0, len(checks), _AT_ONCE):
+        part = await join_all(check() for check in checks[first : first + _AT_ONCE])
         found += [one for rows in part for one in rows]
     return [one for one in found if await still_strays(store, one)]
 
@@ -100,7 +100,7 @@ async def still_strays(store: Store, stray: StrayRow) -> bool:
     if session is not None and await read_owed(store, session):
         return False
     if place is None:
-        return any(one == stray for one in await _look_at_inbox(store, stray.owner, EVERYTHING))
+        return any(one == stray for one in await _check_inbox(store, stray.owner, EVERYTHING))
     # Read after the pending feed rows: a row that was relayed since is correct now.
     parts = await store.views.find_parts(stray.owner, place.agent, subject)
     return place.part in parts and _judge(place, subject, record) is not None
@@ -116,7 +116,7 @@ def _find_session(record: Record | None) -> str | None:
             return None
 
 
-async def _look_at_list(store: Store, place: OwnerList, since: Since) -> list[StrayRow]:
+async def _check_list(store: Store, place: OwnerList, since: Since) -> list[StrayRow]:
     found: list[StrayRow] = []
     before: tuple[int, str] | None = None
     while True:
@@ -154,7 +154,7 @@ def _judge(place: OwnerList, name: str, record: Record | None) -> str | None:
     return f"is in the list of {place.part} tasks and is {find_part(record)}"
 
 
-async def _look_at_inbox(store: Store, owner: str, since: Since) -> list[StrayRow]:
+async def _check_inbox(store: Store, owner: str, since: Since) -> list[StrayRow]:
     pending = [name for name, _ in await store.projections.read_inbox(owner)]
     wanted = [name for name in pending if read_shard(name) in since]
     refs = {name: EntityRef(EntityKind.ACTION, name) for name in wanted}
