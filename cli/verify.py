@@ -41,7 +41,7 @@ async def run_verify(
     progress = _Progress()
     async with reach_store(settings) as store:
         return await verify_store(
-            store, session, rebuild=rebuild, repair=repair, subset=subset, tell=progress.tell
+            store, session, rebuild=rebuild, repair=repair, subset=subset, on_progress=progress.tell
         )
 
 

@@ -141,7 +141,7 @@ def _complete(draft: DecisionDraft, command: CompleteTask) -> None:
         evidence=record.evidence_refs,
         delivery=record.delivery.get(FACADE, Delivery.NOT_APPLICABLE),
     )
-    facts = draft.tell(tell.SucceedTask(completed))
+    facts = draft.decide(tell.SucceedTask(completed))
     draft.close_actions("task_cancelled")
     if record.shown:
         draft.end_with(facts, COMPLETED, command.summary or "completed by its owner")
@@ -161,9 +161,9 @@ def _go_on(draft: DecisionDraft, frame: JsonObject) -> None:
 
 def _fail(draft: DecisionDraft, command: FailTask) -> None:
     failure = ErrorDetail(command.code, ErrorCategory.CALLER, command.reason, source=_SOURCE)
-    facts = draft.tell(tell.EndInError(failure))
+    facts = draft.decide(tell.EndInError(failure))
     if draft.record.run is not None:
-        draft.add(draft.tell(tell.FailRun(Status.FAILED, failure)))
+        draft.add(draft.decide(tell.FailRun(Status.FAILED, failure)))
     draft.close_actions("task_cancelled")
     draft.end_with(facts, FAILED, command.reason)
 
@@ -172,15 +172,15 @@ def _stop(draft: DecisionDraft, requested: TaskCancelRequested) -> None:
     works = draft.record.run is not None
     if works and requested.propagation != "none":
         raise WriteConflict("the task was started just now; cancel it once more")
-    draft.add(draft.tell(tell.RequestCancel(requested)))
+    draft.add(draft.decide(tell.RequestCancel(requested)))
     if works:
         stopped = ErrorDetail(
             "cancelled", ErrorCategory.CALLER, "left to its agent", source=_SOURCE
         )
-        draft.add(draft.tell(tell.FailRun(Status.CANCELLED, stopped)))
+        draft.add(draft.decide(tell.FailRun(Status.CANCELLED, stopped)))
     draft.close_actions("task_cancelled")
     cancelled = TaskCancelled(requested.actor, requested.source)
-    facts = draft.tell(tell.ConfirmCancel(cancelled))
+    facts = draft.decide(tell.ConfirmCancel(cancelled))
     draft.end_with(
         facts,
         CANCELED,

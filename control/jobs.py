@@ -31,7 +31,7 @@ from passerelle.core.session import machine as sessions
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.delegation.jobs.jobs import describe_input
-from passerelle.delegation.jobs.parents import meet_parent, name_row, stop_job
+from passerelle.delegation.jobs.parents import name_row, stop_job, update_parent
 from passerelle.runtime.records.blob_overflow import BlobOverflow
 from passerelle.runtime.records.family import check_above, refuse_below_stopped
 from passerelle.runtime.records.idempotency import make_once
@@ -160,7 +160,7 @@ class Jobs:
             return held
         ref = EntityRef(EntityKind.SESSION, record.session_id)
         with suppress(StoreUnavailable, WriteConflict):
-            stop = await meet_parent(self.writes, ref.id, record.owner, record.job)
+            stop = await update_parent(self.writes, ref.id, record.owner, record.job)
             if stop is not None:
                 await stop_job(self.writes, ref, stop)
                 return (await self.writes.load([ref]))[ref]

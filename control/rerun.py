@@ -134,7 +134,7 @@ def _retry(draft: DecisionDraft, wish: TaskRetrying) -> None:
         reason = record.status_reason or "nobody can tell whether the agent works on it"
         lost = ErrorDetail("lost", ErrorCategory.TRANSPORT, reason, source=record.run.worker.peer)
         draft.close_actions("asker_lost")
-        draft.add(draft.tell(tell.FailRun(Status.LOST, lost)))
+        draft.add(draft.decide(tell.FailRun(Status.LOST, lost)))
     is_over = record.status in TERMINAL
     # What callers have seen end, as a task or as a message, is never shown as something else.
     is_seen = record.shown or record.status is Status.COMPLETED
@@ -146,7 +146,7 @@ def _retry(draft: DecisionDraft, wish: TaskRetrying) -> None:
         actor=wish.actor,
         exposure=record.exposure + 1 if is_over and is_seen else None,
     )
-    facts = draft.tell(tell.PrepareRetry(retrying))
+    facts = draft.decide(tell.PrepareRetry(retrying))
     if is_over:
         _expose(draft, facts, retrying.exposure or record.exposure)
     else:
@@ -174,4 +174,4 @@ def _expose(draft: DecisionDraft, facts: list[Fact], exposure: int) -> None:
     draft.add(show(draft.spill, facts[-1], task_frame(context.content), facade, "status"))
     if exposure != record.exposure and record.shown:
         edge = TaskDependencyUpdated(f"source:{before}", "source_task", before, "satisfied")
-        draft.add(draft.tell(tell.LinkTask(edge)))
+        draft.add(draft.decide(tell.LinkTask(edge)))

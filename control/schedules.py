@@ -41,7 +41,7 @@ from passerelle.core.session import machine as sessions
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
-from passerelle.delegation.jobs.schedules import name_row, tell
+from passerelle.delegation.jobs.schedules import list_change_facts, name_row
 from passerelle.runtime.common.calendar import find_zone
 from passerelle.runtime.records.idempotency import make_once
 from passerelle.runtime.records.places import choose_shard
@@ -115,7 +115,7 @@ class Schedules:
         def body(decision: Decision) -> AppendOptions:
             decision.add(sessions.decide(None, sessions.BeginSession(ref.id, created)))
             step = ScheduleChange("created", by=principal.id, terms=terms, next_ms=next_ms)
-            decision.add(tell(ref.id, step))
+            decision.add(list_change_facts(ref.id, step))
             due_ms = machine.find_due(ref.id, terms, next_ms)
             row = DueChange(name_row(ref.id), due_ms)
             return AppendOptions(idem=once.remember(ref.id), due=(row,))
@@ -169,7 +169,7 @@ class Schedules:
         def body(decision: Decision) -> AppendOptions:
             state = _require(decision, ref)
             wanted = self._read_command(principal, command, state, decision.now_ms)
-            decision.add(tell(ref.id, machine.decide(state, wanted)))
+            decision.add(list_change_facts(ref.id, machine.decide(state, wanted)))
             state = _require(decision, ref)
             # Runs that go on are looked for when the row comes due.
             visit_ms = machine.find_visit(ref.id, state, decision.now_ms, busy=True)

@@ -251,7 +251,7 @@ class Starting:
             policy=bound_policy(owned.record, plan.policy),
             catalog=self.resolve_tools(principal),
             referred=referred,
-            ground=object(),
+            template_key=object(),
         )
         self.queues.admission.refuse_drained(agent)
         plan, charge = await self._charge(principal, agent, plan, may_wait=target.may_wait)
@@ -380,7 +380,7 @@ class Starting:
             written = await self.turns.writes.decide(start.scope.session_id, refs, body)
         except StoreUnavailable as error:
             if error.wrote == "unknown":
-                self.turns.doubt(start.task)
+                self.turns.on_unknown_outcome(start.task)
             raise
         if not isinstance(written, Written):
             raise StoreUnavailable("the lease of this instance is lost", "no")

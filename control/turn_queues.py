@@ -40,7 +40,7 @@ from passerelle.core.task.commands import QueueTask
 from passerelle.core.task.record import TaskRecord, waits_for_turn
 from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import from_bytes, to_wire
-from passerelle.delegation.runs.holds import INTERRUPTS, QUEUED, InterruptWish
+from passerelle.delegation.runs.holds import INTERRUPTS, QUEUED, InterruptRequest
 from passerelle.runtime.records.open_questions import load_questions
 from passerelle.runtime.records.ownership import Owned, hide_unread, may_read, may_see
 from passerelle.runtime.records.waiting_turns import load_waiting
@@ -191,7 +191,7 @@ class TurnQueues:
         if record.queued is not None and record.queued.promoted_ms is None:
             wanted = PromoteQueuedTurn(thread.thread_id, record.turn_id or "")
             await self.promote(principal, wanted)
-        await self._stop(principal, thread, from_bytes(InterruptWish, stored).turns)
+        await self._stop(principal, thread, from_bytes(InterruptRequest, stored).turns)
 
         def body(decision: Decision) -> AppendOptions:
             if INTERRUPTS in decision.fields(ref):

@@ -1,1 +1,1 @@
-"""Work that is handed to agents: runs, and the duties that keep them going."""
+"""Delegated work: runs at agents, jobs and schedules, and the background duties of an instance."""

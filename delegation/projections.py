@@ -1,9 +1,9 @@
-"""What views in other shards are made of: pure functions from a stored event and its record to rows.
+"""Projections: pure functions that turn a stored event and its record into rows of views in other shards.
 
-A projection says which types of events it looks at, and which record it reads with them; events of other types are
-not decoded for it. It must bear to see an event twice, and a record that is newer than the event: an entry of the inbox
-carries the id of its event. Rows of owners' lists need no projection: they are derived with each decision, and stand in
-the feed (``core/index_changes.py``).
+A projection declares which types of events it reads, and with which record; events of other types are not decoded for
+it. It must tolerate a repeated event, and a record that is newer than the event: an inbox entry carries the id of its
+event. Rows of owners' lists need no projection: each decision derives them, and they are in the feed
+(``core/index_changes.py``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Project: TypeAlias = Callable[[Entry, Record], list[ProjectionRow]]
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """``project`` gets each event that ``sees`` lets through, with the record of ``kind`` that its scope names."""
+    """``project`` gets each event for which ``sees`` is true, with the record of ``kind`` in its scope."""
 
     name: str
     kind: EntityKind
@@ -44,22 +44,21 @@ class Projection:
     project: Project
 
 
-def fill_inbox(entry: Entry, record: Record) -> list[InboxRow]:
-    """A question and its end are copied to whom it concerns, and it stands among the open ones meanwhile.
+def project_inbox(entry: Entry, record: Record) -> list[InboxRow]:
+    """Copies a question and its end to its readers' inboxes; while it is open, it is listed there as pending.
 
-    What widens its audience is copied too: it is how those who come later learn of it.
-
-    How it came to people and back to who asked is copied and changes nothing. What policy answered itself was never
-    asked of anybody. Who sees a question from paired devices alone gets it with a mark that says so.
+    A wider audience is copied too: that is how approvers who are added later receive it. Forwarding it to people and
+    returning the answer to the agent are copied and change nothing. A question that policy answered itself was never
+    asked. A reader who may see it from paired devices alone gets it with a mark.
     """
     if not isinstance(record, ActionRecord) or record.was_settled:
         return []
-    says_no_more = entry.type in _TELLING and not _widens(entry)
-    opens = not says_no_more and entry.type not in _CLOSING and record.is_open
-    action = None if says_no_more else record.request.action_id
+    is_forwarding = entry.type in _FORWARDING and not _widens(entry)
+    opens = not is_forwarding and entry.type not in _CLOSING and record.is_open
+    action = None if is_forwarding else record.request.action_id
     view = render_view(record) if opens else None
     event, asked_ms = copy_event(entry), record.request.created_ms
-    closed = None if says_no_more or record.state == "pending" else record.state
+    closed = None if is_forwarding or record.state == "pending" else record.state
     row = InboxRow("", event, action, None, asked_ms, closed, parse_ms(record.closed_at))
     paired = list_paired_readers(record)
     return [
@@ -75,8 +74,8 @@ def _address(row: InboxRow, view: JsonObject | None, *, paired: bool) -> InboxRo
     return replace(row, event=mark_for_paired(row.event)) if paired else row
 
 
-def tell_links(entry: Entry, record: Record) -> list[ProjectionRow]:
-    """What becomes of a principal's links, and what is said over them, in one order with its questions."""
+def project_links(entry: Entry, record: Record) -> list[ProjectionRow]:
+    """Copies link events of a session to its owner's inbox, in one order with the questions."""
     if not isinstance(record, SessionRecord):
         return []
     return [InboxRow(record.owner, copy_event(entry), None, None)]
@@ -89,11 +88,11 @@ def _widens(entry: Entry) -> bool:
 
 
 def copy_event(entry: Entry) -> EncodedEvent:
-    """The event as another stream takes it: same id, same bytes after the sequence that the old stream gave it."""
+    """The event as another stream stores it: same id, and same bytes after the sequence number of the old stream."""
     begin = len(f'{{"sequence":{entry.sequence},')
     end = len(entry.data) if entry.frame is None else entry.frame[0]
-    said = entry.data[begin:end]
-    return EncodedEvent(entry.event_id, entry.type, said, entry.cut_frame(), entry.facade)
+    body = entry.data[begin:end]
+    return EncodedEvent(entry.event_id, entry.type, body, entry.cut_frame(), entry.facade)
 
 
 def read_entity(entry: Entry, kind: EntityKind) -> str | None:
@@ -110,22 +109,22 @@ _SCOPE: Final = {
 }
 _OPENING: Final = frozenset({EventType.ACTION_REQUIRED, EventType.PERMISSION_REQUESTED})
 _CLOSING: Final = frozenset({EventType.ACTION_RESOLVED, EventType.PERMISSION_RESOLVED})
-_TELLING: Final = frozenset(
+_FORWARDING: Final = frozenset(
     {EventType.CHANNEL_PERMISSION_FORWARDED, EventType.CHANNEL_PERMISSION_RETURNED}
 )
-_FOR_INBOX: Final = _OPENING | _CLOSING | _TELLING
+_FOR_INBOX: Final = _OPENING | _CLOSING | _FORWARDING
 
 
 def sees_question(kind: str) -> bool:
-    """Whether an event of a type concerns inboxes as one of a question."""
+    """Whether an event of this type is copied to inboxes as part of a question."""
     return kind in _FOR_INBOX
 
 
 def _fill(entry: Entry, record: Record) -> list[ProjectionRow]:
-    return [*fill_inbox(entry, record)]
+    return [*project_inbox(entry, record)]
 
 
 REGISTRY: Final = (
     Projection("inbox", EntityKind.ACTION, sees_question, _fill),
-    Projection("links", EntityKind.SESSION, lambda kind: kind in LINK_EVENTS, tell_links),
+    Projection("links", EntityKind.SESSION, lambda kind: kind in LINK_EVENTS, project_links),
 )

@@ -57,7 +57,7 @@ class AgentTerms:
                 doubt_s=timeout.arrival.seconds,
                 liveness_s=timeout.liveness.seconds,
                 stalled_s=timeout.stalled.seconds,
-                told_s=agent.busy.told_after.seconds,
+                notify_after_s=agent.busy.told_after.seconds,
                 refuses=agent.busy.callers == "refuse",
                 busy_s=agent.busy.give_up.seconds if agent.busy.give_up else None,
             ),

@@ -193,7 +193,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         parts.dispatch.connect(routing, signals, duties.repair.find_loss)
         await duties.start()
         await _know_agents(stack, parts, peers, outages)
-        parts.dispatch.detach(signals.listen(parts.dispatch.hear))
+        parts.dispatch.detach(signals.listen(parts.dispatch.nudge_local))
         stack.push_async_callback(deliveries.stop)
         stack.push_async_callback(duties.stop)
         stack.push_async_callback(parts.dispatch.outputs.close)

@@ -14,13 +14,13 @@ from passerelle.control.catalogue import Catalogue
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.read_models.overview import RuntimeOverview
 from passerelle.delegation.runs.callbacks import Callbacks
-from passerelle.delegation.runs.content_room import DEFAULT_BYTES, ContentRoom
+from passerelle.delegation.runs.content_budget import DEFAULT_BYTES, ContentBudget
 from passerelle.delegation.runs.dispatch import Dispatch
 from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.delegation.runs.open_text import OpenTexts
 from passerelle.delegation.runs.outputs import OutputPolicy
 from passerelle.delegation.runs.peer_profile import PeerBehaviour
-from passerelle.delegation.runs.turns import hold_for_ever
+from passerelle.delegation.runs.turns import keep_lease
 from passerelle.gateway.capabilities import describe_capabilities
 from passerelle.permission_bridge.answers.actions import Actions
 from passerelle.permission_bridge.answers.grants import Granting
@@ -88,7 +88,7 @@ class Dependencies:
     hurry: Callable[[Shard], None] = lambda _shard: None
     """Has the relay visit a shard at once, where its duty is ours."""
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
-    regain: Callable[[Shard], Awaitable[None]] = hold_for_ever
+    regain: Callable[[Shard], Awaitable[None]] = keep_lease
     """Has a lease extended that has run out unseen."""
     content_bytes: int = DEFAULT_BYTES
     """What all runs may hold of their tasks together."""
@@ -223,7 +223,7 @@ def _make_dispatch(
         ),
         open_text=OpenTexts(store.deltas, deps.clock, deps.ids, store.runtime_id),
         timeouts=deps.timeouts,
-        content_room=ContentRoom(deps.content_bytes),
+        content_budget=ContentBudget(deps.content_bytes),
         spending=deps.spending,
         callbacks=_make_callbacks(deps, writes),
     )

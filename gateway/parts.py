@@ -334,7 +334,7 @@ def _make_working(
         writes,
         services.store.blobs,
         push_configs,
-        dispatch.mend,
+        dispatch.adopt_if_undriven,
         dispatch.list_row,
         queues.list_waiting,
         deps.regain,

@@ -1,1 +1,1 @@
-"""The duties of an instance: leases, the relay, takeover, and rows that come due."""
+"""The background duties of an instance: leases, relay, takeover, due rows, sweeps."""

@@ -1,9 +1,9 @@
-"""The duty that has sessions leave the engine once they have been over for ``retention.memory``.
+"""The duty that moves sessions from the engine to the archive once they have been over for ``retention.memory``.
 
-One with tasks of several agents stays as long as the agent that has it stay longest.
+A session with tasks of several agents stays as long as the longest of their times.
 
-Whoever has the duties of a shard looks through it now and then. A look ahead of its time comes where the memory of the
-store gets low: the nearer it is to the point from which new tasks are refused, the sooner after its end a session goes.
+The instance with the duty of a shard sweeps it at intervals. When the memory of the store runs low, a sweep starts
+early: the closer the memory is to the point where new tasks are refused, the sooner a session leaves after its end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from passerelle.delegation.duties.look_failures import outlive
+from passerelle.delegation.duties.failure_log import log_failures
 from passerelle.runtime.common.concurrency import join_all
 from passerelle.store.archive.archiver import join_parts, split_into_segments
 from passerelle.store.archive.memory_terms import MemoryTerms
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
     from passerelle.store.fullness import StoreMemory
 
 _LOOKS: Final = 5
-"""In the time for which a session stays: each look costs as much as there are sessions."""
+"""Sweeps within the time for which a session stays: the cost of each grows with the number of sessions."""
 _SOONEST_S: Final = 1.0
 _LATEST_S: Final = 6 * 3600.0
 _PRESSED_S: Final = 10.0
 _FINDING_SHARE: Final = 10
-"""Looking takes at most a tenth of the time. What is found leaves at once: work that waits becomes no less."""
+"""Searching takes at most a tenth of the time. What is found is archived at once: waiting makes it no cheaper."""
 _SEGMENTS_AT_ONCE: Final = 2
-"""While one waits for the disk, the other is read; more of them would be in the way of callers."""
+"""One is read while the other is written to disk. More of them would delay callers."""
 _FEW: Final = 16
-"""Fewer sessions of a shard leave only where one of them has waited for others long enough."""
+"""Fewer sessions of a shard are archived only after one of them has waited ``_LONGEST_WAIT_MS`` for others."""
 _LONGEST_WAIT_MS: Final = 3_600_000
 _PRESSED_MS: Final = 60_000
-"""Under pressure a session stays at least so long: most contexts go on within that, if they do."""
+"""Under memory pressure a session stays at least this long: most contexts that continue do so within it."""
 _BEGINS, _ENDS = 0.80, 0.90
-"""Shares of the memory between which the time becomes shorter."""
+"""Shares of the memory between which the time shrinks."""
 
 
 @dataclass(slots=True)
 class ArchiveSweep:
-    """``count(outcome, sessions)`` counts for the metrics. ``terms`` may be set anew while it runs."""
+    """``count(outcome, sessions)`` counts for the metrics. ``terms`` may be replaced while the sweep runs."""
 
     ended: EndedSessions
     agents: SessionAgents
@@ -63,14 +63,14 @@ class ArchiveSweep:
     count: Callable[[str, int], None]
     terms: MemoryTerms = field(default_factory=MemoryTerms)
     find_obstacle: Callable[[], Awaitable[str | None]] | None = None
-    """Says why they stay there all the same; asked before each look, since another instance may change it."""
+    """Returns why sessions may not leave now; asked before each sweep, since another instance may change it."""
     obstacle: str | None = None
-    """What it said last."""
+    """Its last result."""
     _finding_s: float = field(default=0.0, init=False)
-    """How long the last look took to find what is over."""
+    """How long the last sweep took to find the sessions that are over, in seconds."""
 
     async def run(self) -> None:
-        """Looks until cancelled."""
+        """Sweeps until cancelled."""
         looked_s = monotonic()
         while True:
             shortest_ms = self.terms.shortest_ms
@@ -79,15 +79,15 @@ class ArchiveSweep:
             await asyncio.sleep(max(min(every_s, _PRESSED_S), self._finding_s * _FINDING_SHARE))
             if monotonic() - looked_s >= every_s or self._is_pressed:
                 looked_s = monotonic()
-                with outlive(self.log, "archive.failed", self.count):
+                with log_failures(self.log, "archive.failed", self.count):
                     if await self.may_archive():
                         await self.sweep()
 
     async def may_archive(self) -> bool:
-        """Whether sessions may leave; why not is logged once.
+        """Whether sessions may leave; a new reason against it is logged once.
 
         Raises:
-            StoreUnavailable: nobody can tell.
+            StoreUnavailable: the obstacle cannot be determined.
         """
         found = None
         if self.find_obstacle is not None and self.terms.shortest_ms is not None:
@@ -98,10 +98,10 @@ class ArchiveSweep:
         return found is None
 
     async def sweep(self) -> int:
-        """Archives what is over in the shards of this instance; returns how many sessions that were.
+        """Archives the sessions of this instance's shards that are over; returns how many.
 
         Raises:
-            StoreUnavailable: the engine or the place of the archive does not answer; what has left has left.
+            StoreUnavailable: the engine or the archive does not answer; sessions that left stay archived.
         """
         shards, terms = self.duties(), self.find_terms()
         if not shards or (shortest_ms := terms.shortest_ms) is None:
@@ -131,9 +131,9 @@ class ArchiveSweep:
     async def _find_due(
         self, ended: Mapping[Shard, Sequence[EndedSession]], terms: MemoryTerms, now_ms: int
     ) -> dict[str, int]:
-        """When each of them may leave; those that stay for good are left out.
+        """When each session may leave, in ms; sessions that stay for good are missing.
 
-        Agents are looked for where they make a difference.
+        Reads the agents of a session only where they make a difference.
         """
         longest_ms = terms.longest_ms
         kept_ms = dict[str, int | None]()
@@ -161,7 +161,7 @@ class ArchiveSweep:
         return archived
 
     def find_terms(self) -> MemoryTerms:
-        """For how long sessions stay, as things are now."""
+        """How long sessions stay at the present memory usage."""
         if not self._is_pressed:
             return self.terms
         room = (_ENDS - self.memory.fullest.share) / (_ENDS - _BEGINS)
@@ -174,7 +174,7 @@ class ArchiveSweep:
     def _choose(
         self, sessions: Sequence[EndedSession], due_ms: Mapping[str, int], now_ms: int
     ) -> list[list[EndedSession]]:
-        """Segments of those that are due, oldest first; a small one waits a while for more."""
+        """Splits the sessions that are due into segments, oldest first; a small segment waits a while for more."""
         parts = split_into_segments([one for one in sessions if _is_due(one, due_ms, now_ms)])
         if not parts or self._is_pressed or len(parts[-1]) >= _FEW:
             return parts

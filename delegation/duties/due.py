@@ -1,8 +1,8 @@
-"""The due set at work: what is owed in our shards is claimed, handed to its handler, and settled by the handler (I9).
+"""Claims due rows of this instance's shards and passes each to its handler, which settles it (I9).
 
 A handler settles its row in the append that records the effect, by the claim that the row carries, or drops it
-alone. One that fails, or dies with this process, leaves the row: it comes due again after the visibility time. So a
-handler must bear to be called twice; what it appends is compared with the claim, and only one of two is stored.
+alone. When a handler fails, or dies with this process, the row comes due again after the visibility time. So a
+handler must tolerate a second call: its appends compare the claim, and only one of two is stored.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ Handler: TypeAlias = Callable[[Shard, DueRow, int], Awaitable[None]]
 """Acts on a claimed row: the shard, the row, and the server's time of the claim in ms."""
 
 VISIBILITY_MS: Final = 10_000
-"""A handler has this long; then its row may be claimed again, so it is cancelled."""
+"""A handler has this long. Then it is cancelled, since its row may be claimed again."""
 MOST_AT_ONCE: Final = 64
 LEASE_ROWS: Final = "own:"
 _FULL_PAUSE_S: Final = 0.05
 _HELD_PAUSE_S: Final = 1.0
-"""Between two looks for leases that are left to their owners, after an outage."""
+"""Pause between two looks for leases that are left to their owners after an outage."""
 _CROWDED_PAUSE_S: Final = 0.25
-"""Between two looks for leases that have run out, while there is no room for anything else."""
+"""Pause between two looks for expired leases while no other row fits."""
 
 
 @dataclass(slots=True)
 class DueLoop:
     """Claims the rows of the shards in ``duties()`` and gives each to the handler of its kind.
 
-    ``count(kind, outcome)`` is told of each row: ``done``, ``failed``, ``cut`` (too slow) or ``unknown`` (no
-    handler). For ``lease_ms`` after the store was away the rows of leases are left alone: their owners could not
-    extend them either, and do so first.
+    ``count(kind, outcome)`` is called for each row: ``done``, ``failed``, ``cut`` (too slow) or ``unknown`` (no
+    handler). For ``lease_ms`` after an outage of the store the rows of leases are skipped: their owners could not
+    extend them either, and get the time to do so.
     """
 
     due: DueRows
@@ -62,21 +62,21 @@ class DueLoop:
         self._rounds = Rounds("due", self._visit, self.duties, self.log)
 
     def wake(self, shard: Shard, within_s: float = 0.0) -> None:
-        """A row was set in a shard that may be due before the next visit."""
+        """A row was set in a shard; it may be due before the next visit."""
         self._rounds.wake(shard, within_s)
 
     def look_again(self) -> None:
-        """The duties have changed."""
+        """The set of duties has changed."""
         self._rounds.look_again()
 
     async def run(self) -> None:
-        """Works until cancelled; rows that are being acted on then come due again elsewhere."""
+        """Works until cancelled; rows in progress come due again elsewhere."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             await self._rounds.run()
 
     async def _visit(self, shard: Shard) -> float:
-        # Runs of the dead do not queue behind handlers that wait for a slow agent.
+        # Expired leases need no free slot: they do not queue behind handlers that wait for a slow agent.
         busy = sum(not member.startswith(LEASE_ROWS) for _, member in self._running)
         room = max(0, MOST_AT_ONCE - busy)
         try:
@@ -86,7 +86,7 @@ class DueLoop:
             self._held_until_s[shard] = None
             raise
         if self._held_until_s.get(shard, 0.0) is None:
-            # The store is back: from now on the owners have the time of one lease.
+            # The store is back: the owners have the time of one lease from now on.
             now_s = asyncio.get_running_loop().time()
             self._held_until_s[shard] = now_s + self.lease_ms / 1000
         taken = 0
@@ -99,7 +99,7 @@ class DueLoop:
         return pause_s if pause_s > 0 else self._pause_behind(hold, room, taken)
 
     def _pause_behind(self, hold: str, room: int, taken: int) -> float:
-        """A row is due and was not taken: there are more than fit, or it is held back."""
+        """The pause, in seconds, when a due row was not claimed: no free slot for it, or it is skipped."""
         if taken >= room:
             return 0.0 if room else _CROWDED_PAUSE_S
         return _HELD_PAUSE_S if hold else _FULL_PAUSE_S
@@ -125,7 +125,7 @@ class DueLoop:
     async def _handle(self, shard: Shard, row: DueRow, now_ms: int) -> str:
         handler = self.handlers.get(row.kind)
         if handler is None:
-            # Another version may know it: the row stays for an instance of that version.
+            # Another version may have a handler: the row stays for an instance of that version.
             self.log.error("due.unknown", row=row.member)
             return "unknown"
         try:

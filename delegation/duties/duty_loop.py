@@ -1,7 +1,7 @@
-"""The duties of one instance as one thing that is started and stopped: leases, due rows, take-over, relay.
+"""The background duties of one instance, started and stopped together: leases, due rows, takeover, relay, sweeps.
 
-Everything runs in one task group of its own. A part that breaks with a fault of ours ends the others, and ``failed``
-says so: a gateway without duties would accept work that nobody takes over.
+They run in one task group. When a part crashes, the others end too and ``failed`` returns the fault: a gateway
+without duties would accept work that nothing takes over.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STOP_S: Final = 2.0
 
 @dataclass(slots=True)
 class Duties:
-    """Made by ``make_duties``. ``start`` opens the leases, ``stop`` gives them back within ``STOP_S``."""
+    """Made by ``make_duties``. ``start`` opens the leases, ``stop`` releases them within ``STOP_S``."""
 
     keeper: LeaseKeeper
     due: DueLoop
@@ -65,25 +65,25 @@ class Duties:
 
     @property
     def failed(self) -> BaseException | None:
-        """The fault that ended the duties, if one did."""
+        """The fault that ended the duties, if any."""
         task = self._running
         return task.exception() if task and task.done() and not task.cancelled() else None
 
     async def wait_failed(self) -> None:
-        """Returns when a fault has ended the duties; not when they were stopped."""
+        """Returns when a fault has ended the duties; does not return when they were stopped."""
         if self._running is not None:
             await asyncio.wait((self._running,))
 
     def wake(self, shard: Shard, within_s: float = 0.0) -> None:
-        """Something was appended in a shard: a due row may have been set, a projection may need to look.
+        """Something was appended in a shard: a due row may be set, or a projection may have to run.
 
-        Both look within ``within_s``, so that the news of several appends costs one look each.
+        Both run within ``within_s``, so that several appends share one visit each.
         """
         self.due.wake(shard, within_s)
         self.relay.wake(shard, within_s)
 
     async def start(self) -> None:
-        """Opens the leases and takes up the duties.
+        """Opens the leases and starts the duties.
 
         Raises:
             StoreUnavailable: the store does not answer.
@@ -93,7 +93,7 @@ class Duties:
         self._running.add_done_callback(self._report)
 
     async def stop(self) -> None:
-        """Ends what is under way and releases the leases; what is left comes due for others."""
+        """Cancels work in progress and releases the leases; what is left comes due for other instances."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait((self._running,), timeout=STOP_S / 2)
@@ -136,9 +136,9 @@ class Duties:
 
 @dataclass(frozen=True, slots=True)
 class DutySettings:
-    """``handlers`` are those of the delegation side, by kind; leases and adoptions are handled here.
+    """``handlers`` are the handlers of ``delegation`` by kind of row; leases and adoptions are handled here.
 
-    ``on_lost(shard)`` drops what is driven in a shard, ``adopt(task)`` re-attaches to a run that was moved here.
+    ``on_lost(shard)`` drops the runs of a shard, ``adopt(task)`` re-attaches to a run that was moved to this instance.
     ``count(what, outcome)`` counts for the metrics; ``clock`` is monotonic, in seconds.
     """
 
@@ -151,11 +151,11 @@ class DutySettings:
     lose_link: LoseLink | None = None
     count: Callable[[str, str], None] = lambda _what, _outcome: None
     lose: LoseTail | None = None
-    """Told of a shard that has lost acknowledged writes; without it the shard gets a new epoch, and no more."""
+    """Called with a shard that has lost acknowledged writes; without it, the shard only gets a new epoch."""
     drivers: Drivers | None = None
-    """What is driven here, to be compared with the store after a loss."""
+    """The runs of this instance, to be compared with the store after a loss."""
     note_epoch: Callable[[Shard, int], None] | None = None
-    """Told of a new epoch of a shard that the lease loop has seen; it comes back to ``TailRepair.note_epoch``."""
+    """Called with a new epoch that the lease loop has read; it comes back to ``TailRepair.note_epoch``."""
     count_archived: Callable[[str, int], None] = lambda _outcome, _sessions: None
     count_verified: Callable[[str, int], None] = lambda _outcome, _sessions: None
     count_forgotten: Callable[[str, int], None] = lambda _outcome, _sessions: None
@@ -164,7 +164,7 @@ class DutySettings:
 def make_duties(
     store: Store, writes: Writes, settings: DutySettings, log: FilteringBoundLogger
 ) -> Duties:
-    """The duties of one instance over a store; nothing runs yet."""
+    """Builds the duties of one instance over a store; starts nothing."""
     keeper = LeaseKeeper(
         leases=store.leases,
         instance=settings.instance,
@@ -196,7 +196,7 @@ def make_duties(
         shard_epoch=store.log.shard_epoch,
         learn_epochs=store.log.read_epochs,
         lose=settings.lose or bump,
-        rebuild=view_rebuild.owe_all,
+        rebuild=view_rebuild.schedule_all,
         count=lambda outcome: settings.count("relay", outcome),
     )
     taking = TakeOver(

@@ -1,4 +1,4 @@
-"""Small appends without facts: a due row that has nothing left to say, a run that has nothing left to drive."""
+"""Appends without facts: they settle a due row, or move a run between driver sets."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _TRIES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class FactlessWrites:
-    """Writes what changes no record. A batch needs a session to be placed by: one that is derived and never made."""
+    """Writes batches that change no record. A batch needs a session for its shard: a derived id that never exists."""
 
     log: EventLog
     ids: Ids
 
     async def drop_row(self, shard: Shard, row: DueRow) -> bool:
-        """Takes a claimed row out of the due set; False when it was claimed again, or settled, by somebody else.
+        """Takes a claimed row out of the due set; False when it was claimed again or settled meanwhile.
 
         Raises:
             StoreUnavailable: the row stays.
@@ -79,7 +79,7 @@ class FactlessWrites:
             claim=claim,
             due=due,
             feed=False,
-            # Nothing is compared by version here, so this row keeps a repeat from running twice.
+            # No version is compared here, so this row keeps a repeated append from being applied twice.
             idem=IdempotencyRow(key=op, digest=op, result=b"", ttl_ms=_KEPT_MS),
         )
         return await self.log.append(batch)

@@ -1,4 +1,4 @@
-"""The duty that ends what somebody began to forget, and forgets again what a loss or a backup has brought back."""
+"""The duty that completes erasures that have begun, and repeats those that a loss or a restore has undone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.ids import ALL_SHARDS
-from passerelle.delegation.duties.look_failures import outlive
+from passerelle.delegation.duties.failure_log import log_failures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 _FIRST_S: Final = 5.0
 _EVERY_S: Final = 600.0
 _LOOKS_BACK_MS: Final = 7 * 24 * 3_600_000
-"""A failover brings back what is younger than this."""
+"""A failover may undo erasures that are younger than this."""
 
 
 @dataclass(slots=True)
 class ForgetSweep:
-    """Looks soon after the start, and every ten minutes, at the owners and sessions of the shards of this instance."""
+    """Sweeps the owners and sessions of this instance's shards soon after the start, and every ten minutes."""
 
     forgetting: Forgetting
     session_forgetting: SessionForgetting
@@ -37,24 +37,24 @@ class ForgetSweep:
     first_s: float = _FIRST_S
     every_s: float = _EVERY_S
     _epochs: tuple[int, ...] | None = None
-    """Those of all shards at the last look."""
+    """The epochs of all shards at the last sweep."""
 
     async def run(self) -> None:
-        """Looks until cancelled."""
+        """Sweeps until cancelled."""
         await asyncio.sleep(self.first_s)
         while True:
-            with outlive(self.log, "forgetting.failed"):
+            with log_failures(self.log, "forgetting.failed"):
                 await self.sweep()
             await asyncio.sleep(self.every_s)
 
     async def sweep(self) -> int:
-        """Looks once; returns how many tombstones there was something of.
+        """Sweeps once; returns how many tombstones still had data.
 
-        Once a shard has a new epoch all of the last week are gone through, whatever the store says of them: what was
-        lost may be in another shard than the tombstone.
+        When a shard has a new epoch, checks all tombstones of the last week, also finished ones: the lost writes may
+        be in another shard than the tombstone.
 
         Raises:
-            StoreUnavailable: the engine or the archive does not answer; the rest is for the next look.
+            StoreUnavailable: the engine or the archive does not answer; the rest is left to the next sweep.
         """
         shards = self.duties()
         if not shards:

@@ -1,4 +1,4 @@
-"""The duty that takes what is older than ``retention.inbox`` out of inboxes, in the shards of this instance."""
+"""The duty that removes entries older than ``retention.inbox`` from inboxes, in the shards of this instance."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.ids import shard_of
-from passerelle.delegation.duties.look_failures import outlive
+from passerelle.delegation.duties.failure_log import log_failures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,37 +18,37 @@ if TYPE_CHECKING:
     from passerelle.store.inboxes import RedisInboxes
 
 _LOOKS: Final = 5
-"""In the time for which an entry stays."""
+"""Sweeps within the time for which an entry stays."""
 _SOONEST_S: Final = 1.0
 _LATEST_S: Final = 6 * 3600.0
 
 
 @dataclass(slots=True)
 class InboxSweep:
-    """Looks now and then."""
+    """Sweeps inboxes at intervals."""
 
     inboxes: RedisInboxes
     duties: Callable[[], frozenset[Shard]]
     read_ms: Callable[[Shard], int]
     log: FilteringBoundLogger
     keep_ms: int | None = None
-    """For how long an entry stays; None: until an inbox has more bytes than it may."""
+    """How long an entry stays, in ms; None: until its inbox exceeds its size limit."""
 
     async def run(self) -> None:
-        """Looks until cancelled."""
+        """Sweeps until cancelled."""
         if self.keep_ms is None:
             return
         every_s = min(max(self.keep_ms / 1000 / _LOOKS, _SOONEST_S), _LATEST_S)
         while True:
             await asyncio.sleep(every_s)
-            with outlive(self.log, "inbox.sweep_failed"):
+            with log_failures(self.log, "inbox.sweep_failed"):
                 await self.sweep(self.keep_ms)
 
     async def sweep(self, keep_ms: int) -> int:
-        """Takes out what came before that; returns how many entries went.
+        """Removes older entries; returns how many.
 
         Raises:
-            StoreUnavailable: the store does not answer; what is out is out.
+            StoreUnavailable: the store does not answer; entries that were removed stay removed.
         """
         dropped = 0
         for owner in await self.inboxes.list_owners(self.duties()):

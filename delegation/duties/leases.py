@@ -1,23 +1,23 @@
-"""The leases of this instance: one per shard, all extended together several times a lease.
+"""The leases of this instance: one per shard, all extended together several times per lease.
 
-A lease is held by the server's clock. Here its end is reckoned by this process's own monotonic clock, from before
-the extension was sent, so that we never think longer than the server that it holds. What was driven in a shard whose
-lease is lost belongs to somebody else: the incarnation is counted up, and those who drive there are told to drop it.
+The server's clock decides how long a lease is held. This process computes the end with its own monotonic clock, from
+before it sent the extension, so it never believes longer than the server that it holds the lease. When a lease is lost,
+another instance owns what was driven in the shard: the incarnation is incremented, and its drivers here are dropped.
 
 Duties of shards are spread over the living instances by rendezvous hashing: each ranks the instances for a shard and
-asks for the shards that rank it first. Two with different views ask for the same one; the store gives it to one.
+requests the shards that rank it first. Two instances with different views request the same shard; the store grants it
+to one.
 
-A duty is held by the one word of its owner that it lives, for all shards. An instance that has been silent for a while
-may have died; the others ask for its duties at the moment when it has been silent for a lease: runs of the dead wait
-for no round.
+One heartbeat of the owner keeps its duties in all shards. An instance that has been silent for a while may have died;
+the others claim its duties once it has been silent for a whole lease: runs of dead instances wait for no round.
 
-An instance that stood still (a machine that slept, a process that got no CPU) finds that its leases have run out
-unseen. Who opens a run then has them extended at once, and does not wait for the next round.
+An instance that stood still (a machine that slept, a process that got no CPU) finds expired leases that it did not
+notice. Opening a run then extends them at once, and does not wait for the next round.
 
-A shard in which we drive nothing and have written nothing lately costs no writes: our lease rests there, and is woken
-by whatever enters our set (``store/lua/lease.lua``). Nobody takes it over for minutes, so it is asked for seldom and
-trusted for longer: until our incarnation is asked for, without which nothing enters our set. From then on it is a
-lease like any other, and no longer than one.
+A shard in which this instance drives nothing and has written nothing lately costs no writes: its lease rests, and is
+woken by any entry in the instance's set (``store/lua/lease.lua``). Other instances do not take over a resting lease for
+minutes, so it is extended rarely and trusted for longer, until ``drives`` hands out the incarnation, without which
+nothing enters the set. From then on it is an ordinary lease.
 """
 
 from __future__ import annotations
@@ -44,32 +44,32 @@ if TYPE_CHECKING:
 LEASE_MS: Final = 5_000
 _EXTENSIONS_PER_LEASE: Final = 8
 _REST_ROUNDS: Final = 8
-"""A lease that rests, in a shard where nothing was written lately, is extended once in so many rounds."""
+"""A resting lease, in a shard without recent writes, is extended once in this many rounds."""
 _EXTENSIONS_AT_REST: Final = 5
-"""Rounds in each lease while every one rests: at the moments at which other loops look too."""
+"""Rounds per lease while every lease rests, at the moments at which other loops run too."""
 _REST_LEASES: Final = 4
-"""A lease that rests is trusted for so many leases from its last extension; the store keeps it for sixty and more."""
+"""A resting lease is trusted for this many leases after its last extension; the store keeps it for sixty and more."""
 _ASKED_S: Final = 90.0
-"""Nothing that was made for our incarnation so long ago is still on its way to the store: its lease may rest again."""
+"""Writes for an incarnation that was handed out this long ago have reached the store: its lease may rest again."""
 _HASTE: Final = 4
-"""So many times as often while somebody may have died."""
+"""Rounds are this many times more frequent while an instance may have died."""
 _QUIET: Final = 3
-"""An instance that has missed so many extensions may have."""
+"""An instance that has missed this many extensions may have died."""
 _AT_LEAST_S: Final = 0.02
-"""Between two claims of duties that are about to be free."""
+"""Shortest pause between two claims of duties that are about to be free."""
 _SILENT_S: Final = 1.0
-"""A store that has not answered for so long is asked by the next extension, and not at once again."""
+"""When the store did not answer for this long, the next extension asks it again, not an immediate retry."""
 _REGAIN_TRIES: Final = 3
-"""One extension finds a lease lost, the next one is refused over what its set still has, the third one opens it."""
+"""The first extension finds the lease lost, the second is refused over the rest of its set, the third opens it."""
 _SEND_SHARE: Final = 3
-"""A send starts only while one part in so many of the lease is left."""
+"""A send starts only while at least one part in this many of the lease is left."""
 
 
 @dataclass(slots=True)
 class LeaseHold:
-    """What we know of our lease in one shard. ``until_s`` is a time of the keeper's clock.
+    """The state of this instance's lease in one shard. ``until_s`` is a time of the keeper's clock.
 
-    ``driver`` is who we are there until the lease is lost.
+    ``driver`` is the incarnation of this instance there until the lease is lost.
     """
 
     driver: Incarnation
@@ -77,26 +77,26 @@ class LeaseHold:
     until_s: float = 0.0
     duty: bool = False
     until_ms: int = 0
-    """Until when it is held by the store's clock: what the store says before the next extension."""
+    """The end by the store's clock, in ms, as of the last extension."""
     epoch: int | None = None
-    """Of the shard, as the store told it last."""
+    """Of the shard, as last returned by the store."""
     seen: int = 0
-    """The epoch since which what is driven here was compared with our set."""
+    """The epoch under which the local runs were last compared with the instance's set."""
     extended_s: float = -math.inf
-    """When the last extension that was answered began."""
+    """When the last answered extension began."""
     rests: bool = False
-    """Whether the last extension wrote nothing, and nobody has asked for ``driver`` since."""
+    """Whether the last extension wrote nothing, and ``driver`` was not handed out since."""
     asked_s: float = -math.inf
-    """When somebody asked for ``driver`` last: its run may be on its way into our set."""
+    """When ``driver`` was last handed out: a run of it may be on its way into the set."""
 
 
 @dataclass(slots=True)
 class LeaseKeeper:
-    """Opens, extends and gives back the leases of ``instance``. ``clock`` is monotonic, in seconds.
+    """Opens, extends and releases the leases of ``instance``. ``clock`` is monotonic, in seconds.
 
-    ``on_lost(shard)`` is called when another instance has what was driven in a shard, ``on_duties()`` when the set of
-    shards whose duties are ours has changed. ``empty_set(shard)`` takes the runs out of our own lost set: with no
-    other instance alive nobody else would, and the lease cannot be opened before.
+    ``on_lost(shard)`` is called when another instance owns what was driven in a shard, ``on_duties()`` when the set of
+    shards whose duties this instance has changes. ``empty_set(shard)`` removes the runs from the instance's own lost
+    set: with no other instance alive nothing else would, and the lease cannot be opened before.
     """
 
     leases: Leases
@@ -108,50 +108,50 @@ class LeaseKeeper:
     on_duties: Callable[[], None] = lambda: None
     empty_set: Callable[[Shard], Awaitable[None]] | None = None
     on_loss: Callable[[Shard, int], None] = lambda _shard, _epoch: None
-    """Told of a shard that does not have an extension which was acknowledged, and under which epoch that was."""
+    """Called with a shard that lacks an acknowledged extension, and the epoch of that extension."""
     on_epoch: Callable[[Shard, int], None] = lambda _shard, _epoch: None
-    """Told of the new epoch of a shard."""
+    """Called with the new epoch of a shard."""
     is_quiet: Callable[[Shard], bool] = lambda _shard: True
-    """Whether nothing was written here lately in a shard: a loss of what was has to show in our set."""
+    """Whether this instance wrote nothing lately in a shard: the loss of a recent write must be visible in its set."""
     _holds: tuple[LeaseHold, ...] = field(init=False)
     """By the number of the shard."""
     _is_away: bool = False
-    """Whether the last extension failed: an outage is said once."""
+    """Whether the last extension failed: an outage is logged once."""
     _is_one_silent: bool = False
     _awake: tuple[str, ...] = ()
-    """Who has said lately that it lives: duties are spread over these."""
+    """The instances with a recent heartbeat: duties are spread over these."""
     _silent: dict[str, float] = field(default_factory=dict[str, float])
-    """Who has not, and when its duties are free unless it does."""
+    """The other instances, and when the duties of each are free unless it sends a heartbeat."""
     _wanted: frozenset[Shard] = frozenset()
     _known_duties: frozenset[Shard] = frozenset()
     _duties: frozenset[Shard] = frozenset()
     _duties_until_s: float = -math.inf
-    """Until then ``_duties`` are what a look at every lease would find, unless one of them changes."""
+    """Until then ``_duties`` equals what a check of every lease would find, unless one of them changes."""
     _refused: set[Shard] = field(default_factory=set["Shard"])
     _round: int = 0
     _extended_s: float = math.inf
     """When the last round began."""
-    _said_s: float = -math.inf
-    """When we last said that we live."""
+    _announced_s: float = -math.inf
+    """When this instance last sent its heartbeat."""
     _is_at_rest: bool = False
     """Whether every lease rested in the last round."""
     _extending: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """One at a time: an answer that is older than a lease opened since would read as its loss."""
+    """One extension at a time: an answer older than a lease that was opened since would read as its loss."""
     _regain_failed_s: float = -math.inf
-    """When the store last gave no answer to somebody who wanted a lease back."""
+    """When the store last failed to answer a ``regain``."""
     _lost: list[Shard] = field(default_factory=list["Shard"])
-    """Lost by the extension under way, and not yet told."""
+    """Lost by the extension in progress, and not logged yet."""
 
     def __post_init__(self) -> None:
-        # The same object in all of them, since it is compared for every message.
+        # One shared object, since each message compares it by identity.
         first = Incarnation(self.instance, 1)
         self._holds = tuple(LeaseHold(first) for _ in ALL_SHARDS)
 
     def drives(self, shard: Shard) -> Incarnation:
-        """Our present incarnation in a shard, the same object while it lasts: the fence of what is driven there.
+        """Our current incarnation in a shard, the same object while it lasts: the fence for what is driven there.
 
         Raises:
-            StoreUnavailable: we hold no lease there; nothing may be opened.
+            StoreUnavailable: this instance holds no lease there; no run may be opened.
         """
         hold, now_s = self._holds[shard.number], self.clock()
         if not hold.held or now_s >= hold.until_s:
@@ -159,42 +159,43 @@ class LeaseKeeper:
             raise StoreUnavailable(reason, "no")
         hold.asked_s = now_s
         if hold.rests:
-            # The store counts a lease from when the run enters our set, which is after this.
+            # The store counts a lease from the run's entry in the set, which comes later than this.
             hold.rests, hold.until_s = False, min(hold.until_s, now_s + self.lease_ms / 1000)
         return hold.driver
 
     def find_sender(self, shard: Shard) -> Incarnation | None:
-        """Our incarnation in a shard where an act that cannot be undone may start: a third of the lease is left."""
+        """Our incarnation in a shard if an irreversible act may start there: at least a third of the lease is left."""
         hold = self._holds[shard.number]
         left_s = hold.until_s - self.clock()
         return hold.driver if hold.held and left_s * 1000 * _SEND_SHARE >= self.lease_ms else None
 
     def holds(self, shard: Shard) -> bool:
-        """Whether our lease in a shard is open, as far as the store has told us: it may have run out unseen."""
+        """Whether the lease in a shard is open as of the last answer of the store; it may have expired since."""
         return self._holds[shard.number].held
 
     @property
     def held(self) -> int:
-        """In how many shards our lease is open and has not run out."""
+        """The number of shards in which the lease is open and has not expired."""
         return sum(map(self._is_held, self._holds))
 
     @property
     def duties(self) -> frozenset[Shard]:
-        """The shards whose relay and due set are ours now; the same object for as long as that stays so."""
+        """The shards whose relay and due set this instance serves; the same object until they change."""
         now_s = self.clock()
         if now_s >= self._duties_until_s:
-            self._look_at_duties(now_s)
+            self._refresh_duties(now_s)
         return self._duties
 
-    def _look_at_duties(self, now_s: float) -> None:
+    def _refresh_duties(self, now_s: float) -> None:
         lease_s = self.lease_ms / 1000
         mine = {
             shard: until_s
             for shard, hold in zip(ALL_SHARDS, self._holds, strict=True)
             if hold.duty
             and hold.held
-            # A lease that rests is trusted for longer; others go by our word that we live.
-            and now_s < (until_s := min(hold.until_s, max(hold.extended_s, self._said_s) + lease_s))
+            # A resting lease is trusted for longer; other instances go by this instance's heartbeat.
+            and now_s
+            < (until_s := min(hold.until_s, max(hold.extended_s, self._announced_s) + lease_s))
         }
         self._duties_until_s = min(mine.values(), default=math.inf)
         if mine.keys() != self._duties:
@@ -202,15 +203,15 @@ class LeaseKeeper:
 
     @property
     def awake(self) -> tuple[str, ...]:
-        """The instances that have said lately that they live, this one among them."""
+        """The instances with a recent heartbeat, this one included."""
         return self._awake
 
     @property
     def pause_s(self) -> float:
-        """Until the next extension: shorter while another instance is silent, or has a duty that should be ours.
+        """Seconds until the next extension: fewer while an instance is silent, or holds a duty that this one wants.
 
-        Its lease runs out at a time of its own, and its runs wait for the first instance that sees it. Longer while
-        every lease rests.
+        The lease of a dead instance expires between rounds, and its runs wait for the first instance that notices. More
+        while every lease rests.
         """
         pause_s = self.lease_ms / 1000 / _EXTENSIONS_PER_LEASE
         if self._is_away:
@@ -223,7 +224,7 @@ class LeaseKeeper:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other instance has said lately that it lives."""
+        """Whether no other instance has a recent heartbeat."""
         return len(self._awake) <= 1 and not self._is_one_silent
 
     async def start(self) -> None:
@@ -237,7 +238,7 @@ class LeaseKeeper:
             raise failure
 
     async def run(self) -> None:
-        """Extends until cancelled. While the store is away it goes on trying, and ends nothing."""
+        """Extends until cancelled. While the store is unavailable it keeps trying, and ends nothing."""
         while True:
             next_s = self.clock() + self.pause_s
             while (claim_s := self.claim_s) < next_s:
@@ -247,17 +248,17 @@ class LeaseKeeper:
             await self.extend()
 
     async def claim(self) -> None:
-        """Asks for the duties that should be ours and are not; what fails is left to the next extension."""
+        """Requests the duties that this instance wants and does not have; failures are left to the next extension."""
         now_s = self.clock()
         self._silent = {name: free_s for name, free_s in self._silent.items() if free_s > now_s}
         async with self._extending:
             await self._extend_all(self._wanted - self.duties)
 
     async def regain(self, shard: Shard) -> None:
-        """Extends what has run out unseen, if our lease in a shard has; ``drives`` says whether it is held then.
+        """Extends the lease of a shard if it has expired unnoticed; ``drives`` shows afterwards whether it is held.
 
-        While the store is away nothing is asked: the next extension finds out when it is back. All that wait here share
-        one question, also where it is not answered.
+        While the store is unavailable it sends nothing: the next extension finds out when the store is back. Concurrent
+        callers share one request, also a failed one.
         """
         hold, asked_s = self._holds[shard.number], self.clock()
         for _ in range(_REGAIN_TRIES):
@@ -281,15 +282,15 @@ class LeaseKeeper:
 
     @property
     def claim_s(self) -> float:
-        """When the duties of the next silent instance are free, by the keeper's clock."""
+        """When the duties of the next silent instance become free, by the keeper's clock."""
         return min(self._silent.values(), default=math.inf)
 
     async def extend(self) -> None:
-        """One extension of all leases; what fails is tried again by the next one."""
+        """Extends all leases once; failures are retried by the next extension."""
         try:
             await self._announce()
         except StoreUnavailable as error:
-            # Not known who lives: the last view holds. Leases are tried all the same, also those that rest.
+            # The list of living instances is unknown, so the last one stays. All leases are tried, resting ones too.
             self._extended_s = -math.inf
             self.log.info("lease.view_old", reason=error.reason)
         async with self._extending:
@@ -300,14 +301,14 @@ class LeaseKeeper:
         self._is_away = bool(failures)
 
     async def release(self) -> None:
-        """Ends every lease, so that others take over without waiting; for shutdown."""
+        """Ends every lease, so that other instances take over without delay; for shutdown."""
         mine = [
             (shard, hold) for shard, hold in zip(ALL_SHARDS, self._holds, strict=True) if hold.held
         ]
         for _, hold in mine:
             hold.held = hold.duty = False
         self._duties_until_s = -math.inf
-        self._tell_duties()
+        self._notify_duties()
         results = await asyncio.gather(
             self.leases.withdraw(self.instance),
             *(self.leases.release(shard, hold.driver) for shard, hold in mine),
@@ -320,7 +321,7 @@ class LeaseKeeper:
     async def _announce(self) -> None:
         before_s = self.clock()
         seen = await self.leases.announce(self.instance)
-        self._said_s, self._duties_until_s = before_s, -math.inf
+        self._announced_s, self._duties_until_s = before_s, -math.inf
         now_s, longest_ms = self.clock(), self._quiet_s * 1000
         awake = {name for name, silent_ms in seen.items() if silent_ms <= longest_ms}
         self._is_one_silent = len(awake) < len(seen)
@@ -336,26 +337,26 @@ class LeaseKeeper:
             self.log.info("duties.spread", instances=len(names), wanted=len(self._wanted))
 
     async def _extend_all(self, shards: Iterable[Shard] = ALL_SHARDS) -> list[StoreUnavailable]:
-        """Together, then each by itself what failed at once: a connection that was closed is opened again."""
+        """Extends them together, then retries each that failed quickly: a closed connection is opened again."""
         before_s = self.clock()
         living = self._list_living()
-        wishes = [self._wish(shard, living) for shard in shards]
-        answers = await self.leases.extend_each(wishes, self.lease_ms)
+        requests = [self._make_request(shard, living) for shard in shards]
+        answers = await self.leases.extend_each(requests, self.lease_ms)
         failed: dict[Shard, BaseException | None] = {}
-        for wish, answer in zip(wishes, answers, strict=True):
+        for request, answer in zip(requests, answers, strict=True):
             if isinstance(answer, StoreUnavailable):
-                failed[wish.shard] = answer
+                failed[request.shard] = answer
             else:
-                self._note(wish, answer, before_s)
+                self._note(request, answer, before_s)
         results = [*failed.values()]
         if self.clock() - before_s < _SILENT_S:
             results = await asyncio.gather(*map(self._extend, failed), return_exceptions=True)
-        self._tell_duties()
-        self._tell_lost()
+        self._notify_duties()
+        self._log_lost()
         return self._sort_failures(results)
 
     def _list_urgent(self) -> list[Shard]:
-        """All, but for most of those that rest; after a standstill all, since others may have taken our duties."""
+        """All except most resting leases; after a standstill all, since other instances may have taken the duties."""
         last_s, self._extended_s = self._extended_s, self.clock()
         self._round += 1
         if self._is_away or self._is_one_silent or self._extended_s - last_s > self._quiet_s:
@@ -374,7 +375,7 @@ class LeaseKeeper:
 
     @property
     def _quiet_s(self) -> float:
-        """An instance that was silent for longer may have died."""
+        """An instance that was silent for longer, in seconds, may have died."""
         return self.lease_ms / 1000 / _EXTENSIONS_PER_LEASE * _QUIET
 
     async def _empty_sets(self) -> list[StoreUnavailable]:
@@ -385,13 +386,13 @@ class LeaseKeeper:
         return self._sort_failures(results)
 
     async def _extend(self, shard: Shard) -> None:
-        before_s, wish = self.clock(), self._wish(shard, self._list_living())
-        self._note(wish, await self.leases.extend(wish, self.lease_ms), before_s)
+        before_s, request = self.clock(), self._make_request(shard, self._list_living())
+        self._note(request, await self.leases.extend(request, self.lease_ms), before_s)
 
     def _list_living(self) -> tuple[str, ...]:
         return tuple(sorted({*self._awake, *self._silent, self.instance}))
 
-    def _wish(self, shard: Shard, living: tuple[str, ...]) -> LeaseWish:
+    def _make_request(self, shard: Shard, living: tuple[str, ...]) -> LeaseWish:
         hold, wants_duty = self._holds[shard.number], shard in self._wanted
         return LeaseWish(
             shard,
@@ -404,18 +405,18 @@ class LeaseKeeper:
         )
 
     def settle(self, shard: Shard, epoch: int) -> None:
-        """What is driven in a shard was compared with our set under this epoch; the next extension says so."""
+        """The local runs of a shard were compared with the set under this epoch; the next extension stores that."""
         self._holds[shard.number].seen = epoch
 
-    def _note(self, wish: LeaseWish, answer: Lease | LeaseLost, before_s: float) -> None:
-        shard = wish.shard
+    def _note(self, request: LeaseWish, answer: Lease | LeaseLost, before_s: float) -> None:
+        shard = request.shard
         hold = self._holds[shard.number]
         self._duties_until_s = -math.inf
         match answer:
             case Lease(duty=duty):
                 self._compare(shard, hold, answer)
                 is_unchanged = answer.found_ms == answer.until_ms
-                hold.rests = wish.may_rest and is_unchanged and hold.asked_s < before_s
+                hold.rests = request.may_rest and is_unchanged and hold.asked_s < before_s
                 hold.held, hold.duty, hold.extended_s = True, duty, before_s
                 leases = _REST_LEASES if hold.rests else 1
                 hold.until_s = before_s + self.lease_ms / 1000 * leases
@@ -429,10 +430,10 @@ class LeaseKeeper:
                     self._refused.add(shard)
 
     def _compare(self, shard: Shard, hold: LeaseHold, answer: Lease) -> None:
-        """An extension that was acknowledged and is gone proves that the shard has lost the tail of its history."""
+        """Detects a loss: a missing extension that was acknowledged proves that the shard has lost its tail."""
         known = answer.epoch if hold.epoch is None else hold.epoch
         if hold.epoch is None:
-            # Nothing was driven here before.
+            # Nothing was driven in it by this instance before.
             hold.seen = answer.epoch
         if hold.held and answer.found_ms is not None and answer.found_ms < hold.until_ms:
             self.on_loss(shard, known)
@@ -443,21 +444,21 @@ class LeaseKeeper:
     def _is_held(self, hold: LeaseHold) -> bool:
         return hold.held and self.clock() < hold.until_s
 
-    def _tell_duties(self) -> None:
+    def _notify_duties(self) -> None:
         duties = self.duties
         if duties != self._known_duties:
             self._known_duties = duties
             self.on_duties()
 
-    def _tell_lost(self) -> None:
-        # One line for all: an outage of the store that outlasts the leases loses every one of them at once.
+    def _log_lost(self) -> None:
+        # One line for all: when an outage of the store outlasts the leases, every one of them is lost at once.
         lost, self._lost = sorted(shard.tag for shard in self._lost), []
         if lost:
             self.log.warning("lease.lost", shards=len(lost), tags=" ".join(lost))
 
     @staticmethod
     def _sort_failures(results: Iterable[BaseException | None]) -> list[StoreUnavailable]:
-        """Failures of the store; any other one is a fault and goes up."""
+        """Returns the failures of the store; raises any other exception."""
         failures: list[StoreUnavailable] = []
         for result in results:
             if isinstance(result, StoreUnavailable):
@@ -468,7 +469,7 @@ class LeaseKeeper:
 
 
 def choose_duties(instance: str, living: Iterable[str]) -> frozenset[Shard]:
-    """The shards that rank ``instance`` first among ``living``; every instance finds the same ranks."""
+    """The shards that rank ``instance`` first among ``living``; every instance computes the same ranks."""
     names = tuple(living)
     return frozenset(
         shard

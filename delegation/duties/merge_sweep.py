@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.delegation.duties.look_failures import outlive
+from passerelle.delegation.duties.failure_log import log_failures
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 _EVERY_S: Final = 3600.0
 _MOST: Final = 4
-"""New objects of up to 4 MiB that a look makes of what stands in a shard: what is left waits for the next one."""
+"""New objects of up to 4 MiB per shard and sweep; the rest is left to the next sweep."""
 _PAUSE_S: Final = 0.25
-"""Behind each shard in which something was merged: callers are served meanwhile."""
+"""Pause after each shard with a merge: callers are served meanwhile."""
 
 
 @dataclass(slots=True)
 class MergeSweep:
-    """Looks once an hour."""
+    """Sweeps once an hour."""
 
     merge: SegmentMerge
     may_archive: Callable[[], Awaitable[bool]]
-    """Whether the place of the archive is that of all instances: in another one there is nothing to be merged."""
+    """Whether all instances share the archive's location: with another one there is nothing to merge."""
     duties: Callable[[], frozenset[Shard]]
     read_ms: Callable[[Shard], int]
     log: FilteringBoundLogger
@@ -38,18 +38,18 @@ class MergeSweep:
     pause_s: float = _PAUSE_S
 
     async def run(self) -> None:
-        """Looks until cancelled."""
+        """Sweeps until cancelled."""
         while True:
             await asyncio.sleep(self.every_s)
-            with outlive(self.log, "archive.merge_failed"):
+            with log_failures(self.log, "archive.merge_failed"):
                 if await self.may_archive():
                     await self.sweep()
 
     async def sweep(self) -> int:
-        """Merges once; returns how many segments went into others. One that is damaged is named, and stays.
+        """Merges once; returns how many segments were merged. A damaged segment is logged, and stays.
 
         Raises:
-            StoreUnavailable: the engine or the place of the archive does not answer; the rest is for the next look.
+            StoreUnavailable: the engine or the archive does not answer; the rest is left to the next sweep.
         """
         merged = 0
         for shard in sorted(self.duties(), key=lambda one: one.number):

@@ -1,13 +1,13 @@
-"""The relay: what was stored in our shards reaches the views that live in others.
+"""The relay: copies changes of this instance's shards to the views in other shards.
 
-It reads the feed of a shard from its mark. Rows of owners' lists stand in the feed itself. Where a projection has to
-look, the relay reads the events that the feed names and the records of those events, and the projections make rows of
-them. Each destination gets its rows in the order of the feed, each with its feed id; then the mark moves. A destination
-skips what is not above its own mark for this source, so everything here may be done again: by us after a crash, by
+It reads the feed of a shard from its mark. Feed rows contain the rows for owners' lists. Where a feed row asks for
+projections, the relay reads the events that it names and the records of those events, and the projections derive rows.
+Each destination gets its rows in the order of the feed, each with its feed id; then the mark moves. A destination
+skips rows up to its own mark for this source, so every step may be repeated: by this instance after a crash, by
 another owner of the duty, or by both at once.
 
-Rows of one feed row always travel in one call under its own id. Only index rows wait for the next call of their
-destination, since writing them twice is harmless: an inbox row that travelled under a later id would come twice.
+The rows of one feed row travel in one call under its own id. Only index rows wait for the next call to their
+destination, since writing them twice is harmless: an inbox row under a later id would be delivered twice.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.feed_snapshot import FeedSnapshot
 
 _PAGE: Final = 128
-_GLIMPSES: Final = 32
-"""Appends whose own rows are kept for the next visit of a shard."""
+_KEPT_SNAPSHOTS: Final = 32
+"""Feed snapshots of local appends that are kept for the next visit of a shard."""
 AUDIT_S: Final = 30.0
-"""So often every target is asked whether it still has what it had taken."""
+"""Seconds between two checks whether each target still has the rows that it took."""
 _BUSY_S: Final = 0.2
-"""A shard that had questions is looked at again so soon: other instances may be writing there now."""
+"""Seconds until the next visit of a shard that had approval requests: other instances may be writing there."""
 
 
 Known: TypeAlias = "Mapping[tuple[str, int, int], FeedSnapshot]"
-"""What was seen of feed rows, by the events that they stand for."""
+"""Feed snapshots by the events of their feed rows."""
 
 
 @dataclass(slots=True)
 class ShardRelayPosition:
-    """How far the feed of a shard has been relayed, under which epoch of the shard."""
+    """How far the feed of a shard is relayed, and under which epoch of the shard."""
 
     epoch: int
     feed_id: str | None
@@ -68,7 +68,7 @@ class ShardRelayPosition:
 class Relay:
     """Relays the shards of ``duties()``. ``learn_epochs`` reads the epochs of all shards again.
 
-    ``facts`` and ``projections`` yield to callers, however much there is to relay.
+    ``facts`` and ``projections`` yield to callers, however large the backlog is.
     """
 
     facts: FactReader
@@ -78,9 +78,9 @@ class Relay:
     shard_epoch: Callable[[Shard], int]
     learn_epochs: Callable[[], Awaitable[None]]
     lose: LoseTail
-    """Told of a shard that has lost rows."""
+    """Called with a shard that has lost rows."""
     rebuild: Callable[[Shard], Awaitable[None]]
-    """Has the views of a shard rebuilt, where the feed does not reach back to what was lost."""
+    """Schedules a rebuild of a shard's views when the feed does not reach back to the loss."""
     registry: tuple[Projection, ...] = REGISTRY
     count: Callable[[str], None] = lambda _outcome: None
     audit_s: float = AUDIT_S
@@ -92,7 +92,7 @@ class Relay:
     _positions: dict[Shard, ShardRelayPosition] = field(
         default_factory=dict["Shard", ShardRelayPosition]
     )
-    _glimpses: dict[Shard, list[FeedSnapshot]] = field(
+    _snapshots: dict[Shard, list[FeedSnapshot]] = field(
         default_factory=dict["Shard", "list[FeedSnapshot]"]
     )
 
@@ -108,28 +108,30 @@ class Relay:
         self._notes = TenantNotes(self.facts, self.projections, self._read_record, self.log)
 
     def wake(self, shard: Shard, within_s: float = 0.0) -> None:
-        """Something was stored in a shard that a projection may need; what can wait a little costs less."""
+        """Something was stored in a shard that a projection may need; a larger ``within_s`` costs less."""
         self._rounds.wake(shard, within_s)
 
     def on_feed_snapshot(self, seen: FeedSnapshot) -> None:
-        """What an append of this process has seen of a feed, in time for the next visit."""
+        """Keeps the feed snapshot of a local append for the shard's next visit."""
         if seen.shard in self.duties():
-            self._glimpses[seen.shard] = [*self._glimpses.get(seen.shard, []), seen][-_GLIMPSES:]
+            self._snapshots[seen.shard] = [*self._snapshots.get(seen.shard, []), seen][
+                -_KEPT_SNAPSHOTS:
+            ]
 
     def look_again(self) -> None:
-        """The duties have changed: in a shard that was another's for a while, its mark counts and not our memory."""
+        """The duties have changed. Where another instance had a shard meanwhile, the stored mark counts, not memory."""
         owned = self.duties()
         for shard in self._positions.keys() - owned:
             del self._positions[shard]
             self._forget(shard)
-        for shard in self._glimpses.keys() - owned:
-            del self._glimpses[shard]
+        for shard in self._snapshots.keys() - owned:
+            del self._snapshots[shard]
         self._rounds.look_again()
 
     def start_over(self, shard: Shard) -> None:
-        """A shard has lost the tail of its history: its feed is sent again, and all that it had taken is asked for."""
+        """A shard has lost the tail of its history: sends its feed again, and audits every target."""
         self._positions.pop(shard, None)
-        self._glimpses.pop(shard, None)
+        self._snapshots.pop(shard, None)
         self._starts_over.add(shard)
         self._audited_s.clear()
         for one in self.duties():
@@ -140,31 +142,31 @@ class Relay:
         await self._rounds.run()
 
     async def pass_on(self, shard: Shard) -> float:
-        """Relays one page of a shard's feed; returns the seconds after which to look again.
+        """Relays one page of a shard's feed; returns the seconds until the next visit.
 
         Raises:
             StoreUnavailable: the rest is relayed by a retry, from the same mark.
         """
         position = self._positions.pop(shard, None) or await self._read_position(shard)
         if shard in self._starts_over:
-            # Ids of the feed may repeat those of the lost history.
+            # Feed ids may repeat those of the lost history.
             await self.learn_epochs()
             position = ShardRelayPosition(self.shard_epoch(shard), None)
             self._forget(shard)
             self._starts_over.discard(shard)
         await self._audit_in_turn(shard)
-        seen = self._glimpses.pop(shard, [])
+        seen = self._snapshots.pop(shard, [])
         feed = find_after(seen, position.feed_id)
         feed = feed or await self.projections.read_feed(shard, position.feed_id, _PAGE)
         if feed and feed[-1].epoch > position.epoch:
-            # A new epoch: ids may repeat those of a lost history, so everything that is kept goes again.
+            # A new epoch: ids may repeat those of a lost history, so the whole kept feed is sent again.
             await self.learn_epochs()
             feed = await self.projections.read_feed(shard, None, _PAGE)
             position, seen = ShardRelayPosition(self.shard_epoch(shard), None), []
             self._forget(shard)
         known = {one.row: one for one in seen}
         leading = self._count_known(feed, known)
-        # A question does not wait for what has to be read of the rows behind it.
+        # Rows that need no read, such as approval requests, do not wait for the reads of the rows behind them.
         is_cut = 0 < leading < len(feed)
         feed = feed[:leading] if is_cut else feed
         if feed:
@@ -196,7 +198,7 @@ class Relay:
         return ShardRelayPosition(int(epoch), feed_id)
 
     async def _audit_in_turn(self, shard: Shard) -> None:
-        """A target from which rows are gone may get no new ones for days."""
+        """Audits at intervals: a target that has lost rows may get no new ones for days."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._audited_s.get(shard, -self.audit_s) < self.audit_s:
             return
@@ -207,7 +209,7 @@ class Relay:
         return await self._project(shard, feed, {})
 
     async def _project(self, shard: Shard, feed: list[FeedRow], known: Known) -> FeedRows:
-        """The rows of each feed row that has some, in the order of the feed; what is ``known`` is not read."""
+        """The rows of each feed row that has some, in the order of the feed; entries in ``known`` are not read."""
         if not any(row.look for row in feed):
             return [(row.id, [*row.index]) for row in feed if row.index]
         pages = await self._read_pages(feed, known)
@@ -235,7 +237,7 @@ class Relay:
         return found
 
     def _count_known(self, feed: list[FeedRow], known: Known) -> int:
-        """How many rows at the beginning of the feed need no read."""
+        """The number of rows at the beginning of the feed that need no read."""
         for number, row in enumerate(feed):
             if row.look:
                 seen = known.get(name_row(row))

@@ -1,6 +1,6 @@
-"""The duty that forgets sessions once they have been over for as long as ``retention.forget`` says.
+"""The duty that erases sessions once they have been over for ``retention.forget``.
 
-It goes in parts, and rests after each of them for ten times as long as the part took: nobody waits for it.
+It works in parts, and rests after each for ten times as long as the part took: no caller waits for it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from passerelle.delegation.duties.look_failures import outlive
+from passerelle.delegation.duties.failure_log import log_failures
 from passerelle.store.archive.ended_tasks import list_tasks
 from passerelle.store.archive.forget_terms import ForgetTerms
 from passerelle.store.archive.session_survey import SessionChoice
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from passerelle.store.archive.session_forgetting import SessionForgetting
 
 BY: Final = "retention.forget"
-"""Who forgets, as tombstones say it."""
+"""The actor in tombstones."""
 _LOOKS: Final = 24
-"""In the shortest time for which a session is kept: each look reads the footers of the archive."""
+"""Sweeps within the shortest time for which a session is kept: each reads the footers of the archive."""
 _SOONEST_S: Final = 1.0
 _LATEST_S: Final = 6 * 3600.0
 _AT_ONCE: Final = 500
-"""Sessions of one part."""
+"""Sessions per part."""
 _RESTS: Final = 10
 
 
 @dataclass(slots=True)
 class RetentionSweep:
-    """``count(outcome, sessions)`` counts for the metrics. ``terms`` may be set anew while it runs."""
+    """``count(outcome, sessions)`` counts for the metrics. ``terms`` may be replaced while the sweep runs."""
 
     forgetting: SessionForgetting
     duties: Callable[[], frozenset[Shard]]
@@ -48,19 +48,19 @@ class RetentionSweep:
     rest_share: float = _RESTS
 
     async def run(self) -> None:
-        """Looks until cancelled."""
+        """Sweeps until cancelled."""
         while True:
             shortest_ms = self.terms.shortest_ms
             every_s = _LATEST_S if shortest_ms is None else shortest_ms / 1000 / _LOOKS
             await asyncio.sleep(min(max(every_s, _SOONEST_S), _LATEST_S))
-            with outlive(self.log, "retention.failed", self.count):
+            with log_failures(self.log, "retention.failed", self.count):
                 await self.sweep()
 
     async def sweep(self) -> int:
-        """Forgets what is due in the shards of this instance; returns how many sessions that were.
+        """Erases the sessions of this instance's shards that are due; returns how many.
 
         Raises:
-            StoreUnavailable: the engine or the archive does not answer, or is damaged; the rest is for the next look.
+            StoreUnavailable: the engine or the archive does not answer, or is damaged; the next sweep continues.
         """
         shards, shortest_ms = self.duties(), self.terms.shortest_ms
         if not shards or shortest_ms is None:

@@ -1,10 +1,10 @@
-"""Rows on their way to other shards: handed over in the order of the feed, and again where a target has lost some.
+"""Delivers rows to other shards: in the order of the feed, and again where a target has lost some.
 
-A target keeps, beside the rows, how far it has taken those of each source. A failover can take both from it together,
-while the source's own mark stays. So what a target had taken is kept here, and beside the source's mark for whoever has
-the duty next: a target that has a lower one is behind. Its shard gets a new epoch, since acknowledged writes are gone
-there, and it is sent everything above the mark that it has. Where the feed does not reach back so far, the views of the
-source are to be made anew from its streams.
+A target stores, with the rows, how far it has taken those of each source. A failover can undo both there, while the
+source's own mark stays. So the last mark of each target is kept here, and stored with the source's mark for the next
+owner of the duty: a target with a lower mark is behind. Its shard gets a new epoch, since it lost acknowledged writes,
+and all rows above its mark are sent again. Where the feed does not reach back that far, the views of the source are
+rebuilt from its streams.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FeedRows: TypeAlias = list[tuple[str, list[ProjectionRow]]]
 """Feed ids with the rows of each, in the order of the feed."""
 
 LoseTail: TypeAlias = Callable[[Shard, int, str], Awaitable[None]]
-"""Told that a shard has lost acknowledged writes: the shard, the epoch under which they were seen, who noticed it."""
+"""Called when a shard has lost acknowledged writes: the shard, the epoch under which they were seen, the reporter."""
 
 
 @dataclass(slots=True)
@@ -41,10 +41,10 @@ class RowBatch:
 
 @dataclass(slots=True)
 class RowDelivery:
-    """Hands rows to their targets.
+    """Sends rows to their targets.
 
-    ``project`` makes the rows of a part of the feed, ``lose`` is told of a target that has lost some, and
-    ``rebuild(source)`` has the views of a source rebuilt.
+    ``project`` derives the rows of a part of the feed, ``lose`` is called with a target that has lost rows, and
+    ``rebuild(source)`` schedules a rebuild of the views of a source.
     """
 
     projections: Projections
@@ -57,15 +57,15 @@ class RowDelivery:
     )
 
     def list_taken(self, source: Shard) -> Mapping[Shard, Taken]:
-        """What each target was last seen to have of a source."""
+        """What each target was last known to have of a source."""
         return self._taken.get(source, {})
 
     def forget(self, source: Shard) -> None:
-        """The source has a new epoch, or another owner: nothing that was seen before counts."""
+        """Discards what is known of a source: it has a new epoch, or another owner."""
         self._taken.pop(source, None)
 
     async def recall(self, source: Shard, taken: Mapping[Shard, Taken]) -> None:
-        """Takes up what an earlier owner of the duty has seen, and sends again what was lost since.
+        """Takes over the marks that an earlier owner of the duty stored, and sends again what was lost since.
 
         Raises:
             StoreUnavailable: the rest is sent by a retry.
@@ -74,7 +74,7 @@ class RowDelivery:
         await self.audit(source)
 
     async def audit(self, source: Shard) -> None:
-        """Asks every target what it has of a source, and sends again what it has lost.
+        """Reads how far every target has taken a source, and sends again what was lost.
 
         Raises:
             StoreUnavailable: the rest is sent by a retry.
@@ -85,20 +85,20 @@ class RowDelivery:
         )
 
     async def send(self, source: Shard, found: FeedRows) -> Collection[str]:
-        """Each target gets its rows, in order; returns the tenants whose lists are followed, as the targets say.
+        """Sends each target its rows, in order; returns the tenants whose lists have followers, as the targets report.
 
         Raises:
             StoreUnavailable: the rest is sent by a retry.
         """
         parcels = pack_parcels(found)
         if len(parcels) == 1:
-            # Most shards write for one owner in so short a time.
+            # In such a short time most shards write for one owner.
             [(target, mine)] = parcels.items()
             return await self._send_to(source, target, mine)
-        said = await join_all(
+        answers = await join_all(
             self._send_to(source, target, mine) for target, mine in parcels.items()
         )
-        return {tenant for watched in said for tenant in watched}
+        return {tenant for watched in answers for tenant in watched}
 
     async def _send_to(
         self, source: Shard, target: Shard, parcels: Iterable[RowBatch]
@@ -128,7 +128,7 @@ class RowDelivery:
     async def _send_again(
         self, source: Shard, target: Shard, has: str, known: Taken | None
     ) -> None:
-        """Everything that the feed has above the mark of the target, up to what it had taken."""
+        """Sends the rows of the feed above the target's mark, up to what it had taken."""
         if known is None:
             return
         await self.lose(target, known.epoch, "relay")
@@ -150,7 +150,7 @@ class RowDelivery:
 
 
 def is_behind(has: str, known: str) -> bool:
-    """Whether a target has a lower mark than it was seen with; one of a newer epoch of the source says nothing."""
+    """Whether a target's mark is lower than the last known one; a mark of a newer source epoch proves nothing."""
     epoch, _, feed_id = has.partition(".")
     known_epoch, _, known_id = known.partition(".")
     if not has or int(epoch) < int(known_epoch):
@@ -165,7 +165,7 @@ def order_feed_id(feed_id: str) -> tuple[int, int]:
 
 
 def pack_parcels(found: Iterable[tuple[str, list[ProjectionRow]]]) -> dict[Shard, list[RowBatch]]:
-    """What goes to each destination: one call per feed row with inbox rows, index rows gathered on the way."""
+    """The calls to each destination: one per feed row with inbox rows; index rows are collected into the next call."""
     parcels: dict[Shard, list[RowBatch]] = {}
     for feed_id, rows in found:
         by_target: dict[Shard, list[ProjectionRow]] = {}
@@ -185,13 +185,13 @@ def pack_parcels(found: Iterable[tuple[str, list[ProjectionRow]]]) -> dict[Shard
 
 
 def _drop_older(rows: list[ProjectionRow]) -> list[ProjectionRow]:
-    """Of several index rows of one task in one list only the newest: each feed row of a task brings one."""
+    """Keeps only the newest of several index rows of one task in one list: each feed row of a task brings one."""
     newest: dict[tuple[str, str, str], IndexRow] = {}
     for row in rows:
         if isinstance(row, IndexRow):
             name = (row.owner, row.agent, row.facade)
             known = newest.get(name)
-            # What leaves a list has no time of its own to win by.
+            # A row that leaves a list has no time to compare.
             if known is None or row.part == "gone" or known.at_ms <= row.at_ms:
                 newest[name] = row
     return [*newest.values(), *(row for row in rows if not isinstance(row, IndexRow))]

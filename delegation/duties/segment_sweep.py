@@ -1,4 +1,4 @@
-"""The duty that deletes segments of the archive that nothing names, in the shards of this instance."""
+"""The duty that deletes archive segments that nothing references, in the shards of this instance."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import ArchiveDamaged
-from passerelle.delegation.duties.look_failures import outlive
+from passerelle.delegation.duties.failure_log import log_failures
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -23,11 +23,11 @@ _EVERY_S: Final = 24 * 3600.0
 
 @dataclass(slots=True)
 class SegmentSweep:
-    """Looks once a day, and ten minutes after the start."""
+    """Sweeps once a day, and ten minutes after the start."""
 
     cleanup: SegmentCleanup
     may_archive: Callable[[], Awaitable[bool]]
-    """Whether the place of the archive is that of all instances: in another one there is nothing to be deleted."""
+    """Whether all instances share the archive's location: with another one there is nothing to delete."""
     duties: Callable[[], frozenset[Shard]]
     read_ms: Callable[[Shard], int]
     log: FilteringBoundLogger
@@ -35,19 +35,19 @@ class SegmentSweep:
     every_s: float = _EVERY_S
 
     async def run(self) -> None:
-        """Looks until cancelled."""
+        """Sweeps until cancelled."""
         await asyncio.sleep(self.first_s)
         while True:
-            with outlive(self.log, "archive.cleanup_failed"):
+            with log_failures(self.log, "archive.cleanup_failed"):
                 if await self.may_archive():
                     await self.sweep()
             await asyncio.sleep(self.every_s)
 
     async def sweep(self) -> int:
-        """Cleans up once; returns how many objects were deleted. A shard that is damaged does not hold up the others.
+        """Cleans up once; returns how many objects were deleted. A damaged shard does not stop the others.
 
         Raises:
-            StoreUnavailable: the engine or the place of the archive does not answer; the rest is for the next look.
+            StoreUnavailable: the engine or the archive does not answer; the rest is left to the next sweep.
         """
         deleted = size = 0
         for shard in sorted(self.duties(), key=lambda one: one.number):

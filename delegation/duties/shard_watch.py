@@ -1,7 +1,7 @@
-"""A look at all shards whose duties are ours, once a second while others live: they store there without telling.
+"""Polls all shards whose duties this instance has, once a second while other instances live: they store there unseen.
 
-Where nothing is found that was not there before, nobody is woken: a shard in which nothing happens costs two short
-reads in an exchange that it shares with the others. What this process stores wakes the duties by itself.
+Without a change since the last poll nothing is woken: an idle shard costs two short reads in an exchange that it
+shares with the others. Appends of this process wake the duties directly.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from passerelle.core.ports.shard_poll import ShardHeads, ShardPoll
 
 _ALONE_S: Final = 5.0
-"""While no other instance lives: what a command of an operator stores is seen so soon."""
+"""Seconds between polls while no other instance lives: writes of an operator's command are seen this late."""
 
 
 @dataclass(slots=True)
 class ShardWatch:
-    """Tells ``on_due(shard, within_s)`` of a first due row that is new or due, ``on_feed(shard)`` of new feed rows.
+    """Calls ``on_due(shard, within_s)`` for a first due row that is new or due, ``on_feed(shard)`` for new feed rows.
 
-    A failure is told as both, at once, for those duties to meet the outage and to know when it is over. The row of a
-    lease is moved on all the time while its instance has work, and nobody has to visit a shard for that.
+    A failed poll calls both at once, so that those duties meet the outage and notice its end. A lease row that its
+    living instance moves on needs no visit.
     """
 
     poll: ShardPoll
@@ -36,13 +36,13 @@ class ShardWatch:
     on_due: Callable[[Shard, float], None]
     on_feed: Callable[[Shard], None]
     read_ms: Callable[[Shard], int]
-    """The clock of a shard's primary, in ms: where it jumps, a row is due before the visit that was planned for it."""
+    """The clock of a shard's primary, in ms: after it jumps, a row is due before its planned visit."""
     is_alone: Callable[[], bool] = lambda: False
     """Whether no other instance lives."""
     _seen: dict[Shard, ShardHeads] = field(default_factory=dict["Shard", "ShardHeads"])
 
     async def run(self) -> None:
-        """Looks until cancelled."""
+        """Polls until cancelled."""
         looked_s = -math.inf
         while True:
             await sleep_until_beat()
@@ -52,7 +52,7 @@ class ShardWatch:
                 await self.look()
 
     async def look(self) -> None:
-        """One look at every shard."""
+        """Polls every shard once."""
         shards = [*self.duties()]
         before, self._seen = self._seen, {}
         for shard, found in zip(shards, await self.poll.read_heads(shards), strict=True):

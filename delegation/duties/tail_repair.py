@@ -1,23 +1,22 @@
-"""After a shard has lost the tail of its history: what this instance drives there is made to fit what is stored.
+"""Makes the runs of this instance fit the store again after a shard has lost the tail of its history.
 
-A failover or a restore can take acknowledged writes. The store is consistent in itself then, as it was at an older
-moment; what does not fit is in the memory of the processes that go on. So each instance, once a shard has a new epoch,
-compares what it drives there with the records and with its own set:
+A failover or a restore can undo acknowledged writes. The store itself stays consistent, as of an earlier moment; the
+memory of the processes that continue does not fit it. So each instance, once a shard has a new epoch, compares the
+runs that it drives there with the records and with its own set:
 
-- a run whose record is older than what was acknowledged here is released and taken up again, which asks its agent for
-  all that it has said;
-- a run that the set names and that is not driven, since it had ended in the tail, is taken up as well;
-- the relay begins again, and compares what its targets have; rows in other shards that name what is gone are owed to
-  be taken out (``view_rebuild.py``).
+- a run whose record is older than what was acknowledged here is released and adopted again, which asks its agent for
+  the whole task;
+- a run that the set names and that is not driven, since its end was in the tail, is adopted as well;
+- the relay starts over and audits its targets; removing rows in other shards that name lost entities is scheduled
+  (``view_rebuild.py``).
 
-Then the next extension of the lease says so in the set (``seen``): a name in a set proves nothing before. Whoever
-notices a loss (a driver by its versions, the relay by its marks, a follower by its position, the lease loop by an
-extension that is gone) comes here, so a loss is repaired where nobody reads and nothing is driven, too.
+Then the next extension of the lease stores that in the set (``seen``): before that, a name in a set proves nothing.
+Every component that notices a loss (a driver by its versions, the relay by its marks, a follower by its position, the
+lease loop by a missing extension) reports it here, so a loss is repaired even without readers and without runs.
+An instance that drives nothing still knows the last events that were acknowledged to it: it checks them after each
+reconnect, and at intervals.
 
-An instance that drives nothing has what it was last told as stored: those events are looked for after each trouble with
-the connection, and now and then.
-
-Decisions, grants and answers are not written again: their questions are open once more, and people are asked.
+Decisions, grants and answers are not written again: their approval requests are open again, and people are asked.
 """
 
 from __future__ import annotations
@@ -49,42 +48,42 @@ _TRY_AGAIN_S: Final = 0.5
 _RECENT_S: Final = 90.0
 _AT_ONCE: Final = 64
 LOOK_S: Final = 30.0
-"""So often each set of ours is compared with what is driven, whether or not anything was lost."""
+"""Seconds between two comparisons of each set with the local runs, whether or not anything was lost."""
 
 
 class DriverSets(Protocol):
-    """The sets of what instances drive."""
+    """Reads the sets of what instances drive."""
 
     async def read_driver_set(self, shard: Shard, instance: str) -> DriverSet | None:
-        """What an instance drives in a shard, by its set."""
+        """The runs that an instance drives in a shard, by its set."""
         ...
 
 
 class Drivers(Protocol):
-    """What this instance drives."""
+    """The runs of this instance."""
 
     async def reattach(self, shard: Shard, named: frozenset[str]) -> None:
-        """Takes up again what does not fit the store, and what is ours by it (``named``) and not driven."""
+        """Adopts again the runs that do not fit the store, and those in ``named`` that are ours and not driven."""
         ...
 
-    def mend_named(self, named: frozenset[str]) -> None:
-        """Has tasks taken up that are ours by the store and that nobody drives, in a while."""
+    def adopt_undriven(self, named: frozenset[str]) -> None:
+        """Schedules the adoption of tasks that are stored as ours and have no driver."""
         ...
 
 
 class NoDrivers:
-    """Of an instance that has duties and drives nothing."""
+    """For an instance that has duties and drives nothing."""
 
     async def reattach(self, shard: Shard, named: frozenset[str]) -> None:
-        """There is nothing to compare."""
+        """Does nothing: there is nothing to compare."""
 
-    def mend_named(self, named: frozenset[str]) -> None:
-        """There is nobody who could."""
+    def adopt_undriven(self, named: frozenset[str]) -> None:
+        """Does nothing: this instance drives no runs."""
 
 
 @dataclass(slots=True)
 class TailRepair:
-    """``lose`` gives a shard a new epoch, and comes back here with it (``note_epoch``)."""
+    """``lose`` gives a shard a new epoch, which comes back here through ``note_epoch``."""
 
     events: RedisEventLog
     sets: DriverSets
@@ -98,25 +97,25 @@ class TailRepair:
     log: FilteringBoundLogger
     look_s: float = LOOK_S
     _epochs: dict[Shard, int] = field(default_factory=dict["Shard", int])
-    """The epoch to which each shard is being, or has been, repaired."""
+    """The epoch to which each shard is repaired, or is being repaired."""
     _work: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
     def find_loss(self, shard: Shard, epoch: int, noticed_by: str) -> None:
-        """Something that was acknowledged under an epoch of a shard is gone."""
+        """A write that was acknowledged under ``epoch`` of a shard is missing."""
         self._begin(self._lose(shard, epoch, noticed_by))
 
     def note_epoch(self, shard: Shard, epoch: int) -> None:
-        """A shard has a new epoch: somebody has proved a loss."""
+        """A shard has a new epoch: an instance has proved a loss."""
         if self._epochs.get(shard, 0) < epoch:
             self._epochs[shard] = epoch
             self._begin(self._repair(shard, epoch))
 
     def is_quiet(self, shard: Shard) -> bool:
-        """Whether nothing was acknowledged here lately in a shard, whose loss our set would show."""
+        """Whether nothing was acknowledged here lately in a shard whose loss the set would have to show."""
         return not self.events.is_written(shard, monotonic() - _RECENT_S)
 
     async def run(self) -> None:
-        """Looks for losses that nobody else would notice, and for runs that nobody drives, until cancelled."""
+        """Looks for losses that no reader would notice, and for runs without a driver, until cancelled."""
         opened, looked_s = self.count_opened(), monotonic()
         while True:
             await sleep_until_beat()
@@ -125,11 +124,11 @@ class TailRepair:
                 continue
             with suppress(StoreUnavailable):
                 await self._audit()
-                await self._look()
+                await self._check_drivers()
                 opened, looked_s = now, now_s
 
     async def close(self) -> None:
-        """Ends what is under way; the next driver finds what is left."""
+        """Cancels work in progress; the next driver finds what is left."""
         work = [*self._work]
         for task in work:
             task.cancel()
@@ -151,27 +150,27 @@ class TailRepair:
     async def _repair(self, shard: Shard, epoch: int) -> None:
         async def repair() -> None:
             await self.drivers.reattach(shard, await self._list_named(shard))
-            await self.view_rebuild.owe_lost(shard, epoch)
+            await self.view_rebuild.schedule_lost(shard, epoch)
 
         await self._until_done(shard, repair)
         self.relay.start_over(shard)
         self.keeper.settle(shard, epoch)
 
     async def _until_done(self, shard: Shard, attempt: Callable[[], Awaitable[None]]) -> None:
-        is_told = False
+        is_logged = False
         while True:
             try:
                 await attempt()
             except StoreUnavailable as error:
-                if not is_told:
+                if not is_logged:
                     self.log.warning("tail.held", shard=shard.tag, reason=error.reason)
-                is_told = True
+                is_logged = True
                 await asyncio.sleep(_TRY_AGAIN_S)
             else:
                 return
 
     async def _audit(self) -> None:
-        """What was acknowledged here lately has to be there; what is older the lease loop would have missed."""
+        """Checks that recent acknowledged writes exist; the lease loop would have noticed an older loss."""
         log = self.events
         found = await log.find_unproven(log.list_acknowledged(monotonic() - _RECENT_S))
         for first in range(0, len(found), _AT_ONCE):
@@ -183,12 +182,12 @@ class TailRepair:
                 if not is_stored and not await log.was_forgotten(one.session):
                     self.find_loss(shard_of(one.session), one.epoch, "audit")
 
-    async def _look(self) -> None:
+    async def _check_drivers(self) -> None:
         held = [shard for shard in ALL_SHARDS if self.keeper.holds(shard)]
         for named in await join_all(map(self._list_named, held)):
-            self.drivers.mend_named(named)
+            self.drivers.adopt_undriven(named)
 
     async def _list_named(self, shard: Shard) -> frozenset[str]:
-        """The tasks that our set says we drive; none in a set that we have lost, since its runs are moved."""
+        """The tasks that this instance drives by its set; empty for a lost set, since its runs are moved."""
         found = await self.sets.read_driver_set(shard, self.keeper.instance)
         return frozenset() if found is None or found.gone else found.tasks

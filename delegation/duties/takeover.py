@@ -1,17 +1,17 @@
-"""Runs of an instance that died: moved to ours one by one, each by one append, then taken up again.
+"""Takes over the runs of a dead instance: moves them to this one, one append each, then adopts them.
 
-Two kinds of rows. ``own:<instance>`` comes due when a lease has run out: its set is marked gone, and each run in it is
-moved: out of the old set, into ours, its field ``own`` ours, under the fence of the old incarnation, so that of two
-who try one succeeds and the old driver can write nothing any more. A run that was moved is taken up by the delegation
-side at once, before anything else is put in order: somebody waits for it. The append that moves it owes
-``adopt:<task>`` as well, for a little later: a crash or a failure at any point leaves a row, and so a retry.
+Two kinds of rows. ``own:<instance>`` comes due when a lease has expired: its set is marked gone, and each run in it is
+moved: out of the old set, into ours, with the field ``own`` set to this instance, under the fence of the old
+incarnation. So of two takeovers one succeeds, and the old driver can write nothing any more. The run is adopted at
+once, before the rest of the set: its caller waits. The append that moves it also sets ``adopt:<task>`` for a little
+later: after a crash or a failure at any point there is a row, and so a retry.
 
-Thousands of runs stand in one line over all shards: each is done with in its turn, and none is begun and left. The
-row of a set may come back meanwhile, and finds what is still in the line there.
+Thousands of runs share one queue over all shards; each is finished in its turn, none is begun and left. When the row
+of a set comes back meanwhile, it finds the runs that are still queued.
 
-Our own set can be marked gone as well (a frozen process wakes up, and the instance that marked it has died). Nothing
-can be entered in a new set before the old one is empty, so its runs only leave it, and their ``adopt`` rows have them
-taken up by the instance with the duty then.
+Our own set can be marked gone as well (a frozen process wakes up, and the instance that marked the set has died).
+Nothing can enter a new set before the old one is empty, so its runs only leave it, and their ``adopt`` rows have them
+adopted by the instance with the duty.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 Adopt: TypeAlias = Callable[[EntityRef], Awaitable[None]]
-"""Re-attaches to the run of a task that is ours now; told twice of one task, it does nothing the second time."""
+"""Re-attaches to the run of a task that this instance owns now; a second call for the task does nothing."""
 
 LoseLink: TypeAlias = Callable[[str, str], Awaitable[None]]
 
 ADOPT: Final = "adopt"
 _LOOK_AGAIN_MS: Final = 1_000
 _TRY_AGAIN_MS: Final = 1_500
-"""Then a run that was moved and could not be taken up at once is tried again."""
+"""After this time a moved run that was not adopted at once is tried again."""
 _AT_ONCE: Final = 32
-"""Runs that are being moved and taken up; the others wait in line."""
+"""Runs that are moved and adopted at the same time; the others are queued."""
 
 
 @dataclass(slots=True)
 class TakeOver:
-    """Handles the rows ``own:<instance>`` and ``adopt:<task>``. ``wake(shard)`` brings the due loop back at once."""
+    """Handles the rows ``own:<instance>`` and ``adopt:<task>``. ``wake(shard)`` has the due loop visit at once."""
 
     leases: Leases
     writes: Writes
@@ -79,13 +79,13 @@ class TakeOver:
     wake: Callable[[Shard], None] = lambda _shard: None
     try_again_ms: int = _TRY_AGAIN_MS
     lose_link: LoseLink | None = None
-    """Told of each device link in the set of the dead, and of the dead."""
-    _lined: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
-    """By task: those that are being taken up or wait for it, in their order."""
+    """Called with each device link in the set of a dead instance, and that instance."""
+    _queued: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
+    """By task, in order: runs that are being adopted or wait for it."""
     _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def take_over(self, shard: Shard, row: DueRow, now_ms: int) -> None:
-        """Empties the set of an instance whose lease has run out.
+        """Empties the set of an instance whose lease has expired.
 
         Raises:
             StoreUnavailable: the row stays, and the rest is done by a retry.
@@ -100,7 +100,7 @@ class TakeOver:
         await self.factless_writes.write(shard, claim=DueClaim(row.member, row.token), due=(again,))
 
     async def empty_own(self, shard: Shard) -> None:
-        """Takes our runs out of a set of ours that was marked gone; they are owed until somebody takes them up.
+        """Removes the runs from our own set after it was marked gone; their ``adopt`` rows have them adopted.
 
         Raises:
             StoreUnavailable: the rest is done by a retry.
@@ -113,8 +113,8 @@ class TakeOver:
             return
         old = Incarnation(instance, found.number)
         moves = [RunMove(run, task, old, enters=False) for run, task in found.runs]
-        lined = [self._line_up(shard, move, keeps=keeps) for move in moves]
-        await join_all(map(asyncio.shield, lined))
+        queued = [self._enqueue(shard, move, keeps=keeps) for move in moves]
+        await join_all(map(asyncio.shield, queued))
         await self._lose_links(found.channels, instance)
         await self.leases.take_over(shard, instance)
         self.log.info("lease.taken_over", shard=shard.tag, instance=instance, runs=len(moves))
@@ -127,22 +127,22 @@ class TakeOver:
             links = channels[first : first + _AT_ONCE]
             await join_all(self.lose_link(channel, instance) for channel in links)
 
-    def _line_up(self, shard: Shard, leaving: RunMove, *, keeps: bool) -> asyncio.Task[None]:
-        """Its place in the line, which it may have already; nobody who goes takes it along."""
-        task = self._lined.get(leaving.task)
+    def _enqueue(self, shard: Shard, leaving: RunMove, *, keeps: bool) -> asyncio.Task[None]:
+        """Queues a run, unless it is queued already; a cancelled caller does not remove it."""
+        task = self._queued.get(leaving.task)
         if task is None:
-            task = asyncio.create_task(self._bring(shard, leaving, keeps=keeps))
-            self._lined[leaving.task] = task
-            task.add_done_callback(lambda done: self._leave_line(leaving.task, done))
+            task = asyncio.create_task(self._move_and_adopt(shard, leaving, keeps=keeps))
+            self._queued[leaving.task] = task
+            task.add_done_callback(lambda done: self._dequeue(leaving.task, done))
         return task
 
-    def _leave_line(self, task_id: str, done: asyncio.Task[None]) -> None:
-        self._lined.pop(task_id, None)
+    def _dequeue(self, task_id: str, done: asyncio.Task[None]) -> None:
+        self._queued.pop(task_id, None)
         if not done.cancelled():
-            done.exception()  # a caller that still waits has seen it; else the row of the set comes back
+            done.exception()  # a caller that still waits has raised it; else the row of the set comes back
 
-    async def _bring(self, shard: Shard, leaving: RunMove, *, keeps: bool) -> None:
-        """Moves a run, and has it driven here at once; where that fails, or it is not to be ours, it is owed."""
+    async def _move_and_adopt(self, shard: Shard, leaving: RunMove, *, keeps: bool) -> None:
+        """Moves a run and has it driven here at once; where that fails, or ``keeps`` is false, its row is left."""
         async with self._places:
             heir = self.keeper.drives(shard) if keeps else None
             due_ms = self.writes.read_ms(shard) + (self.try_again_ms if keeps else 0)
@@ -155,26 +155,26 @@ class TakeOver:
                 self.log.warning("run.not_adopted", task=task.id, reason=str(error))
                 return
             except Exception:
-                # The fault of one run may not keep the others waiting.
+                # The fault of one run must not block the others.
                 self.log.exception("run.not_adopted", task=task.id)
                 return
             await self.factless_writes.drop_row(shard, DueRow(f"{ADOPT}:{task.id}", str(due_ms)))
 
     async def close(self) -> None:
-        """Ends what stands in the line; its rows stay."""
-        lined = list(self._lined.values())
-        for task in lined:
+        """Cancels the queued runs; their rows stay."""
+        queued = list(self._queued.values())
+        for task in queued:
             task.cancel()
-        await asyncio.gather(*lined, return_exceptions=True)
+        await asyncio.gather(*queued, return_exceptions=True)
 
     async def take_up(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """Drives a moved run here, whichever instance moved it.
 
         Raises:
-            RemoteError: the row stays: no lease here, or the store or the agent is out of reach.
+            RemoteError: the row stays: no lease here, or the store or the agent is unreachable.
         """
-        if row.entity in self._lined:
-            return  # it is being taken up; should that fail, the row comes back
+        if row.entity in self._queued:
+            return  # it is being adopted; if that fails, the row comes back
         task = EntityRef(EntityKind.TASK, row.entity)
         held = (await self.writes.load([task]))[task]
         record = held.record
@@ -188,7 +188,7 @@ class TakeOver:
         await self.factless_writes.drop_row(shard, row)
 
     async def _move(self, leaving: RunMove, heir: Incarnation | None, due_ms: int) -> bool:
-        """One run out of the set of the dead, and into ours; whether it is to be taken up, at ``due_ms``."""
+        """Moves a run out of the dead instance's set, and into ours; whether to adopt it, at ``due_ms``."""
         task = EntityRef(EntityKind.TASK, leaving.task)
         held = await self.writes.load([task])
         record = held[task].record
@@ -207,23 +207,23 @@ class TakeOver:
             moved = outcome.held[task].record
             return isinstance(moved, TaskRecord) and moved.status not in ENDED
         if read_driver((await self.writes.load([task]))[task].fields) == leaving.driver:
-            # The fence of the dead holds, so it is our own set that does not take the run.
+            # The fence of the dead instance still holds, so our own set refused the run.
             raise _moved_by_another()
-        # Somebody else drives the task by now: what stands in the set of the dead is left over.
+        # Another instance drives the task by now: the entry in the old set is a leftover.
         await self.factless_writes.write(task.shard, runs=(leaving,))
         return False
 
     async def _claim(
         self, task: EntityRef, record: TaskRecord, driver: Incarnation | None, heir: Incarnation
     ) -> bool:
-        """Makes an owed run ours: one without a driver, or of an instance that moved it and went no further."""
+        """Makes a run ours that waits for adoption: without a driver, or moved by an instance that did not adopt it."""
         run = record.attempts[-1].run_id if record.attempts else task.id
         entering = RunMove(run, task.id, heir, enters=True)
         leaving = () if driver is None else (RunMove(run, task.id, driver, enters=False),)
 
         def body(decision: Decision) -> AppendOptions:
             decision.set_field(task, OWNER, str(heir).encode())
-            decision.add(_say_taken(decision.state(task)))
+            decision.add(_list_takeover_facts(decision.state(task)))
             fence = None if driver is None else Fence(task.id, driver)
             return AppendOptions(fence=fence, runs=(*leaving, entering))
 
@@ -242,24 +242,24 @@ def _hand_over(
     owed = (DueChange(f"{ADOPT}:{task.id}", due_ms),)
     if heir is None:
         return AppendOptions(fence=fence, runs=(leaving,), due=owed)
-    decision.add(_say_taken(record))
+    decision.add(_list_takeover_facts(record))
     entering = RunMove(leaving.run, task.id, heir, enters=True)
     return AppendOptions(fence=fence, runs=(leaving, entering), due=owed)
 
 
-def _say_taken(record: Record | None) -> list[Fact]:
-    """The fact that the live run is followed again; the peer's own word stays as it is.
+def _list_takeover_facts(record: Record | None) -> list[Fact]:
+    """The fact that the live run is followed again; the peer's native status stays as it is.
 
-    A run whose task nobody knows yet is followed by nothing: how it was sent is how it would be sent again.
+    A run whose task id at the agent is unknown is not followed, so its delivery mechanism stays that of its send.
     """
     if not isinstance(record, TaskRecord) or record.status in ENDED or record.run is None:
         return []
-    said = (
+    payload = (
         RunStatus(taken_over=True)
         if record.run.remote_task_id is None
         else RunStatus(delivery_mechanism="subscription", taken_over=True)
     )
-    return [Fact(tasks.scope_of(record), said)]
+    return [Fact(tasks.scope_of(record), payload)]
 
 
 def _moved_by_another() -> StoreUnavailable:

@@ -1,9 +1,9 @@
-"""Notes of what has changed in the lists of a tenant, for whoever follows all of its owners.
+"""Notes changes in the lists of a tenant, for subscribers that follow all of its owners.
 
-Rows of lists say an owner and no tenant, and stand where their owner does. Where a target has said, with its answer to
-rows, that somebody follows a tenant, the records of those rows are read, and their changes are noted in the stream of
-the tenant: behind the rows and before the mark of the feed moves. Whoever begins to follow tells every shard first and
-reads the lists then, so a change is in the lists, or is noted. Where nobody follows, nothing is read and nothing sent.
+List rows name an owner and no tenant, and are stored with the owner. When the answer of a target to its rows says that
+a tenant has a follower, the records of those rows are read, and their changes are noted in the tenant's stream: after
+the rows and before the mark of the feed moves. A new follower first registers with every shard and then reads the
+lists, so each change is in the lists or is noted. Without a follower nothing is read and nothing is sent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class TenantNotes:
-    """Sends them. ``read`` makes a record of what was loaded; None where this version cannot read it."""
+    """Sends the notes. ``read`` builds a record from what was loaded; None where this version cannot read it."""
 
     facts: FactReader
     projections: Projections
@@ -42,15 +42,15 @@ class TenantNotes:
     _taken: dict[tuple[Shard, Shard], Taken] = field(
         default_factory=dict["tuple[Shard, Shard]", Taken]
     )
-    """What a target was last seen to have of the notes of a source."""
+    """What a target was last known to have of the notes of a source."""
 
     def forget(self, source: Shard) -> None:
-        """The source has a new epoch, or another owner: nothing that was seen before counts."""
+        """Discards what is known of a source: it has a new epoch, or another owner."""
         for known in [one for one in self._taken if one[0] == source]:
             del self._taken[known]
 
     async def send(self, source: Shard, found: FeedRows, watched: Collection[str]) -> None:
-        """Notes the tasks of these rows that are of a tenant which is followed. May be done again.
+        """Notes the tasks of these rows whose tenant has a follower. May be repeated.
 
         Raises:
             StoreUnavailable: the rest is sent by a retry.
@@ -64,7 +64,7 @@ class TenantNotes:
             await self._send_to(source, target, found[-1][0], rows)
 
     async def _find_tenants(self, source: Shard, notes: Collection[str]) -> dict[str, str]:
-        """The key of each task's tenant, by the name under which it is listed."""
+        """The key of each task's tenant, by the name under which the task is listed."""
         named = {name: parsed[0] for name in notes if (parsed := parse_facade(name)) is not None}
         refs = [EntityRef(EntityKind.TASK, task) for task in dict.fromkeys(named.values())]
         loaded = await self.facts.load(refs) if refs else []
@@ -83,7 +83,7 @@ class TenantNotes:
         before = "" if known is None else known.mark
         answer = await self.projections.advance(source, target, feed_id, rows, before)
         if isinstance(answer, Behind):
-            # Notes were lost that somebody may not have read: whoever follows takes the state, and goes on from there.
+            # Notes were lost that a follower may not have read: followers restart from the current state.
             tenants = {row.owner for row in rows}
             self.log.warning("relay.notes_lost", source=source.tag, target=target.tag)
             for tenant in sorted(tenants):
@@ -94,7 +94,7 @@ class TenantNotes:
 
 
 def _list_notes(found: FeedRows) -> dict[str, EncodedEvent]:
-    """The last note of each task, by the name under which it is listed."""
+    """The last note of each task, by the name under which the task is listed."""
     return {
         row.facade: note
         for feed_id, rows in found

@@ -1,7 +1,7 @@
-"""The duty that verifies some sessions each day, so that damage is heard of before somebody looks for what is damaged.
+"""The duty that verifies some sessions each day, so that damage is found before a user meets it.
 
-What is drawn stands in the engine or in the archive. A difference counts once it was there twice: of a session that is
-written to, what moves it on may stand in neither place for a moment.
+The sample contains sessions of the engine and of the archive. A difference is reported when it is found twice: in a
+session that is being written, a derived row may be missing for a moment.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import ArchiveDamaged
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.delegation.duties.look_failures import outlive
+from passerelle.delegation.duties.failure_log import log_failures
 from passerelle.delegation.verification.report import Problem
 from passerelle.delegation.verification.walk import Walk
 
@@ -29,16 +29,16 @@ _EVERY_S: Final = 24 * 3600.0
 _SAMPLE: Final = 64
 """Sessions of the engine, and as many of the archive."""
 _PAUSE_S: Final = 0.25
-"""Between two sessions: callers are served meanwhile."""
+"""Pause between two sessions: callers are served meanwhile."""
 _AGAIN_S: Final = 30.0
 _CHANCE_BITS: Final = 64
 _MOST_EVENTS: Final = 2_000
-"""A longer session is replayed by the command alone: it would hold up callers for a tenth of a second and more."""
+"""Longer sessions are left to the command: a replay would block callers for a tenth of a second and more."""
 
 
 @dataclass(slots=True)
 class VerificationSweep:
-    """Looks once a day, and a quarter of an hour after the start. ``count(outcome, sessions)`` is for the metrics."""
+    """Sweeps once a day, and a quarter of an hour after the start. ``count(outcome, sessions)`` is for the metrics."""
 
     store: Store
     duties: Callable[[], frozenset[Shard]]
@@ -52,18 +52,18 @@ class VerificationSweep:
     again_s: float = _AGAIN_S
 
     async def run(self) -> None:
-        """Looks until cancelled."""
+        """Sweeps until cancelled."""
         await asyncio.sleep(self.first_s)
         while True:
-            with outlive(self.log, "verify.failed", self.count):
+            with log_failures(self.log, "verify.failed", self.count):
                 await self.sweep()
             await asyncio.sleep(self.every_s)
 
     async def sweep(self) -> list[Problem]:
-        """Verifies a sample of the shards of this instance; returns what is wrong, which is logged as well.
+        """Verifies a sample of the shards of this instance; returns and logs the problems.
 
         Raises:
-            StoreUnavailable: the engine or the place of the archive does not answer.
+            StoreUnavailable: the engine or the archive does not answer.
         """
         problems = list[Problem]()
         sessions = await self.store.inspection.draw_sessions(self.duties(), self.sample, self.draw)
@@ -73,13 +73,13 @@ class VerificationSweep:
             if not await self._is_short(session):
                 continue
             found = await self._verify(session)
-            self._tell(found)
+            self._log_problems(found)
             self.count("damaged" if found else "whole", 1)
             problems += found
         return problems
 
-    def _tell(self, problems: Iterable[Problem]) -> None:
-        """At once: the rest of a look may fail, and the next one draws others."""
+    def _log_problems(self, problems: Iterable[Problem]) -> None:
+        """Logs problems at once: the rest of a sweep may fail, and the next one draws other sessions."""
         for one in problems:
             self.log.error(
                 "verify.problem",
@@ -90,7 +90,7 @@ class VerificationSweep:
             )
 
     async def _draw_archived(self, problems: list[Problem]) -> list[str]:
-        """A session of each of some segments; one whose footer is damaged is a problem."""
+        """Draws one session from each of some segments; a segment with a damaged footer is a problem."""
         archive, sessions = self.store.archive, list[str]()
         for shard, segment in await archive.draw_segments(self.duties(), self.sample, self.draw):
             try:
@@ -98,7 +98,7 @@ class VerificationSweep:
             except ArchiveDamaged as error:
                 self.count("damaged", 1)
                 problem = Problem("archive", "no session", segment.name.sha256, error.reason)
-                self._tell([problem])
+                self._log_problems([problem])
                 problems.append(problem)
                 continue
             if names:
@@ -109,7 +109,7 @@ class VerificationSweep:
         try:
             head = await self.store.log.read_head(StreamRef(StreamKind.SESSION, session))
         except ArchiveDamaged:
-            return True  # to be named by the verification
+            return True  # the verification reports it
         return head is not None and head.sequence <= _MOST_EVENTS
 
     async def _verify(self, session: str) -> list[Problem]:

@@ -1,15 +1,15 @@
-"""Views made anew after a loss, by whoever has the duty in the shard whose records they show (I10).
+"""Rebuilds views after a loss; the instance with the duty of the shard whose records they show does it (I10).
 
-Two losses lead here, each as a row in the due set of that shard, so that a crash on the way loses nothing:
+Two kinds of loss lead here, each as a row in the due set of that shard, so that a crash loses no work:
 
-- A target has lost rows that the feed does not reach back to. ``rebuild:<shard>:0``: what is derived from every session
-  of the shard is rewritten from its stream.
-- The shard itself has lost its tail. ``rebuild:<shard>:<ms>``: rows in other shards that name what is gone are taken
-  out, as far as they are not older than that; and sessions with something open are compared, since a question that was
-  closed in the tail is open again and stands in no inbox.
+- A target has lost rows that the feed does not reach back to. ``rebuild:<shard>:0``: everything derived from the
+  sessions of the shard is rewritten from their streams.
+- The shard itself has lost its tail. ``rebuild:<shard>:<ms>``: rows in other shards that name lost entities are
+  removed, unless they are older than that time; and sessions with open entities are compared, since an approval request
+  whose end was in the tail is open again and missing from the inboxes.
 
-The work may take long, so it is done beside the loop: the row comes back until it is over. Facts and records are not
-touched; where something of a session differed, that it was made anew is a fact of its own (EXT-11).
+A rebuild may take long, so it runs apart from the due loop: the row comes back until it is done. Facts and records are
+not changed; where something differed in a session, the rebuild is a fact of its own (EXT-11).
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ REBUILD: Final = "rebuild"
 _LOOK_AGAIN_MS: Final = 500
 _TRY_AGAIN_S: Final = 5.0
 _REACH_MS: Final = 3_600_000
-"""A replica that is promoted lags by less, or ``passerelle verify --repair`` finds the rest."""
+"""A promoted replica lags by less than this; otherwise ``passerelle verify --repair`` finds the rest."""
 _EVERYTHING: Final = 0
-_TOLD_MS: Final = 60_000
+_RECORDED_MS: Final = 60_000
 
 
 @dataclass(slots=True)
@@ -59,30 +59,30 @@ class ViewRebuild:
     factless_writes: FactlessWrites
     log: FilteringBoundLogger
     wake: Callable[[Shard], None]
-    """Brings the due loop to a shard at once."""
+    """Has the due loop visit a shard at once."""
     _wanted: dict[str, tuple[Shard, int]] = field(default_factory=dict[str, "tuple[Shard, int]"])
     _done: set[str] = field(default_factory=set[str])
     _work: asyncio.Task[None] | None = None
 
-    async def owe_all(self, shard: Shard) -> None:
-        """Everything that is derived from a shard is to be rebuilt.
+    async def schedule_all(self, shard: Shard) -> None:
+        """Schedules a rebuild of everything that is derived from a shard.
 
         Raises:
-            StoreUnavailable: nothing is owed.
+            StoreUnavailable: nothing is scheduled.
         """
         self.log.warning("relay.too_old", source=shard.tag)
-        await self._owe(shard, _EVERYTHING)
+        await self._schedule(shard, _EVERYTHING)
 
-    async def owe_lost(self, shard: Shard, epoch: int) -> None:
-        """A shard has lost its tail; its new epoch is about the time at which that was noticed, in ms.
+    async def schedule_lost(self, shard: Shard, epoch: int) -> None:
+        """Schedules the repair of a shard's lost tail; its new epoch is about the time of discovery, in ms.
 
         Raises:
-            StoreUnavailable: nothing is owed.
+            StoreUnavailable: nothing is scheduled.
         """
-        await self._owe(shard, max(epoch - _REACH_MS, _EVERYTHING + 1))
+        await self._schedule(shard, max(epoch - _REACH_MS, _EVERYTHING + 1))
 
     async def rebuild(self, shard: Shard, row: DueRow, now_ms: int) -> None:
-        """Sees to it that the work is being done, and settles the row once it is.
+        """Starts the work if it is not running, and settles the row once it is done.
 
         Raises:
             StoreUnavailable: the row stays.
@@ -100,19 +100,19 @@ class ViewRebuild:
         await self.factless_writes.write(shard, claim=DueClaim(row.member, row.token), due=(again,))
 
     async def close(self) -> None:
-        """Ends the work; its rows stay."""
+        """Cancels the work; its rows stay."""
         if self._work is not None:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
 
-    async def _owe(self, shard: Shard, since_ms: int) -> None:
+    async def _schedule(self, shard: Shard, since_ms: int) -> None:
         member = f"{REBUILD}:{shard.tag}:{since_ms}"
         self._done.discard(member)
         await self.factless_writes.write(shard, due=(DueChange(member, 1),))
         self.wake(shard)
 
     async def _work_off(self) -> None:
-        """What is wanted goes together: to look for rows is to look through all shards."""
+        """Works on all requests together: a search for stray rows scans all shards."""
         while self._wanted:
             batch = dict(self._wanted)
             try:
@@ -150,25 +150,25 @@ class ViewRebuild:
         )
 
     async def _repair(self, session: str, *, has_lost: bool = False) -> bool:
-        """Whether something differed."""
+        """Repairs a session; whether something differed."""
         repair = await repair_session(self.store, session, has_lost=has_lost)
         if not repair.found:
             return False
         ref = EntityRef(EntityKind.SESSION, session)
         held = (await self.writes.load([ref]))[ref]
-        # A session that has left memory is not brought back for it.
+        # A session that has left memory is not brought back for this fact.
         if held.record is not None and held.archive is None:
-            await self._tell(ref, repair)
+            await self._record_repair(ref, repair)
         return True
 
-    async def _tell(self, ref: EntityRef, repair: SessionRepair) -> None:
-        said = HistoryReconstructed("session", "crashed", 1, repair.last, repair.sha256)
-        # The fact changes no record: a second try is told from a second fact by this row alone (I2).
+    async def _record_repair(self, ref: EntityRef, repair: SessionRepair) -> None:
+        payload = HistoryReconstructed("session", "crashed", 1, repair.last, repair.sha256)
+        # The fact changes no record: only this row distinguishes a retry from a second fact (I2).
         name = hashlib.sha256(f"rebuilt {ref.id} {repair.last}".encode()).hexdigest()[:32]
-        row = IdempotencyRow(name, name, b"", _TOLD_MS)
+        row = IdempotencyRow(name, name, b"", _RECORDED_MS)
 
         def body(decision: Decision) -> AppendOptions:
-            decision.add([Fact(Scope(ref.id), said)])
+            decision.add([Fact(Scope(ref.id), payload)])
             return AppendOptions(idem=row)
 
         await self.writes.decide(ref.id, [ref], body)

@@ -1,1 +1,1 @@
-"""What starts tasks by itself: schedules, and later batches."""
+"""Jobs and schedules: they start tasks without a request of a caller for each."""

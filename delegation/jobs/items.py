@@ -1,4 +1,4 @@
-"""What became of the items of a job that were sent, and the facts that say so."""
+"""How the items of a job ended that were sent, and the facts that record it."""
 
 from __future__ import annotations
 
@@ -27,44 +27,44 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.run import Run
 
 ItemOutcome: TypeAlias = "str | ErrorDetail | None"
-"""Of an item that was sent: its task, why there is none, or None where it is to be sent again."""
+"""For an item that was sent: its task id, why it has none, or None where it is sent again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemEnd:
-    """How the task of an item has ended; ``status`` is None where the task is not stored any more."""
+    """How the task of an item ended; ``status`` is None if the task is not stored any more."""
 
     status: Status | None
     error: ErrorDetail | None = None
 
 
 def find_end(run: Run | None) -> ItemEnd | None:
-    """How a task has ended whose run was driven here, as its driver has stored it.
+    """How a task ended whose run was driven here, as stored by its driver.
 
-    None where nobody here knows: the run goes on elsewhere, or another attempt at the task is owed.
+    None where that is unknown here: the run continues elsewhere, or another attempt at the task is pending.
     """
     if run is None or run.moved:
         return None
     if run.rendered is not None:
-        # Only what completes a task is rendered.
+        # Only completions are rendered.
         return ItemEnd(Status.COMPLETED)
     return read_end(run.record)
 
 
 def read_end(record: Record | None) -> ItemEnd | None:
-    """The same of a task as it is stored; None where it has not ended."""
+    """How a task ended by its stored record; None where it has not ended."""
     if not isinstance(record, TaskRecord):
         return ItemEnd(None)
     return ItemEnd(record.status, record.last_error) if record.status in ENDED else None
 
 
-def tell(
+def list_item_facts(
     job_id: str,
     state: JobState,
     ended: Sequence[tuple[RunningItem, ItemEnd]],
     sent: Mapping[tuple[int, int], ItemOutcome],
 ) -> list[Fact]:
-    """The facts that are news: somebody else may have noted some of it, or have cancelled the job."""
+    """The facts that are still new: another instance may have recorded some, or a caller may have cancelled the job."""
     facts = [
         Fact(Scope(job_id, task_id=one.task_id), _judge(job_id, state, one, end))
         for one, end in ended
@@ -80,9 +80,9 @@ def tell(
         started = JobItemStarted(job_id, item, attempt, state.agent_of(item))
         facts.append(Fact(Scope(job_id, task_id=outcome), started))
     if refused:
-        # Only the fold knows the counts behind it; those are said with the next fact.
-        told = JobProgress(job_id, state.counts, tuple(refused))
-        facts.append(Fact(Scope(job_id), told))
+        # Only the fold knows the counts after these facts; the next fact records them.
+        progress = JobProgress(job_id, state.counts, tuple(refused))
+        facts.append(Fact(Scope(job_id), progress))
     if facts and state.status is JobStatus.CREATED:
         facts.insert(0, Fact(Scope(job_id), JobStarted(job_id)))
     return facts

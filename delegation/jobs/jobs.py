@@ -1,10 +1,10 @@
-"""Has jobs go on: ``job:<session>`` comes due, items that ended are noted, and the next ones are sent as turns (EXT-9).
+"""Drives jobs: when ``job:<session>`` comes due, records ended items and sends the next ones as turns (EXT-9).
 
-Each item is a turn like any other, in a session of its own, under a key made of the job, the item and the attempt. It
-is sent first and noted then, many of them in one append. Which items come next is a function of the record, so whoever
-goes on after a death sends the same ones under the same keys, and finds the tasks that were made of them.
+Each item is an ordinary turn, in a session of its own, under a key made of the job, the item and the attempt. It is
+sent first and recorded then, many items in one append. Which items come next is a function of the record, so after a
+crash another instance sends the same items under the same keys, and finds the tasks that they already opened.
 
-One visit goes on as long as there is something to do, and the row comes back meanwhile for the case that it dies.
+A visit continues as long as there is work. Its row comes back in case this instance dies meanwhile.
 """
 
 from __future__ import annotations
@@ -37,8 +37,14 @@ from passerelle.core.job.machine import LIVE, JobState, JobStatus, RunningItem
 from passerelle.core.payloads.job import JobProgress
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.wire.codec import from_bytes
-from passerelle.delegation.jobs.items import ItemEnd, ItemOutcome, find_end, read_end, tell
-from passerelle.delegation.jobs.parents import meet_parent, name_row, read_job, stop_job
+from passerelle.delegation.jobs.items import (
+    ItemEnd,
+    ItemOutcome,
+    find_end,
+    list_item_facts,
+    read_end,
+)
+from passerelle.delegation.jobs.parents import name_row, read_job, stop_job, update_parent
 from passerelle.runtime.records.idempotency import TurnReceipt
 from passerelle.runtime.records.places import choose_shard, hash_key
 from passerelle.runtime.records.writes import AppendOptions, Written
@@ -58,41 +64,41 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 _AGAIN_MS: Final = 5_000
-"""Until the row of a job comes back while somebody works on it."""
+"""Delay until the row of a job comes back while an instance works on it."""
 _VISIT_S: Final = 4.0
 _QUIET_S: Final = 1.0
-"""A visit in which nothing happens for so long is over: the row comes back."""
+"""A visit without progress for this long ends: the row comes back."""
 _PAUSE_MS: Final = 500
 _LOOK_S: Final = (0.02, 0.25)
-"""Between two looks at the tasks of items: shortest, longest."""
+"""Pause between two checks of the items' tasks: shortest, longest."""
 _KEPT_MS: Final = 60_000
 _TRANSIENT: Final = (StoreUnavailable, Draining, WriteConflict, Limited)
 _STOPPED: Final = "its job was cancelled"
 _MOST_KNOWN: Final = 16
 _TITLE: Final = "title"
-"""Beside the message of an item: it is no member of a message."""
+"""Stored with the message of an item: it is no member of a message."""
 _OWNER_GONE: Final = ErrorDetail(
-    "owner_gone", ErrorCategory.CALLER, "the owner of the job may not come in"
+    "owner_gone", ErrorCategory.CALLER, "the owner of the job has no access any more"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class JobVisit:
-    """One visit of a job: whose it is, the messages of its items, and what is known of it without asking."""
+    """One visit of a job: its owner, the messages of its items, and what is known without asking the store."""
 
     ref: EntityRef
     owned_by: str
     owner: Principal | None
     messages: list[JsonObject]
     held: dict[EntityRef, Held]
-    """The job as it was read or stored last."""
+    """The job as it was last read or stored."""
     runs: dict[str, Run] = field(default_factory=dict[str, "Run"])
-    """By task the runs of items that were seen at work in this instance."""
+    """By task, the runs of items that were seen active in this instance."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRunner:
-    """Sends items and notes their ends. ``submit`` and ``cancel`` are what any caller's command goes through."""
+    """Sends items and records their ends. ``submit`` and ``cancel`` are the functions for any caller's commands."""
 
     writes: Writes
     blobs: Blobs
@@ -100,7 +106,7 @@ class JobRunner:
     submit: Callable[[Principal, SubmitTurn, str], Awaitable[TurnAccepted]]
     cancel: Callable[[Principal, CancelTask], Awaitable[object]]
     find_run: Callable[[str], ActiveRun | None]
-    """The run of a task that goes on in this instance: then the store is not asked whether it has ended, or how."""
+    """The active run of a task in this instance; while there is one, the store is not asked whether the task ended."""
     _known: dict[str, list[JsonObject]] = field(default_factory=dict[str, "list[JsonObject]"])
 
     async def on_due(
@@ -110,7 +116,7 @@ class JobRunner:
         now_ms: int,
         drop: Callable[[Shard, DueRow], Awaitable[bool]],
     ) -> None:
-        """``job:<session>``: an item may have ended, or may begin, or is to be stopped.
+        """``job:<session>``: an item may have ended, may begin, or has to be stopped.
 
         Raises:
             StoreUnavailable, WriteConflict: the row comes back.
@@ -125,7 +131,7 @@ class JobRunner:
         owner = self.find_principal(record.principal, record.tenant)
         if state.status not in LIVE:
             await self._stop(record, state, owner)
-            await meet_parent(self.writes, ref.id, record.owner, state)
+            await update_parent(self.writes, ref.id, record.owner, state)
             await self._settle(ref, row, None)
             return
         await self._settle(ref, row, now_ms + _AGAIN_MS)
@@ -133,7 +139,7 @@ class JobRunner:
         await self._work(visit, state)
 
     async def _settle(self, ref: EntityRef, row: DueRow, at_ms: int | None) -> None:
-        """Settles the claim, and sets the row anew where there is a time."""
+        """Settles the claim, and sets the row again if ``at_ms`` is given."""
         key = f"{row.member}:{row.token}"
         terms = AppendOptions(
             claim=DueClaim(row.member, row.token),
@@ -154,14 +160,14 @@ class JobRunner:
             return known
         content = await self.blobs.get(ref.shard, state.input.blob or "")
         if content is None:
-            raise StoreUnavailable("the inputs of the job are not here", "no")
+            raise StoreUnavailable("the inputs of the job are missing", "no")
         while len(self._known) >= _MOST_KNOWN:
             self._known.pop(next(iter(self._known)), None)
         messages = self._known[ref.id] = cast("list[JsonObject]", orjson.loads(content))
         return messages
 
     async def _work(self, visit: JobVisit, state: JobState) -> None:
-        """Goes on until nothing happens for a while, or the job is over."""
+        """Works until there is no progress for a while, or the job is over."""
         began_s = moved_s = monotonic()
         shortest_s, longest_s = _LOOK_S
         pause_s, is_met = shortest_s, False
@@ -170,7 +176,7 @@ class JobRunner:
             room = state.concurrency - len(state.running) + len(ended)
             chosen = machine.list_next(state, room)
             if chosen or not is_met:
-                stop = await meet_parent(self.writes, visit.ref.id, visit.owned_by, state)
+                stop = await update_parent(self.writes, visit.ref.id, visit.owned_by, state)
                 if stop is not None:
                     await self._note(visit, ended, {})
                     await stop_job(self.writes, visit.ref, stop)
@@ -190,10 +196,10 @@ class JobRunner:
                 pause_s = min(pause_s * 2, longest_s)
             if now_s - began_s > _VISIT_S:
                 break
-        await self._rest(visit.ref, quiet=monotonic() - moved_s > _QUIET_S / 2)
+        await self._reschedule(visit.ref, quiet=monotonic() - moved_s > _QUIET_S / 2)
 
-    async def _rest(self, ref: EntityRef, *, quiet: bool) -> None:
-        """Has the row come back soon, unless the job is over."""
+    async def _reschedule(self, ref: EntityRef, *, quiet: bool) -> None:
+        """Sets the row again soon, unless the job is over."""
         found: list[JobState] = []
 
         def body(decision: Decision) -> AppendOptions:
@@ -213,7 +219,7 @@ class JobRunner:
     async def _find_ended(
         self, visit: JobVisit, state: JobState
     ) -> list[tuple[RunningItem, ItemEnd]]:
-        """The items that have ended, as their drivers here have stored it, and the others as the store has them."""
+        """The items that have ended: from drivers here where possible, else from the store."""
         found, asked = list[tuple[RunningItem, ItemEnd]](), list[RunningItem]()
         for one in state.running:
             if self._sees_at_work(visit, one.task_id):
@@ -241,7 +247,7 @@ class JobRunner:
     async def _send(
         self, visit: JobVisit, state: JobState, chosen: list[tuple[int, int]]
     ) -> Mapping[tuple[int, int], ItemOutcome]:
-        """Sends the items that come next, all at once; each with what came of it."""
+        """Sends the next items, all at once; returns the outcome of each."""
         owner = visit.owner
         if owner is None:
             return dict.fromkeys(chosen, _OWNER_GONE)
@@ -278,7 +284,7 @@ class JobRunner:
             return None
         except PasserelleError as error:
             return ErrorDetail(error.stable_code, ErrorCategory.CALLER, str(error))
-        # It may be over before it is looked for.
+        # It may be over before the next check.
         self._sees_at_work(visit, task_id)
         return task_id
 
@@ -288,7 +294,7 @@ class JobRunner:
         ended: list[tuple[RunningItem, ItemEnd]],
         sent: Mapping[tuple[int, int], ItemOutcome],
     ) -> JobState | None:
-        """Notes what ended and what began in one append; the job as it stands then, None where it is gone."""
+        """Records ended and started items in one append; returns the new state of the job, None where it is gone."""
         found: list[JobState] = []
         ref = visit.ref
 
@@ -297,7 +303,7 @@ class JobRunner:
             state = read_job(decision, ref)
             if state is None:
                 return AppendOptions()
-            facts = tell(ref.id, state, ended, sent)
+            facts = list_item_facts(ref.id, state, ended, sent)
             if not facts:
                 found.append(state)
                 return AppendOptions()
@@ -309,11 +315,11 @@ class JobRunner:
                 decision.add([Fact(Scope(ref.id), end)])
             state = read_job(decision, ref) or state
             found.append(state)
-            over_ms = decision.now_ms if state.parent else None  # it is to be told of the end
+            over_ms = decision.now_ms if state.parent else None  # its parent task needs the end
             at_ms = decision.now_ms + _AGAIN_MS if state.status in LIVE else over_ms
             return AppendOptions(due=(DueChange(name_row(ref.id), at_ms),))
 
-        # Nobody else writes it as long as it goes on, but for who cancels it or goes on with it as well.
+        # Nothing else writes the job while it runs, except a cancel or another instance that also drives it.
         written = await self.writes.decide(ref.id, [ref], body, visit.held)
         visit.held.clear()
         if isinstance(written, Written):
@@ -321,12 +327,12 @@ class JobRunner:
         return found[0] if found else None
 
     async def _stop(self, record: SessionRecord, state: JobState, owner: Principal | None) -> None:
-        """Stops the tasks of a job that was cancelled, those as well that were sent and never noted."""
+        """Stops the tasks of a cancelled job, including those that were sent and never recorded."""
         if owner is None or state.status is not JobStatus.CANCELLED:
             return
         tasks = [one.task_id for one in state.running]
         tasks += await self._find_unnoted(record.session_id, state, owner)
-        # What a task has delegated stops as a whole with it (GR-11).
+        # A cancel of delegated work stops the whole subtree (GR-11).
         reach: Final = "active_run" if state.parent is None else "subtree"
         for task in tasks:
             with suppress(Forbidden, NotFound, NotCancelable):
@@ -346,6 +352,6 @@ class JobRunner:
 
 
 def describe_input(text: str, role: str, title: str | None = None) -> JsonObject:
-    """The message of an item without its id, with what its task is called beside it."""
+    """The message of an item without its id, and with the title of its task."""
     message: JsonObject = {"role": role, "parts": [{"text": text}]}
     return message if title is None else {**message, _TITLE: title}

@@ -1,8 +1,8 @@
 """A job and the task that delegates it: the edge of that task, and what its end means for the job (TEV-18, GR-11).
 
-Job and task stand in streams of their own, so the job is made first and its task is told then. Nothing of the job
-begins before its task knows of it: each visit of its row tells the task what that does not know yet, so whoever goes on
-after a death does what was left. A task that takes no job any more, since it has ended meanwhile, stops the job.
+Job and task are in different streams, so the job is created first and then linked to its task. No item of the job
+begins before the task has the edge: each visit of the job's row brings the edge up to date, so after a crash another
+instance completes what is missing. A task that has ended meanwhile takes no job, and the job stops.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 _AT_ONCE: Final = 64
-"""Records of one read."""
+"""Records per read."""
 
 
 def name_row(job_id: str) -> str:
@@ -46,15 +46,15 @@ def name_row(job_id: str) -> str:
 
 
 def read_job(decision: Decision, ref: EntityRef) -> JobState | None:
-    """The job of a session as a decision has it; None where there is none."""
+    """The job of a session within a decision; None if it has none."""
     record = decision.state(ref)
     return record.job if isinstance(record, SessionRecord) else None
 
 
-async def meet_parent(writes: Writes, job_id: str, owner: str, state: JobState) -> StopJob | None:
-    """Has the task above know how the job stands; why the job may not go on, None where it may.
+async def update_parent(writes: Writes, job_id: str, owner: str, state: JobState) -> StopJob | None:
+    """Updates the edge of the parent task to the job's state; returns why the job must stop, None where it may run.
 
-    A task that has left memory, or is somebody else's by now, is not asked. Without a task above nothing is read.
+    A parent task that has left memory, or has another owner by now, is skipped. Without a parent nothing is read.
 
     Raises:
         StoreUnavailable, WriteConflict: the row of the job comes back.
@@ -73,24 +73,26 @@ async def meet_parent(writes: Writes, job_id: str, owner: str, state: JobState) 
         if is_live:
             refuse_below_stopped(parent)
             await check_above(writes, parent)
-        if not _knows(parent, job_id, state):
-            await _tell(writes, ref, {ref: held}, parent.session_id, job_id, state)
+        if not _is_up_to_date(parent, job_id, state):
+            await _update_edge(writes, ref, {ref: held}, parent.session_id, job_id, state)
     except UnsupportedOperation as error:
         return StopJob(GATEWAY, error.message, "runtime") if is_live else None
     return None
 
 
-def _knows(parent: TaskRecord, job_id: str, state: JobState) -> bool:
-    """Whether its edge says how the job stands; that of a task that is put away is not touched any more."""
+def _is_up_to_date(parent: TaskRecord, job_id: str, state: JobState) -> bool:
+    """Whether the parent's edge shows the job's state; the edge of an archived task is never changed."""
     edge = _find(parent, job_id)
-    return edge is not None and (parent.status is Status.ARCHIVED or edge.status == _wish(state))
+    return edge is not None and (
+        parent.status is Status.ARCHIVED or edge.status == _find_edge_status(state)
+    )
 
 
-def _wish(state: JobState) -> EdgeStatus:
+def _find_edge_status(state: JobState) -> EdgeStatus:
     return "satisfied" if state.status is JobStatus.COMPLETED else "open"
 
 
-async def _tell(
+async def _update_edge(
     writes: Writes,
     ref: EntityRef,
     known: Mapping[EntityRef, Held],
@@ -98,15 +100,15 @@ async def _tell(
     job_id: str,
     state: JobState,
 ) -> None:
-    """Makes the edge, or has it say what became of the job.
+    """Creates the edge, or updates it to the job's outcome.
 
     Raises:
-        UnsupportedOperation: the task takes no job any more.
+        UnsupportedOperation: the task has ended, or takes no more work.
     """
 
     def body(decision: Decision) -> AppendOptions:
         parent = decision.state(ref)
-        if isinstance(parent, TaskRecord) and not _knows(parent, job_id, state):
+        if isinstance(parent, TaskRecord) and not _is_up_to_date(parent, job_id, state):
             decision.add(_decide(parent, job_id, state))
         return AppendOptions()
 
@@ -121,7 +123,9 @@ def _decide(parent: TaskRecord, job_id: str, state: JobState) -> list[Fact]:
         refuse_below_stopped(parent)
         return [Fact(tasks.scope_of(parent), TaskDelegated("job", job_id, len(state.states)))]
     reason = "the job is done" if state.status is JobStatus.COMPLETED else "the job goes on"
-    changed = TaskDependencyUpdated(job_id, "child", job_id, _wish(state), edge.status, reason)
+    changed = TaskDependencyUpdated(
+        job_id, "child", job_id, _find_edge_status(state), edge.status, reason
+    )
     return tasks.decide(parent, LinkTask(changed))
 
 
@@ -130,7 +134,7 @@ def _find(parent: TaskRecord, job_id: str) -> Edge | None:
 
 
 async def stop_job(writes: Writes, ref: EntityRef, command: StopJob) -> None:
-    """Cancels a job that goes on; what runs of it is stopped by its row."""
+    """Cancels a live job; its due row stops the tasks that are running."""
 
     def body(decision: Decision) -> AppendOptions:
         state = read_job(decision, ref)
@@ -144,7 +148,7 @@ async def stop_job(writes: Writes, ref: EntityRef, command: StopJob) -> None:
 
 
 async def list_live(writes: Writes, tasks_above: Iterable[TaskRecord]) -> list[EntityRef]:
-    """The jobs that go on below some tasks, which each of them has delegated."""
+    """The live jobs that these tasks have delegated."""
     parents = {job: task for task in tasks_above for job in task.jobs}
     refs = [EntityRef(EntityKind.SESSION, job) for job in parents if read_shard(job) is not None]
     found = list[EntityRef]()

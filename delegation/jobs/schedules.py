@@ -1,9 +1,9 @@
-"""Has schedules fire: ``schedule:<session>`` comes due, its ticks are judged, and runs begin as ordinary turns (AP-7).
+"""Drives schedules: ``schedule:<session>`` comes due, its ticks are judged, and runs begin as ordinary turns (AP-7).
 
-It takes two appends. The first judges the ticks that are due and names the runs that follow. Then each run is sent as a
-turn under an idempotency key made of the schedule and the number of the run, and the second append says which task it
-has. Whoever dies in between leaves the row: it comes due again, and the turn that was stored is found under its key or,
-once that has expired, behind the fact that named the run. So a run begins once, and no tick is judged twice.
+It takes two appends. The first judges the due ticks and names the runs that follow. Then each run is sent as a turn
+under an idempotency key made of the schedule and the number of the run, and the second append records its task. If
+this instance dies in between, the row comes due again, and the stored turn is found under its key or, once that has
+expired, after the fact that named the run. So a run begins once, and no tick is judged twice.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 SCHEDULE: Final = "schedule"
 """The kind of the due row of a schedule."""
 _AGAIN_MS: Final = 5_000
-"""Until the row of a schedule whose run is about to begin comes back, for the case that this process dies first."""
+"""Delay until the row of a schedule comes back while a run is about to begin, in case this process dies first."""
 _KEPT_MS: Final = 60_000
 _AT_ONCE: Final = 16
-"""Runs that begin in one visit; the row is due at once while there are more."""
+"""Runs that begin in one visit; while there are more, the row is due at once."""
 _TRANSIENT: Final = (StoreUnavailable, Draining, WriteConflict, Limited)
-"""What says nothing of the run: its row comes back."""
+"""Errors that say nothing about the run: its row comes back."""
 _CANCELLED_BY: Final = "a later run of the schedule takes its place"
 
 
@@ -69,14 +69,14 @@ def name_run(session_id: str, number: int) -> str:
     return f"{SCHEDULE}-{session_id}-{number}"
 
 
-def tell(session_id: str, step: ScheduleChange) -> list[Fact]:
-    """The fact of a step."""
+def list_change_facts(session_id: str, step: ScheduleChange) -> list[Fact]:
+    """The fact of a change of the schedule."""
     return [Fact(Scope(session_id), SessionUpdated(schedule=step))]
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRunner:
-    """Judges ticks and begins runs. ``submit`` and ``cancel`` are what any caller's command goes through."""
+    """Judges ticks and begins runs. ``submit`` and ``cancel`` are the functions for any caller's commands."""
 
     writes: Writes
     log: EventLog
@@ -92,7 +92,7 @@ class ScheduleRunner:
         now_ms: int,
         drop: Callable[[Shard, DueRow], Awaitable[bool]],
     ) -> None:
-        """``schedule:<session>``: a tick may be due, or a run that waits may begin.
+        """``schedule:<session>``: a tick may be due, or a waiting run may begin.
 
         Raises:
             StoreUnavailable, Draining, WriteConflict, Limited: the row comes back.
@@ -116,7 +116,7 @@ class ScheduleRunner:
         return bool(await self._list_running(state))
 
     async def _list_running(self, state: ScheduleState) -> list[TaskRecord]:
-        """Tasks of its newest runs that have not ended."""
+        """The tasks of its recent runs that have not ended."""
         refs = [EntityRef(EntityKind.TASK, run.task_id) for run in state.recent if run.task_id]
         held = await self.writes.load(refs) if refs else {}
         records = (one.record for one in held.values())
@@ -125,7 +125,7 @@ class ScheduleRunner:
     async def _judge(
         self, ref: EntityRef, row: DueRow, now_ms: int, *, busy: bool
     ) -> ScheduleState | None:
-        """Judges what is due and moves the row; the schedule as it stands then, None where it is gone."""
+        """Judges due ticks and moves the row; returns the new state of the schedule, None where it is gone."""
         found: list[ScheduleState] = []
 
         def body(decision: Decision) -> AppendOptions:
@@ -133,11 +133,11 @@ class ScheduleRunner:
             state = _read(decision, ref)
             if state is None:
                 return _move(row, None)
-            # It may have waited since its row came: what is late when it is stored is late.
+            # The row may have waited since its claim: a tick that is late when it is stored counts as late.
             at_ms = max(now_ms, decision.now_ms)
             step = machine.judge_ticks(ref.id, state, at_ms, self.calendar, busy=busy)
             if step is not None:
-                decision.add(tell(ref.id, step))
+                decision.add(list_change_facts(ref.id, step))
                 state = _read(decision, ref) or state
             found.append(state)
             starts = machine.find_startable(state, busy=busy) is not None
@@ -145,7 +145,7 @@ class ScheduleRunner:
             return _move(row, at_ms + _AGAIN_MS if starts else visit_ms)
 
         await self.writes.decide(ref.id, [ref], body)
-        self.writes.wake_duties(ref.shard)  # the next tick may come before a regular visit
+        self.writes.wake_duties(ref.shard)  # the next tick may be due before the next regular visit
         return found[0] if found else None
 
     async def _begin(
@@ -156,7 +156,7 @@ class ScheduleRunner:
         run: ScheduledRun,
         now_ms: int,
     ) -> ScheduleState | None:
-        """Begins one run and says so; the schedule as it stands then."""
+        """Begins one run and records it; returns the new state of the schedule."""
         outcome = await self._send(record, state, run)
         found: list[ScheduleState] = []
 
@@ -173,7 +173,7 @@ class ScheduleRunner:
             if step is None:
                 found.append(now)
                 return AppendOptions()
-            decision.add(tell(ref.id, step))
+            decision.add(list_change_facts(ref.id, step))
             now = _read(decision, ref) or now
             found.append(now)
             visit_ms = machine.find_visit(ref.id, now, now_ms, busy=True)
@@ -194,7 +194,9 @@ class ScheduleRunner:
         principal = self.find_principal(record.principal, record.tenant)
         if principal is None:
             return ErrorDetail(
-                "owner_gone", ErrorCategory.CALLER, "the owner of the schedule may not come in"
+                "owner_gone",
+                ErrorCategory.CALLER,
+                "the owner of the schedule has no access any more",
             )
         command = SubmitTurn(
             agent=terms.agent,
@@ -213,7 +215,7 @@ class ScheduleRunner:
             return ErrorDetail(error.stable_code, ErrorCategory.CALLER, str(error))
 
     async def _find_stored(self, session: str, run: ScheduledRun, key: str) -> str | None:
-        """The task of the turn that was stored for a run before, by whoever died then."""
+        """The task of the turn that an instance stored for a run before it died."""
         stream, after = StreamRef(StreamKind.SESSION, session), run.since or 0
         while page := await self.log.read_page(stream, after):
             for entry in page:
@@ -237,8 +239,8 @@ def _read(decision: Decision, ref: EntityRef) -> ScheduleState | None:
 
 
 def _move(row: DueRow, at_ms: int | None) -> AppendOptions:
-    """Settles the claim, and sets the row anew where there is a time."""
-    # Where nothing else is stored, only this tells a second try from a second visit (I2).
+    """Settles the claim, and sets the row again if ``at_ms`` is given."""
+    # Where nothing else is stored, only this row distinguishes a retry from a second visit (I2).
     key = f"{row.member}:{row.token}"
     return AppendOptions(
         claim=DueClaim(row.member, row.token),

@@ -1,7 +1,7 @@
 """A run that this instance drives: its state, its appends, its pauses. The steps in the other modules take it.
 
 It imports no step, so that each step can be read alone; ``loop`` puts them in order. The run is detached from every
-caller: who asked may go, and who comes back reads what is stored (I6).
+caller: a caller may leave, and reads what is stored when it comes back (I6).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from passerelle.a2a_mapping.outbound import RemoteAddress, address_send, correla
 from passerelle.core.errors import PasserelleError, StoreUnavailable
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.wire.record import value
-from passerelle.delegation.runs.content_room import SMALL_BYTES, HeldContent
+from passerelle.delegation.runs.content_budget import SMALL_BYTES, HeldContent
 from passerelle.delegation.runs.draft import DecisionDraft, find_first
 from passerelle.delegation.runs.follow_strategy import FollowStrategy
 from passerelle.delegation.runs.peer_profile import read_behaviour
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.leases import Replicas
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.callbacks import CallbackOffer
-    from passerelle.delegation.runs.content_room import ContentRoom
+    from passerelle.delegation.runs.content_budget import ContentBudget
     from passerelle.delegation.runs.follow_strategy import PollThrottle, Timeouts
     from passerelle.delegation.runs.outputs import OutputPolicy
     from passerelle.delegation.runs.peer_profile import PeerBehaviour
@@ -49,54 +49,54 @@ if TYPE_CHECKING:
 
 @value
 class DriverDeps:
-    """What all runs of an instance are driven with; made once."""
+    """Dependencies that all runs of an instance share."""
 
     clock: Clock
     log: FilteringBoundLogger
     may_send: Callable[[Run], bool]
-    """Whether enough of the lease is left to begin something that cannot be undone.
+    """Whether enough of the lease is left to start something irreversible.
 
     Raises:
-        RunMovedError: the lease was lost, and the present one is another one.
+        RunMovedError: the lease was lost, and the present one is a new one.
     """
     replicas: Replicas
     """Nothing is sent on a write that a failover would lose."""
     offer: Callable[[str, str], Awaitable[None]]
-    """Tells the instances that may drive a run that it was released: agent and task."""
+    """Notifies the instances that may drive a run that it was released: agent and task."""
     on_broken: Callable[[ActiveRun], None]
-    """Called when a driver leaves a run that has not ended and is still ours."""
+    """Called when a driver leaves a run that has not ended and is still owned here."""
     on_left: Callable[[EntityRef], None]
     """Called with the task of each run that is no longer driven here, whatever the reason."""
     behaviour: PeerBehaviour
     references: References
-    """What messages refer to."""
+    """Resolves what messages refer to."""
     consulting: PolicyConsultation
     """The policy, hooks and grants that judge what a peer asks."""
     outputs: OutputPolicy
     throttle: PollThrottle
     """Shared by all runs that are polled."""
     scheduler: ReadScheduler
-    """Shared by all runs that bring much."""
-    contents: ContentRoom
-    """What all runs hold of their tasks together."""
+    """Shared by all runs with a high volume."""
+    contents: ContentBudget
+    """Bounds the memory that the tasks of all runs take together."""
 
 
 @dataclass(slots=True)
 class PendingReturns:
-    """Answers of people that a run owes its peer, by the ids of their actions."""
+    """Answers of people that are pending for the peer, by the ids of their actions."""
 
     owed: set[str] = field(default_factory=set[str])
     put_off: dict[str, int] = field(default_factory=dict[str, int])
-    """Owed answer -> when to look again, in ms; its due row comes due then."""
+    """Pending answer -> when to check it again, in ms; its due row comes due then."""
     untaken: set[str] = field(default_factory=set[str])
     """Answers whose last send certainly did not reach the peer."""
 
 
 @dataclass(eq=False)
 class ActiveRun:
-    """One run that is driven to its end. ``failure`` says why a turn has no answer.
+    """One run that is driven to its end. ``failure`` is why a turn has no answer.
 
-    It has no slots: most runs end with their first answer, and the defaults of what they never need are in the class.
+    It has no slots: most runs end with their first answer, and defaults that they never change are in the class.
     """
 
     run: Run
@@ -104,38 +104,38 @@ class ActiveRun:
     deps: DriverDeps
     timeouts: Timeouts
     key: str | None
-    """A key that the first message carries, by which the peer's task is found again."""
+    """A key in the first message by which the peer's task is found again."""
     callback: CallbackOffer | None
-    """What the peer was told to call with; None where nobody can call us."""
+    """The callback that was offered to the peer; None where the peer cannot call this gateway."""
     tries: int = field(default=0, init=False)
     """How often a driver of this run has broken."""
     failure: PasserelleError | None = field(default=None, init=False)
     proof_ms: int = field(default=0, init=False)
-    """When the peer last answered, by our clock; a record is not written for each answer without news."""
+    """When the peer last answered, by our clock; answers without news are not written to the record each time."""
     sent_ms: int = field(default=0, init=False)
-    """When a send was begun here last."""
+    """When the last send began here."""
     was_answered: bool = field(default=False, init=False)
-    """Whether the peer has just said where its task stands, in answer to a message: it need not be asked at once."""
+    """Whether the peer has just stated the task's status in its answer to a message: no poll is needed at once."""
     is_streaming: bool = field(default=False, init=False)
-    """Whether a stream of the task is read now: what the peer says elsewhere would be said twice."""
+    """Whether a stream of the task is being read: answers from elsewhere would repeat its content."""
     was_left: bool = field(default=False, init=False)
-    """Whether the peer itself has ended the stream that was read last."""
+    """Whether the peer itself ended the stream that was read last."""
     is_throttled: bool = field(default=False, init=False)
-    """Whether a stream of the task is not read now, since it brings more than it may."""
+    """Whether the stream is not being read now, since it exceeds its rate."""
     was_throttled: bool = field(default=False, init=False)
-    """Whether that is told."""
-    let_through: frozenset[str] = field(default=frozenset(), init=False)
-    """What hooks have let through of what the peer brought."""
+    """Whether that was logged."""
+    passed_hooks: frozenset[str] = field(default=frozenset(), init=False)
+    """Digests of the content of the peer that hooks have allowed."""
     options: JsonObject | None = field(default=None, init=False)
-    """What the request of a gated run says beside its message."""
+    """The options in the request of a gated run, without its message."""
     not_before_ms: int = field(default=0, init=False)
-    """When the peer wants to be asked again, at the earliest."""
+    """The earliest time, in ms, at which the peer wants to be polled again."""
     new_card: str = field(default="", init=False)
     has_lost: bool = field(default=False, init=False)
-    """Whether some of what the peer has said may be lost: it is asked for all of it before anything else is taken."""
+    """Whether events of the peer may be lost: the whole task is read from it before anything else is taken."""
     sent: JsonObject | None = field(default=None, init=False)
     place: SendPlace | None = field(default=None, init=False)
-    """What was reserved of the agent's limits for the first send, where the run has waited for its turn."""
+    """The reserved slot of the agent's limits for the first send, if the run has waited for its turn."""
     _pending: PendingReturns | None = field(default=None, init=False)
     _strategy: FollowStrategy | None = field(default=None, init=False)
     _rate: ReadRate | None = field(default=None, init=False)
@@ -146,11 +146,11 @@ class ActiveRun:
     _activity: asyncio.Event | None = field(default=None, init=False)
     _news: tuple[Written, ...] = field(default=(), init=False)
     _is_behind: bool = field(default=False, init=False)
-    """Whether there is more than what ``_news`` say."""
+    """Whether more was stored than ``_news`` contain."""
 
     @property
     def pending(self) -> PendingReturns:
-        """What the run owes its peer; made when first needed."""
+        """The pending answers; made when first needed."""
         if self._pending is None:
             self._pending = PendingReturns()
         return self._pending
@@ -164,7 +164,7 @@ class ActiveRun:
 
     @property
     def rate(self) -> ReadRate:
-        """How much its streams may bring together; made when first needed."""
+        """The read rate of its streams together; made when first needed."""
         if self._rate is None:
             limits = self.run.context.limits
             self._rate = ReadRate(limits.events_per_s, limits.bytes_per_s)
@@ -172,29 +172,29 @@ class ActiveRun:
 
     @property
     def owner(self) -> str:
-        """The caller whose share of memory and of reading is used up: whose task it was when its driver began."""
+        """The caller whose share of memory and reading is used: the owner of the task when its driver began."""
         if not self._owner:
             scope = self.run.record.scope
             self._owner = name_caller(scope.tenant, scope.principal)
         return self._owner
 
     def counts_content(self, ahead: int) -> bool:
-        """Whether what is held of the task is so much that it counts, with ``ahead`` bytes that are not stored yet."""
+        """Whether the task's content in memory is large enough to count, ``ahead`` bytes of it not stored yet."""
         return self._content is not None or self._measure_content(ahead) > SMALL_BYTES
 
     def _measure_content(self, ahead: int) -> int:
         volume = self.run.context.volume
-        return ahead if volume is None else ahead + volume.total.held
+        return ahead if volume is None else ahead + volume.total.memory_bytes
 
     async def hold_content(self, ahead: int) -> None:
-        """Counts what is held of the task, ``ahead`` bytes of it not stored yet; returns when more may be read."""
+        """Counts the content in memory, ``ahead`` bytes of it not stored yet; returns when more may be read."""
         if self._content is None:
             self._content = HeldContent(self.owner)
         self.deps.contents.grow(self._content, self._measure_content(ahead))
         await self.deps.contents.wait(self._content)
 
-    def let_go_of_content(self) -> None:
-        """It is not held any more."""
+    def release_content(self) -> None:
+        """Stops counting the content: it is not in memory any more."""
         if self._content is not None:
             self.deps.contents.grow(self._content, 0)
 
@@ -207,7 +207,7 @@ class ActiveRun:
 
     @property
     def attention(self) -> asyncio.Event:
-        """Set by a wake-up until the driver has looked; made when first needed."""
+        """Set by a wake-up until the driver has handled it; made when first needed."""
         if self._attention is None:
             self._attention = asyncio.Event()
         return self._attention
@@ -218,7 +218,7 @@ class ActiveRun:
         return self._attention is not None and self._attention.is_set()
 
     def wake(self, news: Written | None = None) -> None:
-        """Has the driver look: an answer was given, a cancel is wanted. ``news`` is all that was stored, if known."""
+        """Wakes the driver: an answer was given, a cancel was requested. ``news`` is all that was stored, if known."""
         if news is None:
             self._is_behind = True
         else:
@@ -227,7 +227,7 @@ class ActiveRun:
         self.activity.set()
 
     async def find_message(self) -> JsonObject | None:
-        """The message that the run was made for, as it may be sent: a hook may have changed it."""
+        """The message of the run as it may be sent: a hook may have changed it."""
         run = self.run.record.run
         if run is None:
             return None
@@ -237,11 +237,11 @@ class ActiveRun:
         return find_first(self.run.context.accepted, run)
 
     async def refer(self, message: JsonObject) -> ResolvedReferences:
-        """What a stored message refers to, as this peer may read it."""
+        """Resolves what a stored message refers to, as this peer may read it."""
         return await self.deps.references.recall(self.run.record, self.peer.name, message)
 
     async def recall(self) -> JsonObject | None:
-        """What was sent first, or is to be: as it was addressed here, else made from what is stored."""
+        """The first message as it was or will be sent: as addressed here, else rebuilt from what is stored."""
         run = self.run.record.run
         if self.sent is not None or run is None:
             return self.sent
@@ -256,7 +256,7 @@ class ActiveRun:
         return self.sent
 
     def address(self, params: JsonObject, referred: ResolvedReferences) -> JsonObject | None:
-        """What the agent is sent; None where the run has ended."""
+        """The request for the agent; None where the run has ended."""
         if self.run.templated is not None:
             to = RemoteAddress(
                 self.run.templated.remote_context_id, None, None, referred.ids, referred.parts
@@ -271,20 +271,20 @@ class ActiveRun:
         return sent if self.key is None else correlate(sent, self.key)
 
     def learn(self) -> None:
-        """What the first answer of the peer says about its habits."""
+        """Records what the first answer shows of the peer's behaviour."""
         run = self.run
         seen = run.seen if run.rendered is not None else read_behaviour(run.record.attempts[-1])
         if seen is not None:
             self.deps.behaviour.note(*seen)
 
-    def may_leave(self) -> bool:
-        """Whether a send may start at once: there is no replica to wait for, and the lease has time left."""
+    def may_send_now(self) -> bool:
+        """Whether a send may start at once: no replica has to confirm, and the lease has time left."""
         return not self.deps.replicas.are_seen(self.run.shard) and self.deps.may_send(self.run)
 
-    async def await_leave(self) -> None:
-        """Waits until a send may start: earlier writes are on a replica, if there is one, and the lease has time left.
+    async def wait_until_sendable(self) -> None:
+        """Waits until a send may start: a replica, if any, has the earlier writes, and the lease has time left.
 
-        When a failover loses the write that an earlier send stands on, that message is sent a second time.
+        When a failover loses the write behind an earlier send, that message is sent a second time.
         """
         shard, pause_s = self.run.shard, self.timeouts.replica_s
         while self.deps.replicas.are_seen(shard) and not await self.deps.replicas.have_all(shard):
@@ -294,9 +294,9 @@ class ActiveRun:
                 raise RunMovedError
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, self.timeouts.replica_max_s)
-        await self.await_lease()
+        await self.wait_for_lease()
 
-    async def await_lease(self) -> None:
+    async def wait_for_lease(self) -> None:
         """Waits until a send may start: a fence stops writes, not sends, so a send needs time left on the lease."""
         while not self.deps.may_send(self.run):
             if self.run.moved:
@@ -304,10 +304,10 @@ class ActiveRun:
             await asyncio.sleep(self.timeouts.lease_s)
 
     def send(self, sent: JsonObject) -> Coroutine[Any, Any, PeerOutcome]:
-        """SendMessage, unless the lease is over by the time of its first byte.
+        """SendMessage, unless the lease has expired before its first byte.
 
         Raises:
-            RunMovedError: the lease was lost by then, and the present one is another one.
+            RunMovedError: the lease was lost before, and the present one is a new one.
         """
         if self.place is not None:
             return self.peer.send(sent, may_leave=self._has_lease, place=self.place)
@@ -327,7 +327,7 @@ class ActiveRun:
         body: Callable[[DecisionDraft], None],
         terms: Callable[[DecisionDraft], AppendOptions] | None = None,
     ) -> None:
-        """Appends as soon as the store can take it; nothing is read from the peer until then."""
+        """Appends as soon as the store accepts it; nothing is read from the peer until then."""
         while True:
             try:
                 await self.run.append(body, terms)
@@ -338,16 +338,16 @@ class ActiveRun:
                 return
 
     async def hold(self, error: StoreUnavailable) -> None:
-        """Pauses while the store is away; logged once, since an outage holds every run."""
+        """Pauses while the store is unavailable; logged once, since an outage holds every run."""
         if not self._is_held:
             self.deps.log.warning("run.held", task=self.run.record.task_id, reason=error.reason)
         self._is_held = True
         await asyncio.sleep(self.timeouts.store_s)
 
-    def find_owed_s(self) -> float:
-        """Seconds until an answer that was put off is looked at again, infinite where none was.
+    def find_due_s(self) -> float:
+        """Seconds until a postponed answer is checked again, infinite without one.
 
-        Its row comes due as well, but the signal of the instance where it does may be lost.
+        Its row comes due as well, but that instance's signal may be lost.
         """
         at_ms = min(self.pending.put_off.values(), default=None)
         return math.inf if at_ms is None else (at_ms - self.deps.clock.now_ms()) / 1000
@@ -364,17 +364,17 @@ class ActiveRun:
         return run.remote_task_id if run else None
 
     async def rest(self, pause_s: float) -> None:
-        """Waits until the time is over or a wake-up comes, and no shorter than the peer has asked for."""
+        """Waits for the pause or a wake-up, and at least until ``not_before_ms``."""
         wished_s = (self.not_before_ms - self.deps.clock.now_ms()) / 1000
-        # Another instance may have written and its signal be lost. Not wait_for: up to Python 3.11 it loses a
-        # cancellation that comes together with what is waited for, and the driver would outlive its instance.
+        # The signal of a write by another instance may be lost, so it is read after the pause, too. Not wait_for: up to
+        # Python 3.11 it loses a cancellation that comes with the event, and the driver would outlive its instance.
         with suppress(TimeoutError):
             async with asyncio.timeout(max(pause_s, wished_s)):
                 await self.attention.wait()
         await self._catch_up()
 
     async def _catch_up(self) -> None:
-        """Applies what others have stored meanwhile; reads only where the news are not all of it."""
+        """Applies what was stored elsewhere meanwhile; reads the store only where ``_news`` is incomplete."""
         is_behind = self._is_behind or not self._news
         news, self._news, self._is_behind = self._news, (), False
         self.attention.clear()
@@ -382,7 +382,7 @@ class ActiveRun:
             await self.run.refresh()
 
     async def note(self, payload: AnyPayload) -> None:
-        """Appends one fact about the task that nobody but the record sees."""
+        """Appends one fact about the task that only the record shows."""
         await self.append(lambda draft: draft.note(payload))
 
     async def warn(self, code: str, reason: str) -> None:

@@ -1,7 +1,7 @@
 """The runs that this instance drives, and the commands that open them.
 
-A command runs to its end even when its caller leaves: half a command is never done (I6). A message that opens a run is
-driven in the task of its command, once the caller has its result: one asyncio task less for each message.
+A command runs to its end even when its caller leaves: no command stops halfway (I6). A message that opens a run is
+driven in the asyncio task of its command, once the caller has its result: one task less per message.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.active_run import ActiveRun
 
 
-def _tell_nobody(_agent: str, _thread_id: str) -> None:
-    """Nobody waits for a run to end."""
+def _ignore_end(_agent: str, _thread_id: str) -> None:
+    """Default of ``on_left``: nothing waits for a run to end."""
 
 
 _LAST_S: Final = 1.0
-"""How long commands may take to their end at shutdown."""
+"""How long commands may take to finish at shutdown."""
 
 
 @dataclass(slots=True)
 class ActiveRuns:
-    """Runs by task. A run that ends takes itself out; one that breaks says so."""
+    """The active runs by task. A run that ends removes itself; a broken one is reported."""
 
     log: FilteringBoundLogger
-    on_left: Callable[[str, str], None] = _tell_nobody
+    on_left: Callable[[str, str], None] = _ignore_end
     """Called with agent and thread of each run that is no longer driven here."""
     _active: dict[str, ActiveRun] = field(default_factory=dict[str, "ActiveRun"])
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
@@ -47,15 +47,15 @@ class ActiveRuns:
         return self._draining
 
     def find(self, task_id: str) -> ActiveRun | None:
-        """The run of a task, if it is driven here; then its end is not stored yet, or about to be."""
+        """The run of a task, if it is driven here; its end is not stored yet, or about to be."""
         return self._active.get(task_id)
 
     def list_tasks(self) -> list[str]:
-        """Tasks that are driven here."""
+        """The tasks that are driven here."""
         return list(self._active)
 
     def start(self, active: ActiveRun, work: Coroutine[Any, Any, None]) -> None:
-        """Runs ``work`` for the driver, detached from its caller.
+        """Starts ``work`` as the driver, detached from its caller.
 
         Raises:
             Draining: this instance takes no new work.
@@ -66,15 +66,15 @@ class ActiveRuns:
         task.add_done_callback(lambda _task: self._leave_unbegun(active, work))
 
     def _leave_unbegun(self, active: ActiveRun, work: Coroutine[Any, Any, None]) -> None:
-        """A task that is cancelled before its first step enters no ``finally`` of its own."""
+        """Cleans up a task that was cancelled before its first step: its own ``finally`` never runs."""
         if self._active.get(active.run.context.task.id) is active:
             work.close()
-            self._leave(active, has_ended=False)
+            self._remove(active, has_ended=False)
 
-    def stay(
+    def start_in_task(
         self, active: ActiveRun, work: Coroutine[Any, Any, None], task: asyncio.Task[None]
     ) -> Coroutine[Any, Any, None]:
-        """The same in an asyncio task that exists already: it has to await what is returned.
+        """Starts a driver in an existing asyncio task, which has to await the returned coroutine.
 
         Raises:
             Draining: this instance takes no new work.
@@ -109,43 +109,43 @@ class ActiveRuns:
             self.log.exception("run.crashed", task=task_id)
         finally:
             has_ended = has_ended or run.has_ended()
-            self._leave(active, has_ended=has_ended)
+            self._remove(active, has_ended=has_ended)
             if broken and not has_ended:
                 active.deps.on_broken(active)
 
-    def _leave(self, active: ActiveRun, *, has_ended: bool) -> None:
+    def _remove(self, active: ActiveRun, *, has_ended: bool) -> None:
         run, task_id = active.run, active.run.context.task.id
         run.moved = run.moved or not has_ended
-        active.let_go_of_content()
+        active.release_content()
         if active.place is not None:
             active.place.give_back()
         active.deps.on_left(run.context.task)
         if self._active.get(task_id) is active:
             del self._active[task_id]
             del self._tasks[task_id]
-        run.tell_changed()
+        run.notify_changed()
         self.on_left(run.context.peer, run.context.thread.id)
 
     def drop(self, task_id: str) -> None:
-        """Stops driving a task at once; its fence refuses writes that are under way."""
+        """Stops driving a task at once; its fence refuses writes that are in progress."""
         active, task = self._active.get(task_id), self._tasks.get(task_id)
         if active is not None and task is not None:
             active.run.moved = True
             task.cancel()
 
     async def end(self, task_id: str) -> None:
-        """The same, and waits until its driver is done."""
+        """Stops driving a task, and waits until its driver is done."""
         task = self._tasks.get(task_id)
         self.drop(task_id)
         if task is not None:
             await asyncio.wait((task,))
 
     def refuse(self) -> None:
-        """Takes no new runs from here on."""
+        """Refuses new runs from now on."""
         self._draining = True
 
     async def drain(self) -> None:
-        """Stops driving: nothing ends by it, the leases tell others to go on (I6)."""
+        """Stops driving: no run ends by it, and other instances take over through the leases (I6)."""
         self.refuse()
         running = list(self._tasks.values())
         for task in running:
@@ -156,103 +156,107 @@ class ActiveRuns:
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 Begun: TypeAlias = "tuple[ActiveRun, Coroutine[Any, Any, None]]"
-"""The driver of a run that was just opened, and all that it will do."""
+"""The driver of a new run, and the coroutine that drives it."""
 
 
 class ResultCallback(Protocol[T_contra]):
-    """Told of the result of one command, once. The caller may have gone by then."""
+    """Called with the result of one command, once. The caller may have left by then."""
 
     def on_result(self, result: T_contra, /) -> None:
-        """It was carried out."""
+        """The command succeeded."""
         ...
 
     def on_failure(self, failure: BaseException, /) -> None:
-        """It was not; ``asyncio.CancelledError`` where this instance has ended it."""
+        """The command failed; ``asyncio.CancelledError`` where this instance has cancelled it."""
         ...
 
 
 class Commands:
-    """Those that this instance carries out now."""
+    """The commands that this instance executes now."""
 
-    __slots__ = ("_rested", "_runs", "_under_way")
+    __slots__ = ("_idle", "_runs", "_under_way")
 
     def __init__(self, runs: ActiveRuns) -> None:
         self._runs = runs
         self._under_way: dict[
             ResultCallback[Any], tuple[asyncio.Task[None], Coroutine[Any, Any, Any]]
         ] = {}
-        """By who is told of them: the task, and the work that it carries out."""
-        self._rested: asyncio.Future[None] | None = None
-        """Set when no command is under way."""
+        """By callback: the task, and the work that it carries out."""
+        self._idle: asyncio.Future[None] | None = None
+        """Set when no command is in progress."""
 
     def see_through(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Carries ``work`` to its end; what is returned is its outcome."""
+        """Runs ``work`` to its end, independent of the caller; returns a future of its result."""
         return self.open_run(_begin_nothing(work))
 
     def open_run(self, work: Coroutine[Any, Any, tuple[T, Begun | None]]) -> asyncio.Future[T]:
-        """The same for work that may open a run, which is driven from there on."""
+        """Runs ``work`` that may open a run, which is driven afterwards; returns a future of its result."""
         waiting: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.begin(work, _Waiting(waiting))
         return waiting
 
     def begin(
-        self, work: Coroutine[Any, Any, tuple[T, Begun | None]], told: ResultCallback[T]
+        self, work: Coroutine[Any, Any, tuple[T, Begun | None]], callback: ResultCallback[T]
     ) -> None:
-        """The same for somebody who does not wait and is told; what it is told of a run comes before all of that."""
-        task = asyncio.get_running_loop().create_task(self._carry_out(work, told))
-        self._under_way[told] = task, work
+        """As ``open_run``, with a callback in place of a future; it runs before the opened run is driven."""
+        task = asyncio.get_running_loop().create_task(self._carry_out(work, callback))
+        self._under_way[callback] = task, work
 
     async def _carry_out(
-        self, work: Coroutine[Any, Any, tuple[T, Begun | None]], told: ResultCallback[T]
+        self, work: Coroutine[Any, Any, tuple[T, Begun | None]], callback: ResultCallback[T]
     ) -> None:
         try:
             result, begun = await work
-            driving = None if begun is None else self._runs.stay(*begun, self._under_way[told][0])
+            driving = (
+                None
+                if begun is None
+                else self._runs.start_in_task(*begun, self._under_way[callback][0])
+            )
         except BaseException as failure:
-            self._leave(told)
-            told.on_failure(failure)
-            # The failure knows this call, which would keep it alive.
-            del told
+            self._remove(callback)
+            callback.on_failure(failure)
+            # The failure references this frame, which would keep the callback alive.
+            del callback
             if not isinstance(failure, Exception):
                 raise
             return
-        self._leave(told)
+        self._remove(callback)
         try:
-            told.on_result(result)
+            callback.on_result(result)
         except Exception:
-            # The run goes on all the same.
+            # The run continues all the same.
             self._runs.log.exception("command.untold")
         if driving is not None:
-            # A run may last for months.
-            del work, told, result, begun
+            # A run may last for months: release what it does not need.
+            del work, callback, result, begun
             await driving
 
-    def _leave(self, told: ResultCallback[Any]) -> None:
-        del self._under_way[told]
-        if self._rested is not None and not self._under_way and not self._rested.done():
-            self._rested.set_result(None)
+    def _remove(self, callback: ResultCallback[Any]) -> None:
+        del self._under_way[callback]
+        if self._idle is not None and not self._under_way and not self._idle.done():
+            self._idle.set_result(None)
 
     async def drain(self) -> None:
-        """Waits a moment for those under way, and ends what is left; new runs are refused from then on."""
+        """Waits a moment for commands in progress, and cancels the rest; then new runs are refused."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_S):
                 while self._under_way:
-                    self._rested = asyncio.get_running_loop().create_future()
-                    await self._rested
+                    self._idle = asyncio.get_running_loop().create_future()
+                    await self._idle
         self._runs.refuse()
         left = dict(self._under_way)
         for task, _ in left.values():
             task.cancel()
         await asyncio.gather(*(task for task, _ in left.values()), return_exceptions=True)
-        for told, (_, work) in left.items():
-            # One that was cancelled before its first step has told nobody.
-            if self._under_way.pop(told, None) is not None:
+        for callback, (_, work) in left.items():
+            # One that was cancelled before its first step has called no callback.
+            if self._under_way.pop(callback, None) is not None:
                 work.close()
-                told.on_failure(asyncio.CancelledError())
+                callback.on_failure(asyncio.CancelledError())
 
 
 class _Waiting:
-    """Passes the result on to a future, unless its waiter has gone."""
+    """Passes the result to a future, unless its waiter has left."""
 
     __slots__ = ("_waiting",)
 

@@ -1,7 +1,7 @@
-"""Whether an attempt may begin now, and why it waits where it may not.
+"""Whether an attempt may begin now, and why it waits otherwise.
 
-An attempt waits where its agent is paused, where it has as many sends under way as its limits allow, and where others
-wait already; and where a quota of its caller does not cover it.
+An attempt waits while its agent is paused or has as many sends in progress as its limits allow, while others are
+queued before it, and while a quota of its caller does not cover it.
 """
 
 from __future__ import annotations
@@ -33,44 +33,44 @@ class LimitedPeer(Peer, Protocol):
 
     @property
     def has_slots(self) -> bool:
-        """Whether only so many sends may be under way at once."""
+        """Whether the number of concurrent sends is limited."""
         ...
 
     def reserve_now(self) -> SendPlace | None:
-        """``reserve`` without asking anybody; None does not say that there is none."""
+        """``reserve`` without a call to the store; None does not mean that all slots are taken."""
         ...
 
     async def reserve(self) -> SendPlace | None:
-        """A place among its sends; None: there is none now."""
+        """Reserves a send slot; None: all are taken now."""
         ...
 
 
 @dataclass(slots=True)
 class AttemptAdmission:
-    """Lets attempts begin, or says for what they wait."""
+    """Admits attempts, or returns what they wait for."""
 
     store: QueueStore
     pauses: AgentPauses
     quotas: QuotaWaits
     clock: Clock
     waiting: set[str] = field(default_factory=set[str])
-    """Agents, and other lines, at which somebody waits, as far as is known here."""
+    """Agents, and other queues, in which attempts wait, as far as this instance knows."""
 
     def find_pause(self, agent: str) -> QueueCause | None:
-        """Why an attempt at an agent may not begin now, whatever its limits; nobody is asked."""
+        """Why an attempt at an agent may not begin now, apart from its limits; no call to the store."""
         pause = self.pauses.find(agent)
         if pause is None:
             return None
         return "draining" if pause.state == "draining" else "paused"
 
     async def admit(self, agent: str, peer: LimitedPeer) -> QueueCause | SendPlace | None:
-        """Whether an attempt may begin now: why not, or the place that it has among the sends, if it needs one.
+        """Whether an attempt may begin now: why not, or its reserved send slot, if it needs one.
 
-        Only an agent whose slots are bounded costs more than a look at memory, and only where the block of this
-        instance is empty, as its send would.
+        Only an agent with limited slots costs more than a look at memory, and only when this instance's block of slots
+        is empty, as its send would.
 
         Raises:
-            StoreUnavailable: nobody knows how many sends others have under way.
+            StoreUnavailable: the number of other sends in progress is unknown.
         """
         cause = self.find_pause(agent)
         if cause is not None:
@@ -89,10 +89,10 @@ class AttemptAdmission:
         *,
         answers_at_once: bool = False,
     ) -> QueueHold:
-        """The same for people and for the record, with the place in line that it would get.
+        """The cause as a ``QueueHold``, for people and for the record, with the queue position it would get.
 
         Raises:
-            StoreUnavailable: nobody knows how many wait.
+            StoreUnavailable: the number of waiting attempts is unknown.
         """
         if cause == "capacity":
             self.waiting.add(find_base(agent))
@@ -104,12 +104,12 @@ class AttemptAdmission:
         )
 
     async def charge(self, principal: Principal, agent: str) -> Charge | Shortage:
-        """Charges a message that is to begin now; one of a caller whose messages wait for a quota goes behind them.
+        """Charges a message that is about to begin; it goes behind its caller's messages that wait for a quota.
 
-        Only where that is known here the store is asked for more than the quota itself.
+        Asks the store for more than the quota only where such messages are known here.
 
         Raises:
-            StoreUnavailable: nobody can tell.
+            StoreUnavailable: the quota cannot be read.
         """
         line, known = name_line(principal.key), self.quotas.find_before(principal.key)
         if known is not None:
@@ -127,10 +127,10 @@ class AttemptAdmission:
         *,
         answers_at_once: bool = False,
     ) -> QueueHold | None:
-        """Why a message waits that a quota does not cover, with its place in line; None: it does not wait.
+        """Why a message waits that a quota does not cover, with its queue position; None: it does not wait.
 
         Raises:
-            StoreUnavailable: nobody knows how many wait.
+            StoreUnavailable: the number of waiting messages is unknown.
         """
         if not shortage.is_waited_for:
             return None

@@ -1,13 +1,13 @@
-"""An agent that refuses an answer, or that breaks over its own work.
+"""An agent that refuses an answer, or that fails at its own work.
 
-*Refused*: the callers of the answer are told at once, and the task is what the agent says of it. A task that waits asks
-the same again, as a new question: a closed question stays closed (I7). An agent that finds fault with the answer waits
-too, even if it says that it works: some agents say so before they have read what they were sent, and never correct it.
-An answer of a rule or a clock would be the same each time, so the run fails.
+*Refused*: the callers of the answer are notified at once, and the task is in the state that the agent reports. A
+task that waits asks the same again, as a new question: a closed question stays closed (I7). An agent that rejects the
+answer as invalid waits too, even if it reports that it works: some agents report so before they have read the message,
+and never correct it. An answer of a rule or a timeout would be the same each time, so the run fails.
 
-*Broken*: the agent has said an error after it had begun, and nothing since. What it says of its task outweighs the
-error: a task that has ended, or waits, stays as it is. A task that is still said to work will never move again, since
-agents forget to end a task whose program has raised; so its run fails.
+*Failed*: the agent has reported an error after it had begun, and nothing since. The state of its task outweighs the
+error: a task that has ended, or waits, stays as it is. A task that is still reported as working will never move
+again, since agents forget to end a task whose program has raised; so its run fails.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.run import Run
 
 ON_ITS_WAY: Final = frozenset({"owed", "returning"})
-"""Where the return of an answer stands that is neither there nor given up."""
+"""Return states of an answer that is neither delivered nor given up."""
 _BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 _FAULTS: Final = frozenset({ErrorKind.INVALID_PARAMS, ErrorKind.CONTENT_TYPE_NOT_SUPPORTED})
 _AT_REST: Final = INTERRUPTED_STATES | TERMINAL_STATES
 
 
 async def find_turns(run: Run, actions: Sequence[ActionRecord]) -> list[str]:
-    """The open turns that brought an answer to ``actions``; none where nobody said it in a message to the task.
+    """The open turns that brought an answer to ``actions``; none if no message to the task brought it.
 
-    Words give their turn to the decision, and an answer in the form of the agent a name that is made of it. An answer
-    in our own form names its decision itself.
+    For an answer in words, the decision has the turn's id; for one in the agent's own form, an id derived from it. An
+    answer in the gateway's form names its decision itself.
     """
     record = run.record
     named = {action.decision.decision_id for action in actions if action.decision}
@@ -81,7 +81,7 @@ def _name_decision(message: JsonObject) -> str | None:
 async def refuse_answer(
     active: ActiveRun, action_ids: Sequence[str], remote: str, outcome: RefusedByPeer | Malformed
 ) -> None:
-    """Takes ``outcome``, with which the agent refused the answers to ``action_ids`` on its task ``remote``."""
+    """Handles ``outcome``, with which the agent refused the answers to ``action_ids`` on its task ``remote``."""
     failure = explain(outcome, active.run.context, active.run.record).failure
     held = [
         active.run.held[ref].record
@@ -92,7 +92,7 @@ async def refuse_answer(
     seen = await active.peer.get(remote)
     is_given = True
 
-    def tell(draft: DecisionDraft) -> None:
+    def record_refusal(draft: DecisionDraft) -> None:
         nonlocal is_given
         actions = _find_owed(draft, action_ids)
         is_given = all(one.decision and one.decision.source == "answer" for one in actions)
@@ -102,35 +102,34 @@ async def refuse_answer(
             draft.due.append(DueChange(f"return:{action.request.action_id}", None))
         refuse_message(draft, failure, turns)
 
-    if isinstance(outcome, RefusedByPeer) and has_raised(outcome, seen):
-        await fail_raised(active, outcome, tell)
+    if isinstance(outcome, RefusedByPeer) and failed_internally(outcome, seen):
+        await fail_after_error(active, outcome, record_refusal)
     elif isinstance(seen, Answered):
         waits = read_state(seen.result) in INTERRUPTED_STATES
-        is_at_rest = read_state(seen.result) in _AT_REST
         asked = None
-        if finds_fault(outcome) and not is_at_rest:
-            # It is said to work since, and has refused what it was sent as the answer.
+        if rejects_input(outcome) and read_state(seen.result) not in _AT_REST:
+            # The agent reports that it works on, although it has rejected the answer.
             asked = restate_task(active, action_ids, seen.result)
         if asked is None:
-            await apply_results(active, [{"task": seen.result}], tell)
+            await apply_results(active, [{"task": seen.result}], record_refusal)
         else:
             await apply_results(
-                active, [{"task": asked}], tell, lambda draft: _wait_on(draft, seen)
+                active, [{"task": asked}], record_refusal, lambda draft: _wait_on(draft, seen)
             )
         if not is_given and (waits or asked is not None):
             await _give_up(active, remote, failure)
     else:
-        await active.append(tell)
+        await active.append(record_refusal)
 
 
 def _wait_on(draft: DecisionDraft, seen: Answered) -> None:
-    """What the agent says of its task is no news from here on, while it waits."""
+    """Records that, while the task waits, the agent's present status is no news."""
     message = object_at(object_at(seen.result, "status"), "message")
-    said = RunStatus(
+    status = RunStatus(
         waits_on=read_state(seen.result), message_id=text_at(message, "messageId") or None
     )
     if draft.record.status in WAITING:
-        draft.note(said)
+        draft.note(status)
 
 
 def _find_owed(draft: DecisionDraft, action_ids: Sequence[str]) -> list[ActionRecord]:
@@ -141,8 +140,8 @@ def _find_owed(draft: DecisionDraft, action_ids: Sequence[str]) -> list[ActionRe
 
 
 async def _give_up(active: ActiveRun, remote: str, failure: ErrorDetail) -> None:
-    """The agent waits for an answer that nobody gives any more: the task fails, and the agent is told to stop."""
-    text = f"the agent did not take the answer that policy has given: {failure.message}"
+    """Fails the task and cancels it at the agent: the agent waits for an answer that will not come."""
+    text = f"the agent did not accept the answer given by policy: {failure.message}"
 
     def end(draft: DecisionDraft) -> None:
         if draft.record.run is not None:
@@ -153,10 +152,10 @@ async def _give_up(active: ActiveRun, remote: str, failure: ErrorDetail) -> None
     await active.peer.cancel(remote)
 
 
-def has_raised(outcome: RefusedByPeer | Malformed, seen: PeerOutcome) -> bool:
-    """Whether an agent that refused an answer with ``outcome`` broke over it: it works on in name only.
+def failed_internally(outcome: RefusedByPeer | Malformed, seen: PeerOutcome) -> bool:
+    """Whether an agent that refused an answer with ``outcome`` failed over it: it works on in name only.
 
-    ``seen`` is what it says of the task since. With another error it has not taken the answer, and may work on.
+    ``seen`` is its task since then. After another error it has not taken the answer, and may still be working.
     """
     if not isinstance(outcome, RefusedByPeer) or not isinstance(seen, Answered):
         return False
@@ -165,13 +164,13 @@ def has_raised(outcome: RefusedByPeer | Malformed, seen: PeerOutcome) -> bool:
     return is_internal and is_its_own and read_state(seen.result) not in _AT_REST
 
 
-def finds_fault(outcome: RefusedByPeer | Malformed) -> bool:
-    """Whether an agent says that what it was sent is wrong: it waits for something else then."""
+def rejects_input(outcome: RefusedByPeer | Malformed) -> bool:
+    """Whether an agent rejects what it was sent as invalid: then it waits for something else."""
     return isinstance(outcome, RefusedByPeer) and classify_native(outcome.code) in _FAULTS
 
 
-async def end_raised(active: ActiveRun, outcome: RefusedByPeer) -> None:
-    """The stream of a run that had begun ended with an error: the run has failed, unless its task says more."""
+async def end_after_error(active: ActiveRun, outcome: RefusedByPeer) -> None:
+    """Ends a run whose stream had begun and ended with an error, unless its task says otherwise."""
     remote = active.remote_task()
     if remote is None or outcome.http_status in _BUSY or active.run.record.status in ENDED:
         return
@@ -179,13 +178,13 @@ async def end_raised(active: ActiveRun, outcome: RefusedByPeer) -> None:
     if isinstance(seen, Answered) and read_state(seen.result) in _AT_REST:
         await apply_results(active, [{"task": seen.result}])
         return
-    await fail_raised(active, outcome)
+    await fail_after_error(active, outcome)
 
 
-async def fail_raised(
+async def fail_after_error(
     active: ActiveRun, outcome: RefusedByPeer, before: Callable[[DecisionDraft], None] | None = None
 ) -> None:
-    """Ends the run with the words of the agent; ``before`` adds to the append."""
+    """Ends the run with the agent's error; ``before`` adds to the append."""
     failure = explain(outcome, active.run.context, active.run.record).failure
 
     def end(draft: DecisionDraft) -> None:

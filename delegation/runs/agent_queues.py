@@ -1,9 +1,9 @@
-"""The outgoing queues of agents at work: whose turn it is (TR-8, MK-6, ST-3).
+"""The outgoing queues of busy agents: which waiting task is next (TR-8, MK-6, ST-3).
 
-For each agent, or other line, at which somebody waits, as far as is known here, one loop takes a place of the limit,
-then the task whose turn it is, and begins it with that place. So all instances pull from one queue, in its order, and
-never beyond the limit. An instance learns that somebody waits when it puts a task in line, when it starts, when an
-agent is resumed, and by the due row of each task that waits.
+For each agent, or other queue, in which tasks wait, as far as this instance knows, one loop reserves a slot of the
+limit, takes the next task, and begins it with that slot. So all instances pull from one queue, in its order, and never
+exceed the limit. An instance learns of waiting tasks when it queues one, when it starts, when an agent is resumed, and
+by the due row of each waiting task.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ if TYPE_CHECKING:
     from passerelle.runtime.limits.costs import Charge
 
 _LOOK_S: Final = 0.05
-"""Between two tries to get a place, where nobody says that there is one."""
+"""Pause between two attempts to get a slot, without a signal that one is free."""
 _AWAY_S: Final = 1.0
 _SEND_S: Final = 2.0
-"""How long the next one waits for the send of the one before to begin, so that an agent is told in order."""
+"""How long the next attempt waits for the previous send to begin, so that an agent is called in order."""
 
 
 def _leave_nothing() -> None:
-    """Nothing was taken."""
+    """Gives nothing back: no slot was reserved."""
 
 
 async def _await_send(place: SendPlace) -> None:
@@ -80,23 +80,23 @@ async def _await_send(place: SendPlace) -> None:
 
 @dataclass(slots=True)
 class AgentQueues:
-    """Has attempts wait, and begins them in turn."""
+    """Queues attempts, and begins them in turn."""
 
     admission: AttemptAdmission
     attempts: QueuedAttempts
     find_peer: Callable[[str], LimitedPeer]
     extend: Callable[[Shard, DueRow, int], Awaitable[object]]
-    """Keeps a claimed row hidden for so many ms."""
+    """Keeps a claimed row hidden for this many ms."""
     store: QueueStore = field(init=False)
     quotas: QuotaWaits = field(init=False)
     _pulling: dict[str, asyncio.Event] = field(default_factory=dict[str, "asyncio.Event"])
-    """By agent what wakes its loop."""
+    """By agent, the event that wakes its loop."""
     _unused: dict[str, str] = field(default_factory=dict[str, str])
-    """By agent, whose turn came to nothing: its task has ended, or had begun, or could not begin."""
-    _looks: dict[str, int] = field(default_factory=dict[str, int])
-    """By line of a context, how often it was found at work since it last rested."""
+    """By agent, the owner whose turn was not used: the task had ended, had begun, or could not begin."""
+    _busy_checks: dict[str, int] = field(default_factory=dict[str, int])
+    """By context queue, how often the context was found busy since it was last idle."""
     _watched: dict[str, asyncio.Event] = field(default_factory=dict[str, "asyncio.Event"])
-    """By task what wakes those who wait for its answer here."""
+    """By task, the event that wakes those who wait for its answer here."""
 
     def __post_init__(self) -> None:
         self.store, self.quotas = self.admission.store, self.admission.quotas
@@ -104,27 +104,27 @@ class AgentQueues:
         self.attempts.dispatch.runs.on_left = self.on_left
 
     def look_at_quotas(self) -> None:
-        """Has messages go on that quotas cover by now, whoever put them in line: quotas may be others."""
+        """Resumes messages that quotas cover now, whichever instance queued them; for a change of quotas."""
         for line in self.quotas.lines:
             self.pull(line)
 
     async def enter(self, record: TaskRecord) -> None:
-        """Puts a task in line that is stored as queued; where the store is away its due row does it."""
+        """Queues a task that is stored as queued; while the store is unavailable its due row does it."""
         queued = record.queued
         if queued is not None and await self._add(record, queued) and self._is_paused(queued):
-            self.attempts.dispatch.detach(self._put_off(record, queued))
+            self.attempts.dispatch.detach(self._postpone_row(record, queued))
 
-    async def _put_off(self, record: TaskRecord, queued: QueuedAttempt) -> None:
-        """The row that was stored with the task comes later: what it would see to is done."""
+    async def _postpone_row(self, record: TaskRecord, queued: QueuedAttempt) -> None:
+        """Postpones the row that was stored with the task: the task is in its queue now."""
         at_ms = parse_ms(queued.since) + FIRST_LOOK_MS
         row = DueRow(f"{QUEUED}:{record.task_id}", str(at_ms))
-        with suppress(StoreUnavailable):  # then it comes as it was stored
-            # A row of another time is there for another reason, and stays.
+        with suppress(StoreUnavailable):  # then it comes at its stored time
+            # A row with another time has another purpose, and stays.
             hold_ms = find_look_ms(0, is_paused=True)
             await self.extend(shard_of(record.task_id), row, hold_ms)
 
     async def _add(self, record: TaskRecord, queued: QueuedAttempt) -> int:
-        """How many wait in the line with it then, 0 where the store is away."""
+        """The number of tasks in its queue afterwards, 0 while the store is unavailable."""
         base = name_waiting_line(record, queued)
         task = find_place(record, queued)
         try:
@@ -136,7 +136,7 @@ class AgentQueues:
         return added.position
 
     async def look(self, agents: Iterable[str]) -> None:
-        """Has the tasks go on that wait for these agents, whoever put them in line."""
+        """Resumes the tasks that wait for these agents, whichever instance queued them."""
         names = sorted({find_base(agent) for agent in agents})
         with suppress(StoreUnavailable):  # their due rows come
             for name, count in zip(names, await self.store.count(names), strict=True):
@@ -144,7 +144,7 @@ class AgentQueues:
                     self.pull(name)
 
     def pull(self, agent: str) -> None:
-        """Somebody may wait for an agent that may have a place: its loop goes on, or begins."""
+        """Starts or wakes the loop of an agent: a task may wait for it, and a slot may be free."""
         known = self._pulling.get(agent)
         if known is not None:
             known.set()
@@ -158,7 +158,7 @@ class AgentQueues:
             self.attempts.dispatch.detach(self._pull(agent))
 
     def on_left(self, agent: str, thread_id: str) -> None:
-        """A run at an agent is not driven here any more: there may be a place, and its context may rest."""
+        """A run is not driven here any more: its agent may have a free slot, and its context may be idle."""
         if self._pulling:
             for line in (find_base(agent), f"{THREAD}{thread_id}"):
                 known = self._pulling.get(line)
@@ -176,9 +176,9 @@ class AgentQueues:
         now_ms: int,
         drop: Callable[[Shard, DueRow], Awaitable[bool]],
     ) -> Held:
-        """``queued:<task>``: a task that waits; whoever put it in line may be gone, and the line with it.
+        """``queued:<task>``: a task that waits; the instance that queued it may be gone, and the queue with it.
 
-        What is returned is the task as it was read.
+        Returns the task as it was read.
         """
         ref = EntityRef(EntityKind.TASK, row.entity)
         held = (await self.attempts.dispatch.writes.load([ref]))[ref]
@@ -197,33 +197,35 @@ class AgentQueues:
             await drop(shard, row)
             return held
         if waits_for_quota(record):
-            await self._tell_anew(record, queued, now_ms)
+            await self._update_quota_wait(record, queued, now_ms)
         is_in_line = record.status is Status.QUEUED or waits_for_quota(record)
         waiting = await self._add(record, queued) if is_in_line else 0
         await self.extend(shard, row, self._find_look_ms(queued, now_ms, waiting))
         return held
 
     def _find_look_ms(self, queued: QueuedAttempt, now_ms: int, waiting: int) -> int:
-        """Until the next look at a task that waits in a line of so many, or until its quota resets."""
+        """Delay until the next check of a task in a queue of ``waiting`` tasks, or until its quota resets."""
         if queued.until is not None:
             left_ms = parse_ms(queued.until) - now_ms
-            # Not before that, by whatever clock it is judged.
+            # Not before the reset, whichever clock measures it.
             return min(left_ms + BEGUN_MS, LONGEST_LOOK_MS) if left_ms > 0 else FIRST_LOOK_MS
         waited_ms, is_paused = now_ms - parse_ms(queued.since), self._is_paused(queued)
         return find_look_ms(waited_ms, waiting, is_paused=is_paused)
 
     def _is_paused(self, queued: QueuedAttempt) -> bool:
-        """Whether it waits in the line of an agent that is paused."""
+        """Whether it waits for an agent that is paused."""
         if queued.cause in {"turn", "quota"}:
             return False
         return self.admission.find_pause(queued.attempt.worker.peer) is not None
 
-    async def _tell_anew(self, record: TaskRecord, queued: QueuedAttempt, now_ms: int) -> None:
-        """Says until when a message waits from now on, where its time has come and others have used up the quota."""
+    async def _update_quota_wait(
+        self, record: TaskRecord, queued: QueuedAttempt, now_ms: int
+    ) -> None:
+        """Updates the time until which a message waits, after its quota has reset and others have used it up again."""
         known = self.quotas.find(name_line(record.owner))
         if known is None or known.till_ms <= now_ms or parse_ms(queued.until or "") > now_ms:
             return
-        with suppress(WriteConflict, RunMovedError):  # it goes on, or is told the next time
+        with suppress(WriteConflict, RunMovedError):  # it goes on, or is updated the next time
             hold = make_hold(queued.attempt.worker.peer, known, None, queued.send_options)
             await self.attempts.wait_on(record.task_id, hold)
 
@@ -243,27 +245,27 @@ class AgentQueues:
             del self._pulling[agent]
 
     async def _pull_one(self, agent: str) -> bool:
-        """Begins the next attempt at an agent, or waits for a place; False: nobody waits."""
+        """Begins the next attempt at an agent, or waits for a slot; False: the queue is empty."""
         if agent.startswith(THREAD):
             return await self._pull_turn(agent)
         if agent.startswith(LINE):
             return await self._pull_paid(agent)
         place = await self._reserve(agent)
         if place is None:
-            await self._rest(agent)
+            await self._pause(agent)
             return True
         news = self._pulling[agent]
         news.clear()
         try:
             task_id = await self.store.take(agent, self._unused.pop(agent, ""))
             if task_id is None:
-                # Somebody may have come while nobody was found.
+                # A task may have come while the queue was found empty.
                 if not news.is_set():
                     self.admission.waiting.discard(agent)
                 return news.is_set()
             if await self._begin(task_id, place):
                 begun, place = place, None
-                self._tell_begun(task_id)
+                self._notify_begun(task_id)
                 await _await_send(begun)
             elif (record := await self.attempts.dispatch.read_task(task_id)) is not None:
                 self._unused[agent] = record.owner
@@ -273,7 +275,7 @@ class AgentQueues:
         return True
 
     async def _pull_paid(self, line: str) -> bool:
-        """Has the next message of a caller go on once its quota covers it; False: nobody waits."""
+        """Resumes the next message of a caller once its quota covers it; False: the queue is empty."""
         news = self._pulling[line]
         news.clear()
         names = await self.store.list_waiting(line, 1)
@@ -282,35 +284,35 @@ class AgentQueues:
                 self.admission.waiting.discard(line)
                 self.quotas.forget(line)
             return news.is_set()
-        # It stays first until it is stored that it goes on, so nobody who comes meanwhile takes its place.
+        # It stays first until its start is stored, so that no later message takes its place.
         record = await self.attempts.dispatch.read_task(names[0])
         if waits_for_quota(record) and name_line(record.owner) == line:
             charged = await self.quotas.pay(record)
             if isinstance(charged, Shortage):
                 clock = self.admission.clock
                 self.quotas.note(line, charged)
-                await self._rest(line, find_quota_pause_s(record, charged, clock.now_ms()))
+                await self._pause(line, find_quota_pause_s(record, charged, clock.now_ms()))
                 return True
-            await self._go_on_paid(record, charged, None)
-        # Where it could not begin its due row puts it in line again.
+            await self._start_paid(record, charged, None)
+        # Where it could not begin, its due row queues it again.
         await self.store.drop(line, names[0])
         return True
 
     async def _pull_turn(self, line: str) -> bool:
-        """Starts the next turn of a context once it rests; False: none waits."""
+        """Starts the next turn of a context once that is idle; False: none waits."""
         thread_id = line.removeprefix(THREAD)
         if await self._is_busy(thread_id):
-            looks = self._looks[line] = self._looks.get(line, 0) + 1
-            await self._rest(line, find_turn_pause_s(looks))
+            looks = self._busy_checks[line] = self._busy_checks.get(line, 0) + 1
+            await self._pause(line, find_turn_pause_s(looks))
             return True
-        self._looks.pop(line, None)
+        self._busy_checks.pop(line, None)
         news = self._pulling[line]
         news.clear()
         names = await self.store.list_waiting(line)
         if not names:
             self.admission.waiting.discard(line)
             return news.is_set()
-        # It stays first until it is stored that it starts: whoever fails, or dies, before that lets nobody past it.
+        # It stays first until its start is stored: after a failure or a crash no other turn passes it.
         record = await self.attempts.dispatch.read_task(names[0])
         if not waits_for_turn(record) or await self._start_turn(record, thread_id, names[1:]):
             await self.store.drop(line, names[0])
@@ -322,33 +324,33 @@ class AgentQueues:
         return isinstance(thread, ThreadRecord) and bool(thread.active_turns)
 
     async def _start_turn(self, record: TaskRecord, thread_id: str, others: list[str]) -> bool:
-        """Whether the first turn of a context is in its line no more; ``others`` are the tasks behind it."""
+        """Whether the first turn of a context has left its queue; ``others`` are the tasks behind it."""
         task_id = record.task_id
         behind = await self.attempts.list_turns(others)
-        if await self._pay_and_go_on(record, behind):
+        if await self._pay_and_start(record, behind):
             return True
         # Another instance was faster, with this turn or with one that does not wait; else its due row brings it back.
         is_to_wait = await self._is_busy(thread_id)
         return not (is_to_wait and waits_for_turn(await self.attempts.dispatch.read_task(task_id)))
 
-    async def _pay_and_go_on(self, record: TaskRecord, behind: tuple[str, ...]) -> bool:
-        """Whether a turn has left the line of its context, for the line of its caller perhaps."""
+    async def _pay_and_start(self, record: TaskRecord, behind: tuple[str, ...]) -> bool:
+        """Whether a turn has left the queue of its context, possibly for the queue of its caller."""
         queued, charged = record.queued, FREE
         if queued is not None and queued.unpaid:
             found = await self.quotas.pay(record)
             if isinstance(found, Shortage):
                 self.quotas.note(name_line(record.owner), found)
                 hold = make_hold(queued.attempt.worker.peer, found, None)
-                return await self._move_on(record.task_id, hold, behind)
+                return await self._move_to_hold(record.task_id, hold, behind)
             charged = found
-        return await self._go_on_paid(record, charged, behind)
+        return await self._start_paid(record, charged, behind)
 
-    async def _go_on_paid(
+    async def _start_paid(
         self, record: TaskRecord, charged: Charge, behind: tuple[str, ...] | None
     ) -> bool:
-        """The same of one that was charged: it has that back where nothing came of it, as far as anybody knows."""
+        """Starts a charged turn; refunds the charge if the turn did not begin, as far as is known."""
         try:
-            if await self._go_on(record, charged, behind):
+            if await self._start_or_queue(record, charged, behind):
                 return True
         except StoreUnavailable as error:
             if error.wrote != "unknown":
@@ -360,10 +362,10 @@ class AgentQueues:
         charged.refund()
         return False
 
-    async def _go_on(
+    async def _start_or_queue(
         self, record: TaskRecord, charged: Charge, behind: tuple[str, ...] | None
     ) -> bool:
-        """Whether a task has begun whose turn has come, or waits for its agent from now on."""
+        """Whether a task whose turn has come has begun, or waits for its agent from now on."""
         agent = record.peer or ""
         try:
             admitted = await self.admission.admit(agent, self.find_peer(agent))
@@ -371,10 +373,10 @@ class AgentQueues:
             admitted = None
         if isinstance(admitted, str):
             hold = await self.admission.explain(agent, admitted)
-            return await self._move_on(record.task_id, hold, behind, charged)
+            return await self._move_to_hold(record.task_id, hold, behind, charged)
         return await self._begin_turn(record.task_id, admitted, behind, charged)
 
-    async def _move_on(
+    async def _move_to_hold(
         self,
         task_id: str,
         hold: QueueHold,
@@ -396,7 +398,7 @@ class AgentQueues:
         try:
             if await self._begin(task_id, place, behind, charged):
                 place = None
-                self._tell_begun(task_id)
+                self._notify_begun(task_id)
                 return True
         finally:
             if place is not None:
@@ -410,24 +412,24 @@ class AgentQueues:
         behind: tuple[str, ...] | None = None,
         charged: Charge = FREE,
     ) -> bool:
-        """Whether the attempt has begun. Where it has not, the due row of the task puts it in line again."""
+        """Whether the attempt has begun. Otherwise the due row of the task queues it again."""
         log = self.attempts.dispatch.log
         try:
             return await self.attempts.begin(task_id, place, behind, charged.facts)
         except asyncio.CancelledError:
-            # Whoever goes on with the line finds it there at once.
-            await self._put_back(task_id)
+            # The instance that continues with the queue finds the task in it at once.
+            await self._requeue(task_id)
             raise
         except (StoreUnavailable, WriteConflict):
             raise
         except (PasserelleError, RunMovedError) as error:
             log.warning("queue.not_begun", task=task_id, reason=str(error))
         except Exception:
-            # One task that is broken keeps no other from its turn.
+            # A broken task must not block the others.
             log.exception("queue.broken", task=task_id)
         return False
 
-    async def _put_back(self, task_id: str) -> None:
+    async def _requeue(self, task_id: str) -> None:
         with suppress(PasserelleError):
             record = await self.attempts.dispatch.read_task(task_id)
             if record is not None:
@@ -437,10 +439,10 @@ class AgentQueues:
         try:
             return await self.find_peer(agent).reserve()
         except NotFound:
-            # It is configured no more: its tasks end one by one, and each says so.
+            # The agent is not configured any more: its tasks fail one by one, each with that reason.
             return SendPlace(_leave_nothing)
 
-    async def _rest(self, agent: str, pause_s: float = _LOOK_S) -> None:
+    async def _pause(self, agent: str, pause_s: float = _LOOK_S) -> None:
         wakes = self._pulling[agent]
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
@@ -448,7 +450,7 @@ class AgentQueues:
         wakes.clear()
 
     async def rest(self, task_id: str, pause_s: float) -> None:
-        """Returns when the attempt of a task has begun here, and after so many seconds at the latest."""
+        """Returns when the attempt of a task has begun here, or after ``pause_s``."""
         begun = self._watched.setdefault(task_id, asyncio.Event())
         try:
             with suppress(TimeoutError):
@@ -458,7 +460,7 @@ class AgentQueues:
             if self._watched.get(task_id) is begun:
                 del self._watched[task_id]
 
-    def _tell_begun(self, task_id: str) -> None:
+    def _notify_begun(self, task_id: str) -> None:
         watched = self._watched.pop(task_id, None)
         if watched is not None:
             watched.set()

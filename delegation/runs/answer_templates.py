@@ -1,9 +1,9 @@
 """Answers that end a templated turn at once: the last append is rendered from a template, too.
 
-An answer is templated when it is the first word of the agent and the last: a completed Task with a few artifacts of
-texts and data, or a bare Message. Where somebody had a say in what is sent, that has gone as it came. What callers see
-is made as for every answer. The facts about it are the same for every answer of one shape, so samples of them are
-rendered on the sample turns (``turn_templates``).
+An answer is templated when it is the agent's first and last reply: a completed Task with a few artifacts of texts and
+data, or a bare Message. In a gated turn the message must have been sent unchanged. What callers see is built as for
+every answer. The facts about it are the same for every answer of one shape, so samples of them are rendered on the
+sample turns (``turn_templates``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from passerelle.delegation.runs.completion import is_silent
 from passerelle.delegation.runs.finish import allow_send
 from passerelle.delegation.runs.observation import observe
 from passerelle.delegation.runs.peer_profile import read_behaviour
-from passerelle.delegation.runs.peer_states import read_said
+from passerelle.delegation.runs.peer_states import read_status_message
 from passerelle.delegation.runs.run import Run
 from passerelle.delegation.runs.templates import (
     AnswerShape,
@@ -77,11 +77,11 @@ _MOST_PARTS: Final = 4
 _SHORT: Final = 24
 _MIDDLING: Final = 300
 _FRAME_AND_THREAD: Final = 3
-"""The frame of an answer, and what the thread becomes by it, before and behind a sequence."""
+"""The frame of an answer, and the thread after it, before and behind a sequence."""
 _FIXED: Final = 4
-"""How many values of an answer behind these always have one length: times, and how its message was let through."""
+"""How many values of an answer after these have a fixed length: times, and how the gate passed its message."""
 _TOUCHED: Final = (EntityKind.TASK, EntityKind.THREAD)
-"""What the end of a turn may change."""
+"""Entities that the end of a turn may change."""
 
 _MESSAGE: Final = AnswerShape(is_task=False)
 
@@ -116,7 +116,7 @@ def render_answer(
 def read_templated(
     context: RunContext, turn: TemplatedTurn, result: JsonObject
 ) -> TemplatedAnswer | None:
-    """The answer, if it is templated and the first of its run."""
+    """The answer, if it can be templated and is the first of its run."""
     if context.content is not None or context.place is not None:
         return None
     if context.price is not None and not _is_priced_before(context.price, result):
@@ -132,21 +132,21 @@ def read_templated(
 
 
 def _is_priced_before(price: Price, result: JsonObject) -> bool:
-    """Whether nothing of an answer but its time says what it cost."""
-    said = object_at(result, "task") or object_at(result, "message")
-    return price.is_flat and read_usage(said) is None
+    """Whether the time of an answer alone determines its cost."""
+    holder = object_at(result, "task") or object_at(result, "message")
+    return price.is_flat and read_usage(holder) is None
 
 
 def _read_task(
     context: RunContext, turn: TemplatedTurn, task: JsonObject
 ) -> TemplatedAnswer | None:
-    status, native, told = task.get("status"), task.get("id"), task.get("contextId")
+    status, native, native_context = task.get("status"), task.get("id"), task.get("contextId")
     if not isinstance(status, dict) or status.get("state") != COMPLETED:
         return None
-    if not isinstance(native, str) or (told and told != turn.remote_context_id):
+    if not isinstance(native, str) or (native_context and native_context != turn.remote_context_id):
         return None
     if native == turn.remote_context_id:
-        # One name for two things: which of them is meant where it stands is judged elsewhere.
+        # One id for two things: which of them is meant is decided by the general code.
         return None
     known = {turn.remote_context_id: context.context_id, native: context.task.id}
     ids = Relabel(context.task.id, context.context_id, known)
@@ -163,12 +163,12 @@ def _read_task(
         return None
     if read_words(ours) is not SILENT:
         return None
-    text, message_id = read_said(ours) if "message" in status else (None, None)
+    text, message_id = read_status_message(ours) if "message" in status else (None, None)
     texts = [native, text or "", message_id or "", f"{len(packed)}"]
     shapes, versions = list[ArtifactShape](), list[tuple[str | None, int]]()
     earlier = {} if turn.known is None else turn.known.record.artifacts
     if len(described) > 1 and len(earlier) + len(described) > KEPT_NAMES:
-        return None  # the name of one may take the place of another's
+        return None  # the name of one may replace that of another
     for one in described:
         texts += (one.name_at_peer, one.sha256, f"{len(one.packed)}", one.name or "")
         standing = earlier.get(one.name) if one.name else None
@@ -186,8 +186,8 @@ def _read_message(
     known = {turn.remote_context_id: context.context_id}
     if "taskId" in message and (native := text_at(message, "taskId")):
         known[native] = context.task.id
-    if "contextId" in message and (told := text_at(message, "contextId")):
-        known[told] = context.context_id
+    if "contextId" in message and (native_context := text_at(message, "contextId")):
+        known[native_context] = context.context_id
     ids = Relabel(context.task.id, context.context_id, known)
     frame: JsonObject = {"message": relabel_message(message, ids, relabel_places)}
     packed = orjson.dumps(frame)
@@ -200,7 +200,7 @@ def _read_message(
 
 
 def _describe_all(artifacts: Json) -> list[DescribedArtifact] | None:
-    """What is recorded of the artifacts of an answer; None where one of them fits no template."""
+    """The records of an answer's artifacts; None where one of them fits no template."""
     if not isinstance(artifacts, list) or len(artifacts) > _MOST_ARTIFACTS:
         return None
     described: list[DescribedArtifact] = []
@@ -230,7 +230,7 @@ def _are_told_apart(artifacts: Sequence[DescribedArtifact]) -> bool:
 def list_values(
     turn: TemplatedTurn, answer: TemplatedAnswer, end: TurnEnd, now_ms: int, minted: Sequence[str]
 ) -> tuple[bytes, ...]:
-    """In what answers of a shape differ, as it stands in what is written; what is minted comes last."""
+    """The values in which answers of a shape differ, as written; minted values come last."""
     at, known = format_ms(now_ms), turn.known
     before, behind, version = b"", b"", ""
     if known is not None:
@@ -253,7 +253,7 @@ def list_values(
 def find_template(
     run: Run, turn: TemplatedTurn, shape: AnswerShape, epoch: int
 ) -> AnswerTemplate | None:
-    """The template of an answer, made where its shape is worth it."""
+    """The template of an answer, made when its shape is frequent enough."""
     context = run.context
     known = turn.template.answers
     key = (shape, context.peer_tags, context.always_task, context.price, epoch)
@@ -270,7 +270,7 @@ def find_template(
 def _make_form(
     run: Run, turn: TemplatedTurn, shape: AnswerShape, epoch: int
 ) -> AnswerTemplate | None:
-    """Out of an answer to each of the two samples of the turn."""
+    """Builds the template from one answer to each of the two samples of the turn."""
     for _ in range(TRIES):
         ids = run.writes.ids
         made = [
@@ -285,8 +285,8 @@ def _make_form(
             continue
         frame = len(turn.values)
         begin = frame + _FRAME_AND_THREAD + _FIXED
-        said = range(begin, begin + one.texts)
-        free = FREE.union(range(frame, frame + _FRAME_AND_THREAD), said)
+        text_positions = range(begin, begin + one.texts)
+        free = FREE.union(range(frame, frame + _FRAME_AND_THREAD), text_positions)
         wire = make_wire_template(one.example, other.example, free)
         if wire is None:
             continue
@@ -310,7 +310,7 @@ class SampleAnswer:
     shape: AnswerShape
     asked: Asked
     texts: int
-    """How many further texts of any length there are."""
+    """Number of further texts of any length."""
     end: TurnEnd
     example: Example
     kinds: tuple[EntityKind, ...]
@@ -322,7 +322,7 @@ class SampleAnswer:
 def render_sample_answer(
     run: Run, turn: TemplatedTurn, sample: SampleTurn, result: JsonObject, epoch: int
 ) -> SampleAnswer | None:
-    """Decides an answer to a sample turn by the code for every answer; None where it is not templated. Not stored."""
+    """Decides an answer to a sample turn with the general code; None where it is not templated. Stores nothing."""
     chance, place = run.writes.ids, sample.place
     now_ms = sample.began_ms + sample_ms(chance)
     ids = RecordedIds(chance, place.shard, now_ms)
@@ -361,7 +361,7 @@ def render_sample_answer(
         list_row=run.list_row,
     )
     if before.is_gated():
-        before = _let_pass(rendered, before)
+        before = _pass_gate(rendered, before)
     held = rendered.held
     rendered.writes = replace(run.writes, ids=ids, clock=StoppedClock(now_ms), shard_ms=None)
     drafted = rendered.draft(lambda draft: observe(draft, result))
@@ -400,8 +400,8 @@ def render_sample_answer(
     )
 
 
-def _let_pass(run: Run, turn: TemplatedTurn) -> TemplatedTurn:
-    """The turn of a sample run as its message is let through, which is not stored either."""
+def _pass_gate(run: Run, turn: TemplatedTurn) -> TemplatedTurn:
+    """The turn of a sample run after the gate has passed its message; stores nothing."""
     writes, chance = run.writes, run.writes.ids
     run.writes = replace(writes, clock=StoppedClock(sample_ms(chance)), shard_ms=None)
     drafted = run.draft(allow_send)
@@ -418,14 +418,14 @@ def _mint(ids: Ids, shard: Shard, prefix: str) -> str:
 def name_artifacts(
     sample: SampleTurn, shape: AnswerShape, result: JsonObject, ids: Ids
 ) -> SampleTurn:
-    """A sample turn in whose context artifacts stand, as far as the shape says so."""
+    """A sample turn whose context has artifacts, as many as the shape contains."""
     artifacts = objects_at(object_at(result, "task"), "artifacts")
     standing = {
         describe(artifact, objects_at(artifact, "parts")).name or "": NamedArtifact(
             sample_longer(ids, _SHORT), sample_longer(ids, _SHORT), sample_ms(ids)
         )
-        for artifact, (_, _, _, stands) in zip(artifacts, shape.artifacts, strict=True)
-        if stands
+        for artifact, (_, _, _, exists) in zip(artifacts, shape.artifacts, strict=True)
+        if exists
     }
     if sample.known is None or not standing:
         return sample
@@ -434,19 +434,19 @@ def name_artifacts(
 
 
 def sample_result(shape: AnswerShape, ids: Ids, context: str) -> JsonObject:
-    """An answer of that shape, in which every text stands for itself."""
+    """An answer of that shape, in which every text is unique."""
 
     def write(length: int) -> str:
         return sample_longer(ids, length)
 
-    said: JsonObject = {"role": "ROLE_AGENT"}
+    message: JsonObject = {"role": "ROLE_AGENT"}
     if shape.says_id or not shape.is_task:
-        said["messageId"] = write(_SHORT)
+        message["messageId"] = write(_SHORT)
     if shape.says_text or not shape.is_task:
-        said["parts"] = [{"text": write(_MIDDLING)}]
+        message["parts"] = [{"text": write(_MIDDLING)}]
     if not shape.is_task:
-        return {"message": {**said, "contextId": context}}
-    status: JsonObject = {"state": COMPLETED, "message": said}
+        return {"message": {**message, "contextId": context}}
+    status: JsonObject = {"state": COMPLETED, "message": message}
     artifacts: list[Json] = []
     for types, count, is_named, _ in shape.artifacts:
         parts: list[Json] = [{"text": write(_MIDDLING)} for _ in range(count)]

@@ -1,6 +1,6 @@
-"""Waits for the answer of a turn: from the driver in this process, or from the store when the driver is elsewhere.
+"""Waits for the answer of a turn: from the driver in this process, or from the store if the driver is elsewhere.
 
-Work does not need the caller who waits: it goes on when the caller leaves, and its answer is found again (I6).
+The work does not depend on the waiting caller: it continues when the caller leaves, and its answer is stored (I6).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _LONGEST_LOOK_S: Final = 4.0
 _LOOK_S: Final = 0.25
-"""How often the store is looked at for a run that another instance drives."""
+"""Pause between two reads of the store for a run that another instance drives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ class Answers:
     queues: AgentQueues
 
     async def wait(self, accepted: TurnAccepted, owner: str, *, at_once: bool) -> JsonObject:
-        """``{"task": …}`` or ``{"message": …}`` in A2A form; ``at_once`` takes the first Task that is there.
+        """``{"task": …}`` or ``{"message": …}`` in A2A form; ``at_once`` returns the first Task that is available.
 
         Raises:
-            NotFound: the task is not the owner's any more.
+            NotFound: the task does not belong to the owner any more.
             PeerUnavailable, PeerRefused, InvalidAgentResponse: there is no answer and never will be.
         """
         driver = self.dispatch.runs.find(accepted.task_id)
@@ -68,7 +68,7 @@ class Answers:
     async def wait_driven(
         self, driver: ActiveRun, accepted: TurnAccepted, owner: str, *, at_once: bool
     ) -> JsonObject:
-        """The same of a run that is, or was, driven here."""
+        """As ``wait``, for a run that is, or was, driven here."""
         run = driver.run
         while True:
             if run.rendered is not None:
@@ -111,13 +111,13 @@ class Answers:
                 raise NotFound("task", accepted.facade)
             check_owner(record, owner, accepted)
             check_taken(thread, accepted.turn_id)
-            tells = record.shown and (at_once or self._waits_long(record))
-            if tells or not (is_active(thread, accepted.turn_id) or record.queued):
+            is_ready = record.shown and (at_once or self._waits_long(record))
+            if is_ready or not (is_active(thread, accepted.turn_id) or record.queued):
                 return await self._compose(record, seen)
             if record.queued is None:
                 await asyncio.sleep(_LOOK_S)
                 continue
-            # Many may wait in line, and mostly it goes on here.
+            # Many may wait in a queue, and usually the task begins here.
             looks += 1
             await self.queues.rest(accepted.task_id, find_pause_s(looks))
 
@@ -145,27 +145,27 @@ class OpenTurn:
     answers: Answers
     caller: Principal
     driver: ActiveRun | None
-    """Of the run that the turn has opened here."""
+    """The run that the turn has opened here."""
 
     @property
     def accepted(self) -> TurnAccepted:
-        """As what it was taken."""
+        """The receipt of the turn."""
         return self.opened.accept()
 
     @property
     def answer(self) -> TemplatedAnswer | None:
-        """The answer that ended the run, where nothing has to be read for it."""
+        """The answer that ended the run, if it can be returned without a read."""
         return None if self.driver is None else self.driver.run.rendered
 
     def listen(self, changed: Callable[[], None]) -> bool:
-        """Calls ``changed`` once, when there may be an answer. False where nobody here would."""
+        """Calls ``changed`` once, when there may be an answer. False if no driver here would call it."""
         if self.driver is None:
             return False
         self.driver.run.listen(changed)
         return True
 
     def forget(self, changed: Callable[[], None]) -> None:
-        """Does not call it any more."""
+        """Stops calling it."""
         if self.driver is not None:
             self.driver.run.forget(changed)
 
@@ -178,10 +178,10 @@ class OpenTurn:
 
 
 def find_pause_s(looks: int) -> float:
-    """Seconds until the next look at a task that waits in line, after so many."""
+    """Seconds until the next check of a queued task, after ``looks`` checks."""
     return min(_LOOK_S * (1 << min(looks, 8)), _LONGEST_LOOK_S)
 
 
 def _waits_long(record: TaskRecord, timeouts: Timeouts) -> bool:
-    """Whether the agent does not take the message for longer than its caller may be left without a word."""
+    """Whether the agent delays the message longer than its caller may stay without a status."""
     return record.run is not None and waits_long(record.run, timeouts)

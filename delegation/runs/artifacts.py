@@ -46,16 +46,16 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.blob_overflow import LongBlob
 
 NAME_CHARS: Final = 200
-"""Of the name of an artifact, as records have it: they are read and written whole."""
+"""Longest artifact name in a record: records are read and written whole."""
 MOST_ARTIFACTS: Final = 10_000
-"""Of one task; an agent that brings more is told to stop."""
+"""Per task; an agent that brings more is cancelled."""
 MOST_FILES: Final = 64
-"""Of one artifact."""
+"""Per artifact."""
 
 
 @value
 class DescribedArtifact:
-    """An artifact as the agent brought it; ``packed`` is what its hash and size are of."""
+    """An artifact as the agent brought it; its hash and size are those of ``packed``."""
 
     name_at_peer: str
     packed: bytes
@@ -65,16 +65,16 @@ class DescribedArtifact:
     name: str | None
     size: int
     ref: Ref | None = None
-    """Of one that is not held; ``long`` is how it is written."""
+    """Set for an artifact that is not in memory; ``long`` writes it."""
     long: tuple[LongBlob, ...] = ()
 
 
 def settle_artifacts(
     draft: DecisionDraft, artifacts: Sequence[JsonObject], answer: JsonObject
 ) -> bool:
-    """Records the artifacts that an answer of the peer makes whole; False when it takes a further append.
+    """Records the artifacts that an answer of the peer completes; False if a further append is needed.
 
-    ``answer`` is what tells the repeat of this call for the rest of them.
+    ``answer`` identifies the repeated call for the rest of them.
 
     Raises:
         TooLarge: more than :data:`MOST_ARTIFACTS`.
@@ -92,7 +92,7 @@ def settle_artifacts(
 
 
 def check_number(number: int) -> None:
-    """Refuses a task with too many artifacts.
+    """Rejects a task with too many artifacts.
 
     Raises:
         TooLarge: there are more than :data:`MOST_ARTIFACTS`.
@@ -102,7 +102,7 @@ def check_number(number: int) -> None:
 
 
 def settle_artifact(draft: DecisionDraft, artifact: JsonObject) -> list[Fact]:
-    """The one fact that an artifact is whole and stored; none when it says nothing new."""
+    """The one fact that an artifact is whole and stored; none if nothing is new."""
     parts = objects_at(artifact, "parts")
     is_long = draft.is_large and measure_artifact(artifact) > LARGE_BYTES
     one = describe_long(artifact, parts) if is_long else describe(artifact, parts)
@@ -136,13 +136,13 @@ def settle_artifact(draft: DecisionDraft, artifact: JsonObject) -> list[Fact]:
     blob = refs["artifact"].blob if refs else None
     run_id = draft.record.attempts[-1].run_id if draft.record.attempts else ""
     draft.catalogued[one.name_at_peer] = catalogue(changed, run_id, blob)
-    return draft.tell(ObserveArtifact(changed, draft.step_id, refs))
+    return draft.decide(ObserveArtifact(changed, draft.step_id, refs))
 
 
 def list_files(artifact: JsonObject, *, fetches: bool) -> list[str]:
-    """The addresses of the files of an artifact that are copied: all of them, or what its agent has uploaded.
+    """The addresses of an artifact's files that are copied: all of them, or only uploads of its agent.
 
-    One that holds its content itself is no address.
+    A ``data:`` URL contains its content and is not an address.
     """
     urls = (text_at(part, "url") for part in objects_at(artifact, "parts"))
     return [
@@ -153,7 +153,7 @@ def list_files(artifact: JsonObject, *, fetches: bool) -> list[str]:
 
 
 def is_named(draft: DecisionDraft, name: str) -> bool:
-    """Whether the record names the artifact that the peer calls ``name``, or will; the others it counts."""
+    """Whether the record names the artifact that the peer calls ``name``, or will; it only counts the others."""
     named = draft.record.artifacts
     return len(named) < KEPT_ARTIFACTS or any(one.name_at_peer == name for one in named)
 
@@ -161,7 +161,7 @@ def is_named(draft: DecisionDraft, name: str) -> bool:
 def count_awaited(
     draft: DecisionDraft, name: str, known: ArtifactRef | None, *, stored: bool
 ) -> Literal[1, -1] | None:
-    """How the number of those changes that the record counts and the task waits for (I5)."""
+    """The change of the record's count of artifacts that it does not name and the task waits for (I5)."""
     waited = known is not None and not known.stored
     if is_named(draft, name) or waited is not stored:
         return None
@@ -169,7 +169,7 @@ def count_awaited(
 
 
 def catalogue(changed: ArtifactChanged, run_id: str, blob: str | None) -> ArtifactRef:
-    """What is known of an artifact that is being recorded."""
+    """The catalogue entry of an artifact that is being recorded."""
     return ArtifactRef(
         artifact_id=changed.artifact_id,
         name_at_peer=changed.name_at_peer,
@@ -189,7 +189,7 @@ def catalogue(changed: ArtifactChanged, run_id: str, blob: str | None) -> Artifa
 
 
 def list_awaited(record: TaskRecord, known: Mapping[str, ArtifactRef]) -> list[ArtifactRef]:
-    """The artifacts that are not stored: those that the record names, and those of the catalogue beside them."""
+    """The artifacts that are not stored yet: those that the record names, and the others of the catalogue."""
     waiting = [one for one in record.artifacts if not one.stored]
     if not record.awaited:
         return waiting
@@ -198,14 +198,14 @@ def list_awaited(record: TaskRecord, known: Mapping[str, ArtifactRef]) -> list[A
 
 
 def bound_id(name: str) -> str:
-    """What records call an artifact of the agent: its own id, unless that is no id but a content."""
+    """The artifact's id in records: the agent's own id, or a hash of it if it is too long for an id."""
     if len(name) <= NAME_CHARS:
         return name
     return f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
 
 
 def describe(artifact: JsonObject, parts: Sequence[JsonObject]) -> DescribedArtifact:
-    """What is recorded of an artifact beside its ids; ``parts`` are its parts."""
+    """The record of an artifact without its ids; ``parts`` are its parts."""
     packed = orjson.dumps(artifact)
     return DescribedArtifact(
         bound_id(text_at(artifact, "artifactId")),
@@ -219,7 +219,7 @@ def describe(artifact: JsonObject, parts: Sequence[JsonObject]) -> DescribedArti
 
 
 def describe_long(artifact: JsonObject, parts: list[JsonObject]) -> DescribedArtifact:
-    """The same of an artifact that is large: its bytes are never held together."""
+    """The record of a large artifact: its bytes are never in memory together."""
     spill = BlobOverflow()
     ref = spill.keep_long(lambda: write_artifact(artifact), preview_parts(parts))
     return DescribedArtifact(
@@ -248,7 +248,7 @@ def _find_name(artifact: JsonObject) -> str | None:
 
 
 def _find_standing(draft: DecisionDraft, title: str | None) -> NamedArtifact | None:
-    """The version of the artifact of this name that stands in the context, whichever task produced it (LT-17)."""
+    """The current version of the artifact of this name in the context, whichever task produced it (LT-17)."""
     thread = draft.decision.state(draft.context.thread)
     if title is None or not isinstance(thread, ThreadRecord):
         return None
@@ -267,7 +267,7 @@ def find_known(draft: DecisionDraft, name: str) -> ArtifactRef | None:
 
 
 def list_all(draft: DecisionDraft) -> dict[str, Ref]:
-    """A reference to the list of all artifacts, where the record names only the first of them."""
+    """A reference to the list of all artifacts, if the record names only the first of them."""
     if draft.record.artifact_count <= KEPT_ARTIFACTS:
         return {}
     named = {one.name_at_peer: one for one in draft.record.artifacts}
@@ -280,8 +280,8 @@ def list_all(draft: DecisionDraft) -> dict[str, Ref]:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """A file that is here now. ``kept`` bytes of ``size`` are, and ``redacted`` says what was taken out."""
+class FileCopy:
+    """A copied file. ``kept`` of its ``size`` bytes are stored, and ``redacted`` counts what was removed."""
 
     url: str
     sha256: str
@@ -293,7 +293,7 @@ class Copy:
 
     @property
     def ref(self) -> Ref:
-        """How facts name it; a query may hold the key to what the address leads to."""
+        """The reference in facts, without the query: it may contain a secret for the address."""
         return Ref(
             blob=self.sha256,
             url=self.url.partition("?")[0],
@@ -303,7 +303,7 @@ class Copy:
 
 
 def find_files(task: JsonObject, artifact: ArtifactRef, *, fetches: bool) -> list[str]:
-    """The addresses of the files of an artifact that a record names, as far as they are copied."""
+    """The addresses of the files of an artifact in a record that are copied."""
     for one in objects_at(task, "artifacts"):
         if bound_id(text_at(one, "artifactId")) == artifact.name_at_peer:
             return list_files(one, fetches=fetches)
@@ -311,9 +311,9 @@ def find_files(task: JsonObject, artifact: ArtifactRef, *, fetches: bool) -> lis
 
 
 def keep_copies(
-    draft: DecisionDraft, artifact: ArtifactRef, copies: Sequence[Copy], keep_ms: int | None
+    draft: DecisionDraft, artifact: ArtifactRef, copies: Sequence[FileCopy], keep_ms: int | None
 ) -> None:
-    """The artifact is stored now."""
+    """Records the artifact as stored."""
     if not _is_awaited(draft, artifact):
         return
     refs = {f"{COPY}{place}": copy.ref for place, copy in enumerate(copies)}
@@ -345,14 +345,14 @@ def keep_copies(
         linked=None if is_named(draft, artifact.name_at_peer) else True,
     )
     draft.catalogued[artifact.name_at_peer] = replace(artifact, stored=True)
-    draft.add(draft.tell(ObserveArtifact(stored, draft.context.mint("step"), refs)))
+    draft.add(draft.decide(ObserveArtifact(stored, draft.context.mint("step"), refs)))
     if keep_ms is not None and copies:
         at_ms = draft.decision.now_ms + keep_ms
         draft.due.append(DueChange(f"output:{draft.record.task_id}", at_ms))
 
 
 def wait_for_file(draft: DecisionDraft, artifact: ArtifactRef, reason: str) -> None:
-    """The file cannot be had now: the task waits, until it can be or the time of the run is over."""
+    """The file is unavailable now: the task waits until it can be fetched, or the time of the run is over."""
     if not _is_awaited(draft, artifact) or draft.record.status is Status.WAITING_RESOURCE:
         return
     waiting = TaskWaiting(
@@ -361,11 +361,11 @@ def wait_for_file(draft: DecisionDraft, artifact: ArtifactRef, reason: str) -> N
         reason=f"a file of artifact {artifact.artifact_id} cannot be fetched: {reason}",
         resource="file",
     )
-    draft.add(draft.tell(WaitFor(waiting)))
+    draft.add(draft.decide(WaitFor(waiting)))
 
 
 def refuse_file(draft: DecisionDraft, artifact: ArtifactRef, reason: str) -> None:
-    """The file will never be had: what was brought is not what was said."""
+    """The file will never be available: the run fails, since its artifact is not what the agent announced."""
     if not _is_awaited(draft, artifact):
         return
     failure = ErrorDetail(
@@ -380,7 +380,7 @@ def refuse_file(draft: DecisionDraft, artifact: ArtifactRef, reason: str) -> Non
 
 
 def _is_awaited(draft: DecisionDraft, artifact: ArtifactRef) -> bool:
-    """Whether nobody has changed what was being done: another version, a wish to cancel, a pause."""
+    """Whether the artifact is still wanted: no newer version, no cancel and no pause since."""
     return (
         draft.record.withheld is not None
         and draft.record.status is not Status.CANCELLING

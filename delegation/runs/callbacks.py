@@ -1,10 +1,10 @@
-"""Peers that call back with news of a task: what they are given to call with, and what their call is worth.
+"""Callbacks of peers: what a peer gets to call back with news of a task, and the check of its calls.
 
 Each run gets an address and a token of its own, 256 random bits each. Only their hashes are stored, for as long as the
-run can last. A valid call is a hint: the driver asks the peer, so what a peer says of its task is always read from the
-peer itself, and repeated or late calls change nothing.
+run can last. A valid call is a hint: the driver polls the peer, so a task's status is always read from the peer itself,
+and repeated or late calls change nothing.
 
-A stream brings everything at once, so a peer that streams is given the address only when its stream is gone. A driver
+A stream brings everything at once, so a peer that streams gets the address only when its stream is gone. A driver
 that takes a run over finds what its peer was given.
 """
 
@@ -44,7 +44,7 @@ _MOST_RUNS: Final = 4_096
 
 @dataclass(slots=True)
 class Callbacks:
-    """Offers callbacks to peers and takes their calls. ``public_url`` is where they call."""
+    """Offers callbacks to peers and checks their calls. ``public_url`` is the base of their addresses."""
 
     store: RedisCallbacks
     writes: Writes
@@ -59,7 +59,7 @@ class Callbacks:
         """The push config for the live run of a task; None where the peer does not call back.
 
         Raises:
-            StoreUnavailable: it could not be stored; the run goes on without.
+            StoreUnavailable: it could not be stored; the run continues without it.
         """
         run = record.run
         if run is None or not card.push:
@@ -76,20 +76,20 @@ class Callbacks:
         }
 
     async def is_offered(self, run: str) -> bool:
-        """Whether somebody has made a config for a run by now.
+        """Whether a config for a run exists.
 
         Raises:
-            StoreUnavailable: nobody can tell.
+            StoreUnavailable: the store does not answer.
         """
         return await self.store.find(run) is not None
 
     async def judge(
         self, run: str, nonce: str, tokens: tuple[str | None, ...], body: JsonObject
     ) -> str | None:
-        """The task that a call is about; None for a call that does not hold, whatever is wrong with it.
+        """The task that a call is about; None for an invalid call, whatever is wrong with it.
 
         Raises:
-            StoreUnavailable: it cannot be judged now.
+            StoreUnavailable: the call cannot be checked now.
         """
         if read_shard(run) is None:
             return None
@@ -102,18 +102,18 @@ class Callbacks:
         record = (await self.writes.load([ref]))[ref].record
         if not isinstance(record, TaskRecord) or record.run is None or record.run.run_id != run:
             return None
-        remote, said = record.run.remote_task_id, read_task_id(body)
-        # Before the peer has answered its id is not known; the call may well be faster.
-        return known.task if said is not None and remote in {None, said} else None
+        remote, named = record.run.remote_task_id, read_task_id(body)
+        # Before the peer's answer its task id is unknown; the call may be faster.
+        return known.task if named is not None and remote in {None, named} else None
 
     def count_runs(self) -> int:
-        """How many runs it is known of when they called last."""
+        """The number of runs with a known time of their last call."""
         return len(self._calls)
 
     def is_too_often(self, run: str) -> bool:
-        """Whether a run calls more often than is listened to; a repeat of a hint says nothing new.
+        """Whether a run calls more often than its limit; a repeated hint contains nothing new.
 
-        Nothing is kept of a name that is no id: anybody who reaches the port may choose it.
+        Nothing is stored for a name that is no id: anyone who reaches the port may choose it.
         """
         if read_shard(run) is None:
             return False
@@ -131,7 +131,7 @@ class Callbacks:
 
 @dataclass(frozen=True, slots=True)
 class CallbackEdge:
-    """What the route stands on; ``wake(task)`` has the driver of a task ask its peer."""
+    """What the HTTP route needs; ``wake(task)`` has the driver of a task poll its peer."""
 
     callbacks: Callbacks
     wake: Callable[[str], bool]
@@ -147,7 +147,7 @@ def _is_same(given: str, digest: str) -> bool:
 
 @dataclass(slots=True)
 class CallbackOffer:
-    """What one run has arranged with its peer; ``is_agreed``: the peer was told where to call."""
+    """The callback of one run; ``is_agreed``: the peer was given an address to call."""
 
     callbacks: Callbacks
     peer: Peer
@@ -155,7 +155,7 @@ class CallbackOffer:
     _is_tried: bool = False
 
     async def offer(self, record: TaskRecord) -> JsonObject | None:
-        """The push configuration that goes along with a message; without, the peer is asked all the same."""
+        """The push configuration for a message; without it the peer is polled."""
         run = record.run
         if run is None or run.delivery_mechanism == "streaming":
             return None
@@ -164,7 +164,7 @@ class CallbackOffer:
         return config
 
     async def agree(self, record: TaskRecord) -> None:
-        """Tells the peer of a run where to call, once: one that takes no such request is asked as before."""
+        """Sends the peer of a run the address to call, once; a peer that rejects such requests is polled as before."""
         run = record.run
         if self._is_tried or self.is_agreed or run is None or run.remote_task_id is None:
             return
@@ -179,7 +179,7 @@ class CallbackOffer:
             return
         outcome = await self.peer.ask_for_news(run.remote_task_id, config)
         self.is_agreed = isinstance(outcome, Answered)
-        # One that could not be reached, or has no time now, is told at the next look.
+        # A peer that was unreachable or busy gets it at the next poll.
         self._is_tried = isinstance(outcome, Answered | RefusedByPeer)
 
     async def _is_able(self) -> bool:

@@ -1,12 +1,12 @@
-"""A message that names an artifact of its context: what the name means is known before the message goes (LT-19).
+"""A message that names an artifact of its context: the name is resolved before the message is sent (LT-19).
 
-Names stand in the metadata of the message (``NAMED``). One that fits one artifact becomes a reference to the task that
-has it, with a part that says which artifact it is. One that fits several is asked about: the task waits for input, and
-callers read the artifacts with their numbers. The answer names one by its number or id; one that fits none is asked for
-again. A name that nothing has is told as an unknown reference, and the message goes without it.
+Names are in the metadata of the message (``NAMED``). A name that fits one artifact becomes a reference to its task,
+with a part that identifies the artifact. A name that fits several opens a question: the task waits for input, and
+callers read the artifacts with their numbers. The answer selects one by its number or id; an answer that fits none is
+asked again. A name that fits nothing is recorded as an unknown reference, and the message is sent without it.
 
-Nothing of it is kept beside the questions: their ids derive from the task, so a driver that takes the run over, and a
-further attempt, find what was asked and what was answered.
+No state is kept except the questions: their ids derive from the task, so a driver that takes the run over, and a
+further attempt, find what was asked and answered.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import from_wire, to_wire
 from passerelle.core.wire.display import escape_line
 from passerelle.delegation.runs.draft import find_action
-from passerelle.delegation.runs.finish import refuse_send, show_own
+from passerelle.delegation.runs.finish import refuse_send, show_gateway_status
 from passerelle.delegation.runs.own_questions import await_closing, make_asking
 from passerelle.permission_bridge.answers.action_rows import open_rows
 from passerelle.permission_bridge.cases import read_prompt
@@ -57,15 +57,15 @@ if TYPE_CHECKING:
 
 FIRST_REVISION: Final = 1
 MOST_LOOKED_AT: Final = 128
-"""Tasks of a session before one that are looked at, the newest ones."""
+"""Newest earlier tasks of a session that are searched."""
 _SHOWN_CHARS: Final = 80
-"""Of a title or a name, in the question."""
+"""Longest title or name in the question."""
 _BLOCKED_BY: Final = "blocked_by"
 
 _Chosen: TypeAlias = "tuple[ArtifactCandidate | None, bool]"
-"""What a name means, if anything, and whether the message may still go."""
+"""What a name means, if anything, and whether the message may still be sent."""
 _BY_MESSAGE: Final = "turn_"
-"""How the id of an answer begins that came as a message to the task."""
+"""Prefix of the decision id of an answer that came as a message to the task."""
 
 
 async def resolve_names(active: ActiveRun, message: JsonObject) -> JsonObject | None:
@@ -85,17 +85,17 @@ async def resolve_names(active: ActiveRun, message: JsonObject) -> JsonObject | 
         if not goes_on:
             return None
         if meant is None:
-            said = "the message names an artifact that no task of its context has; the agent is not told"
-            await active.warn("reference_unknown", said)
+            reason = "the message names an artifact that no task of its context has; it is sent without the name"
+            await active.warn("reference_unknown", reason)
             continue
         found.append(meant)
-        told: JsonObject = {
+        reference: JsonObject = {
             "name": name,
             "artifactId": meant.name_at_peer,
             "version": meant.version,
         }
         mark: JsonObject = {REFERENCE: {"artifact": name}}
-        parts.append({"data": told, "mediaType": "application/json", "metadata": mark})
+        parts.append({"data": reference, "mediaType": "application/json", "metadata": mark})
     metadata = {key: one for key, one in object_at(message, "metadata").items() if key != NAMED}
     references = dict.fromkeys(
         (*texts_at(message, "referenceTaskIds"), *(one.task for one in found))
@@ -111,23 +111,23 @@ async def resolve_names(active: ActiveRun, message: JsonObject) -> JsonObject | 
 
 
 def _leave_out(active: ActiveRun, message: JsonObject, answers: Sequence[str]) -> list[JsonObject]:
-    """The parts of the message without what was said to the gateway: a further attempt is told all that came."""
+    """The message's parts without answers to the gateway: a further attempt gets all messages to its task."""
     first, *later = active.run.context.accepted
     parts = objects_at(message, "parts")
     own = len(objects_at(first, "parts")) if later else len(parts)
     return [
         part
         for place, part in enumerate(parts)
-        if place < own or not (said := text_at(part, "text")) or said not in answers
+        if place < own or not (text := text_at(part, "text")) or text not in answers
     ]
 
 
 async def _choose(
     active: ActiveRun, message: JsonObject, named: tuple[int, str], answers: list[str]
 ) -> _Chosen:
-    """Asks until the answer names one of them; what was asked and answered before stands.
+    """Asks until the answer selects one of them; earlier questions and answers are used again.
 
-    What was said in messages to the task is put to ``answers``.
+    Appends answers that came in messages to the task to ``answers``.
     """
     place, name = named
     candidates: tuple[ArtifactCandidate, ...] | None = None
@@ -147,12 +147,12 @@ async def _choose(
             return None, False
         decision = action.decision
         if action.state != "answered" or decision is None:
-            reason = f"nobody has said which “{_cut(name)}” is meant: {action.state}"
+            reason = f"the question which “{_cut(name)}” is meant was not answered: {action.state}"
             await active.append(partial(refuse_send, reason=reason))
             return None, False
         candidates = _read_candidates(action)
-        said = decision.content.get("text") if decision.content else None
-        refused = said if isinstance(said, str) else ""
+        text = decision.content.get("text") if decision.content else None
+        refused = text if isinstance(text, str) else ""
         if decision.decision_id.startswith(_BY_MESSAGE):
             answers.append(refused)
         meant = pick(candidates, refused)
@@ -163,8 +163,8 @@ async def _choose(
 
 def _name_action(active: ActiveRun, place: int, number: int) -> str:
     run = active.run
-    told = ("choice", run.context.task.id, str(place), str(number))
-    return derive_id("act", run.shard, *told)
+    seed = ("choice", run.context.task.id, str(place), str(number))
+    return derive_id("act", run.shard, *seed)
 
 
 async def _load(active: ActiveRun, place: int, number: int) -> ActionRecord | None:
@@ -174,7 +174,7 @@ async def _load(active: ActiveRun, place: int, number: int) -> ActionRecord | No
 
 
 async def _find(active: ActiveRun, message: JsonObject, name: str) -> tuple[ArtifactCandidate, ...]:
-    """What the name may mean among the tasks of the thread before this one."""
+    """The candidates for the name among the earlier tasks of the thread."""
     record, writes = active.run.record, active.run.writes
     listed = await writes.log.read_session_tasks(record.session_id)
     parsed = (parse_facade(facade) for facade, _ in listed)
@@ -187,14 +187,14 @@ async def _find(active: ActiveRun, message: JsonObject, name: str) -> tuple[Arti
         for ref in refs
         if isinstance(one := held[ref].record, TaskRecord) and one.thread_id == record.thread_id
     ]
-    said = {one[0] for one in map(parse_facade, texts_at(message, "referenceTaskIds")) if one}
+    referenced = {one[0] for one in map(parse_facade, texts_at(message, "referenceTaskIds")) if one}
     after = {edge.target for edge in record.relationships if edge.kind == _BLOCKED_BY}
-    return list_candidates(earlier, name, said or after)
+    return list_candidates(earlier, name, referenced or after)
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """One question: what ``name`` means. ``refused``: the answer to the one before, which fitted none."""
+    """One question: what ``name`` means. ``refused``: the previous answer, which fitted none."""
 
     action_id: str
     name: str
@@ -219,7 +219,7 @@ def _ask(draft: DecisionDraft, active: ActiveRun, asked: _Asked) -> None:
         send_options=active.options or run.send_options,
     )
     parts = list_request_parts(request, FIRST_REVISION)
-    show_own(draft, draft.tell(WaitFor(waiting)), INPUT_REQUIRED, parts)
+    show_gateway_status(draft, draft.decide(WaitFor(waiting)), INPUT_REQUIRED, parts)
 
 
 def _make_request(draft: DecisionDraft, active: ActiveRun, asked: _Asked) -> ApprovalRequest:

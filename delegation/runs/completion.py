@@ -1,15 +1,15 @@
-"""From the last word of a peer to the end of its task: what else has to be there first (I5, CF-17, CF-18). Pure.
+"""From the last frame of a peer to the end of its task: what else has to be done first (I5, CF-17, CF-18). Pure.
 
-A peer that says COMPLETED ends its run and nothing more. Where everything is there, the task ends in the same append.
-Where something is missing (a person reviews what was brought, a file is fetched) the last frame is withheld: it is in
-the blob store, the record names it, and the driver comes back to it with ``go_on`` until the task has ended. Conditions
-that can be judged and are not met end the task as failed.
+A peer that reports COMPLETED ends only its run. If nothing is missing, the task ends in the same append. If something
+is missing (a person's review, a file to fetch) the last frame is withheld: it is in the blob store, the record names
+it, and the driver retries with ``go_on`` until the task has ended. Conditions that can be judged and are not met end
+the task as failed.
 
-A review by a person is a condition of the task (TR-13), and a question like any other: every device of the owner sees
-it, the first valid answer wins (I7). While it is open the task waits, and callers who follow it see that.
+A review by a person is a condition of the task (TR-13), and an ordinary question: every device of the owner shows it,
+and the first valid answer wins (I7). While it is open the task waits, which its followers see.
 
-Some frameworks lose the approval that a tool waits for: the task is completed, the tool never ran, and nothing says so.
-No answer can be given there, so the completion carries a warning.
+Some frameworks lose the approval that a tool waits for: the task is completed, the tool never ran, and no error is
+reported. No answer can be delivered then, so the completion carries a warning.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
 
 _STEERED: Final = frozenset({Status.PAUSED, Status.BLOCKED})
-"""Somebody has stopped the task: it ends when it goes on."""
+"""A command has stopped the task: it ends when it is resumed."""
 PEER_LOST_APPROVAL: Final = "peer_lost_approval"
 _GATED: Final = frozenset({"permission", "confirmation"})
 
 
 def complete(
-    draft: DecisionDraft, frame: JsonObject, said: RunStatus, before: JsonObject | None
+    draft: DecisionDraft, frame: JsonObject, reported: RunStatus, before: JsonObject | None
 ) -> None:
-    """The peer is done: ends the task, or keeps the frame back until it may end.
+    """The peer is done: ends the task, or withholds the frame until it may end.
 
     ``before`` is the content without ``frame``.
     """
@@ -82,14 +82,14 @@ def complete(
     record = draft.record
     is_whole = tasks.is_stored(record) and not tasks.is_owed_to_parent(record)
     if accepted and is_whole and record.status not in _STEERED:
-        _finish(draft, frame, said)
+        _finish(draft, frame, reported)
         return
     draft.context.content = before
-    go_on(draft, _withhold(draft, frame, said))
+    go_on(draft, _withhold(draft, frame, reported))
 
 
 def go_on(draft: DecisionDraft, frame: JsonObject) -> None:
-    """Ends the task with the frame that was kept back, if what was missing is there; else changes nothing."""
+    """Ends the task with the withheld frame if nothing is missing any more; else changes nothing."""
     record = draft.record
     if record.status is Status.CANCELLING:
         _stop(draft)
@@ -114,7 +114,7 @@ def go_on(draft: DecisionDraft, frame: JsonObject) -> None:
 
 
 def measure(draft: DecisionDraft, *, is_done: bool) -> Coverage | None:
-    """How many conditions hold for what is there now, recorded where that changed; None for a task without any."""
+    """Judges the conditions on the present content, and records a change; None for a task without conditions."""
     record = draft.record
     if not record.acceptance:
         return None
@@ -132,14 +132,14 @@ def measure(draft: DecisionDraft, *, is_done: bool) -> Coverage | None:
         unmet=unmet,
         review=review,
     )
-    draft.add(draft.tell(Cover(coverage)))
+    draft.add(draft.decide(Cover(coverage)))
     return coverage
 
 
 def _find_verdict(
     draft: DecisionDraft, action_id: str | None
 ) -> Literal["allowed", "refused"] | None:
-    """What a person said of the task; None while nobody has."""
+    """The decision of a reviewer; None while there is none."""
     action = draft.decision.state(find_action(action_id)) if action_id else None
     if not isinstance(action, ActionRecord) or action.is_open:
         return None
@@ -149,18 +149,18 @@ def _find_verdict(
 def _open_review(draft: DecisionDraft, coverage: Coverage) -> None:
     question = judge(draft.record.acceptance, {}).review or ""
     action_id = open_review(draft, question)
-    draft.add(draft.tell(Cover(change(coverage, review=action_id))))
+    draft.add(draft.decide(Cover(change(coverage, review=action_id))))
 
 
-def _withhold(draft: DecisionDraft, frame: JsonObject, said: RunStatus) -> JsonObject:
-    """Keeps the frame back. A Task that callers do not see yet is shown as it stands, still at work."""
+def _withhold(draft: DecisionDraft, frame: JsonObject, reported: RunStatus) -> JsonObject:
+    """Withholds the frame. A Task that callers do not see yet is shown as still working."""
     kept = frame
     task = object_at(frame, "task")
     if task:
         status, metadata = object_at(task, "status"), object_at(task, "metadata")
         kept = status_frame(draft.facade, draft.context.context_id, status, metadata)
     ref = draft.spill.keep(orjson.dumps(kept))
-    facts = draft.tell(WithholdEnd(change(said, phase=Phase.VERIFYING), draft.step_id, ref))
+    facts = draft.decide(WithholdEnd(change(reported, phase=Phase.VERIFYING), draft.step_id, ref))
     if task:
         working = make_status(WORKING, format_ms(draft.decision.now_ms))
         draft.context.content = {**task, "status": working}
@@ -170,14 +170,14 @@ def _withhold(draft: DecisionDraft, frame: JsonObject, said: RunStatus) -> JsonO
     return kept
 
 
-def _finish(draft: DecisionDraft, frame: JsonObject, said: RunStatus) -> None:
-    state = said.native_status or ""
-    verifying = change(said, phase=Phase.VERIFYING)
+def _finish(draft: DecisionDraft, frame: JsonObject, reported: RunStatus) -> None:
+    state = reported.native_status or ""
+    verifying = change(reported, phase=Phase.VERIFYING)
     answer: Literal["message", "task"] = "message" if "message" in frame else "task"
     if answer == "message":
         draft.context.answer = object_at(frame, "message")
-    draft.add(draft.tell(EndRun(state, said.text, verifying, draft.step_id or None)))
-    draft.add(draft.tell(RecordDelivery(FACADE, Delivery.DELIVERED)))
+    draft.add(draft.decide(EndRun(state, reported.text, verifying, draft.step_id or None)))
+    draft.add(draft.decide(RecordDelivery(FACADE, Delivery.DELIVERED)))
     record = draft.record
     completed = TaskCompleted(
         native_status=state,
@@ -188,12 +188,12 @@ def _finish(draft: DecisionDraft, frame: JsonObject, said: RunStatus) -> None:
         coverage=record.coverage,
         answer=answer,
     )
-    draft.add_shown(draft.tell(SucceedTask(completed, list_all(draft))), frame)
+    draft.add_shown(draft.decide(SucceedTask(completed, list_all(draft))), frame)
     draft.end_turn(answer)
 
 
 def _refuse(draft: DecisionDraft, coverage: Coverage) -> None:
-    reason = "the task does not have what was asked for: " + "; ".join(coverage.unmet)
+    reason = "the task does not meet its conditions: " + "; ".join(coverage.unmet)
     failure = ErrorDetail(
         code="acceptance",
         category=ErrorCategory.POLICY,
@@ -206,14 +206,14 @@ def _refuse(draft: DecisionDraft, coverage: Coverage) -> None:
 
 
 def _stop(draft: DecisionDraft) -> None:
-    """The peer was done before it could be stopped; the wish is kept all the same."""
+    """The peer was done before it could be cancelled; the cancel counts all the same."""
     record, state = draft.record, _native(draft)
     draft.close_actions("task_cancelled")
     failure = ErrorDetail("cancelled", ErrorCategory.CALLER, "stopped", source=draft.context.peer)
-    draft.add(draft.tell(FailRun(Status.CANCELLED, failure, state)))
+    draft.add(draft.decide(FailRun(Status.CANCELLED, failure, state)))
     actor = record.cancel_requested_by or draft.context.peer
-    facts = draft.tell(ConfirmCancel(TaskCancelled(actor, record.cancel_source or "user", state)))
-    draft.end_with(facts, CANCELED, "stopped before it was complete")
+    facts = draft.decide(ConfirmCancel(TaskCancelled(actor, record.cancel_source or "user", state)))
+    draft.end_with(facts, CANCELED, "cancelled before it was complete")
 
 
 def _native(draft: DecisionDraft) -> str:
@@ -224,7 +224,7 @@ FIRST_REVISION = 1
 
 
 def open_review(draft: DecisionDraft, question: str) -> str:
-    """Opens the question and lets the task wait for it; the id of the action."""
+    """Opens the review and has the task wait for it; returns the id of the action."""
     record, decision, context = draft.record, draft.decision, draft.context
     facts = PolicyFacts(context.mint("eval"), is_configured=True)
     evaluation = evaluate(
@@ -256,7 +256,7 @@ def _wait(draft: DecisionDraft, request: ApprovalRequest) -> None:
         reason=request.title,
         action_ids=(request.action_id,),
     )
-    facts = draft.tell(WaitFor(waiting))
+    facts = draft.decide(WaitFor(waiting))
     if not draft.record.shown:
         draft.add(facts)
         return
@@ -265,15 +265,15 @@ def _wait(draft: DecisionDraft, request: ApprovalRequest) -> None:
 
 
 def find_lost(draft: DecisionDraft) -> str | None:
-    """Why a completed task of a peer may lack something that wanted approval; None where nothing says so.
+    """Why a completed task of a peer may lack something that needed approval; None without a sign of it.
 
-    To be asked before the questions of the task are closed.
+    Call it before the questions of the task are closed.
     """
     actions = [state for state in draft.decision.states.values() if isinstance(state, ActionRecord)]
     if any(_is_unanswered(action) for action in actions if action.request.kind in _GATED):
-        return "the agent completed without the answer to what it had asked leave for"
+        return "the agent completed without the answer to its approval request"
     if is_silent(draft.context.content or {}):
-        return "the agent completed without a word and without output: what wanted approval did not run"
+        return "the agent completed without a message and without output: the tool that needed approval did not run"
     return None
 
 
@@ -281,12 +281,12 @@ def is_silent(task: JsonObject) -> bool:
     """Whether a Task has no artifact and no message of its agent."""
     if objects_at(task, "artifacts"):
         return False
-    said = [*objects_at(task, "history"), object_at(object_at(task, "status"), "message")]
-    return all(text_at(message, "role") != ROLE_AGENT for message in said)
+    messages = [*objects_at(task, "history"), object_at(object_at(task, "status"), "message")]
+    return all(text_at(message, "role") != ROLE_AGENT for message in messages)
 
 
 def _is_unanswered(action: ActionRecord) -> bool:
-    """Whether the peer was never sent the answer, and asked nothing else in its place."""
+    """Whether the answer was never sent to the peer, which asked nothing else in its place."""
     if action.is_open:
         return True
     by_itself = action.decision is not None and action.decision.cause == "peer_moved_on"

@@ -1,4 +1,4 @@
-"""What an append of a run carries beside its facts: fence, due rows, targets, the content of an ended task. Pure."""
+"""What an append of a run contains with its facts: fence, due rows, targets, the content of an ended task. Pure."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def complete_terms(
     held: Mapping[EntityRef, Held],
     driver: Incarnation | None,
 ) -> AppendOptions:
-    """The terms of an append: what ``terms`` asks for, and what follows from the facts of the draft.
+    """The full options of an append: ``terms``, and what follows from the facts of the draft.
 
-    ``before`` is the task as it is stored, ``held`` what the append compares, ``driver`` the fence, if there is one.
+    ``before`` is the stored task, ``held`` what the append compares, ``driver`` the fence, if there is one.
     """
     ref, record = draft.context.task, draft.record
     was_over = before.status in UNDRIVEN
@@ -53,7 +53,7 @@ def complete_terms(
     due = (*terms.due, *draft.due)
     line_row = f"{QUEUED}:{ref.id}"
     if ends and before.queued is not None and all(row.member != line_row for row in due):
-        # It leaves its line by its row, unless whoever ends it has taken it out.
+        # Its row takes it out of the queue, unless the command that ends it does so itself.
         due = (*due, DueChange(line_row, draft.decision.now_ms))
     if leaves:
         due = (*due, *drop_limits(ref.id, record.attempts[-1] if record.attempts else None))
@@ -76,12 +76,12 @@ def complete_terms(
 
 
 def is_waited_for(record: TaskRecord) -> bool:
-    """Whether a task has ended for which others wait."""
+    """Whether a task has ended that other tasks wait for."""
     return record.status in ENDED and any(edge.is_waited_for for edge in record.relationships)
 
 
 def _list_ends(draft: DecisionDraft, before: TaskRecord) -> tuple[DueChange, ...]:
-    """The due rows that an end drops, and those that it sets for hooks and waiting tasks."""
+    """The due rows that an end drops, and those it sets for hooks and waiting tasks."""
     task_id, now_ms = draft.context.task.id, draft.decision.now_ms
     due = [DueChange(f"cancel:{task_id}", None)]
     if draft.context.find_rules().hooks_at("on_stop"):
@@ -94,7 +94,7 @@ def _list_ends(draft: DecisionDraft, before: TaskRecord) -> tuple[DueChange, ...
 
 
 def _end_targets(draft: DecisionDraft, held: Mapping[EntityRef, Held]) -> tuple[TargetChange, ...]:
-    """Nothing would ever wake the webhooks of a task that ends without having been shown."""
+    """Ends the webhook targets of a task that was never shown: nothing else would ever wake them."""
     if draft.record.shown or any(event.fact.facade for event in draft.decision.events):
         return ()
     return end_targets(draft.record, held[draft.context.task].fields)
@@ -103,7 +103,7 @@ def _end_targets(draft: DecisionDraft, held: Mapping[EntityRef, Held]) -> tuple[
 def _find_idem(
     draft: DecisionDraft, terms: AppendOptions, held: Mapping[EntityRef, Held]
 ) -> IdempotencyRow | None:
-    """An append that changes no entity has no version to compare: a row of its own keeps it single."""
+    """A row of its own for an append that changes no entity: it has no version that would detect a repeat."""
     decision = draft.decision
     if terms.idem or any(decision.state(ref) is not one.record for ref, one in held.items()):
         return terms.idem
@@ -112,7 +112,7 @@ def _find_idem(
 
 
 def keep_content(draft: DecisionDraft, before: TaskRecord) -> None:
-    """Takes the owner off a run that is over, and keeps the content of an ended task, so that nobody folds it again."""
+    """Removes the owner of a run that is over; stores the content of an ended task, so that it is not folded again."""
     ref, content = draft.context.task, draft.context.content
     if draft.record.status in UNDRIVEN and before.status not in UNDRIVEN:
         draft.decision.set_field(ref, OWNER, None)
@@ -129,7 +129,7 @@ def keep_content(draft: DecisionDraft, before: TaskRecord) -> None:
 
 
 def _place_content(draft: DecisionDraft, packed: bytes) -> bytes:
-    """What the content field of an ended task holds."""
+    """The value of the content field of an ended task."""
     if draft.whole:
         return IN_ENTRY
     if len(packed) <= CAP:

@@ -1,8 +1,8 @@
-"""What comes due on a task or a question: limits, expiries, answers and cancels that are owed (I9).
+"""Handlers of due rows of tasks and questions: limits, expiries, pending answers and cancels (I9).
 
-The due loop claims the row, the driver of the run acts on it. Where the driver is on another instance, or nobody
-drives, a limit ends the task all the same and a cancel is sent to the peer. An answer waits: its driver is told of it,
-or the run is taken over, and the row comes due again. A row with nothing left to do is dropped.
+The due loop claims the row, the driver of the run acts on it. If the driver is on another instance, or there is none,
+a limit ends the task all the same and a cancel is sent to the peer. An answer waits: its driver is notified, or the
+run is taken over, and the row comes due again. A row without anything left to do is dropped.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 STOP_ROW: Final = "stop"
-"""The kind of the due row of an end that hooks are told of."""
+"""The kind of the due row that runs ``on_stop`` hooks."""
 _KEPT_MS: Final = 60_000
 _STOP_KEPT_MS: Final = 3_600_000
 _THROTTLED_MS: Final = 1_000
-"""Until an idle limit is looked at again of a run whose stream is not read."""
+"""Delay until the idle limit of a run is checked again whose stream is not read."""
 
 
 @dataclass(slots=True)
 class Deadlines:
-    """Handlers of due rows by kind; ``drop`` takes a row out that nobody needs any more."""
+    """Handlers of due rows by kind; ``drop`` removes a row that is not needed any more."""
 
     writes: Writes
     actions: Actions
@@ -68,7 +68,7 @@ class Deadlines:
         await self._judge_limit(shard, row, "total", now_ms)
 
     async def on_idle(self, shard: Shard, row: DueRow, now_ms: int) -> None:
-        """``idle:<task>``: the limit of a run without news of its agent."""
+        """``idle:<task>``: the limit of a run without an update of its agent."""
         await self._judge_limit(shard, row, "idle", now_ms)
 
     async def _judge_limit(self, shard: Shard, row: DueRow, limit: TimeLimit, now_ms: int) -> None:
@@ -79,7 +79,7 @@ class Deadlines:
         elif end_ms > now_ms:
             await self._move(record, row, end_ms)
         elif limit == "idle" and self._is_throttled(row.entity):
-            # It is we who do not listen.
+            # This gateway has paused reading, so the silence proves nothing.
             await self._move(record, row, now_ms + _THROTTLED_MS)
         else:
             await self._time_out(row, limit)
@@ -107,21 +107,21 @@ class Deadlines:
         try:
             await time_out(run, limit, DueClaim(row.member, row.token), driver)
         except RunMovedError:
-            return  # the row comes due again; another instance has the run
-        # Before anything else: the driver of a next run may be here in a moment.
+            return  # another instance has the run; the row comes due again
+        # First of all: the driver of a next run may start in a moment.
         self.dispatch.runs.drop(row.entity)
         if remote is not None:
             await self.dispatch.stop_peer(peer, remote)
 
     async def on_cancel(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
-        """``cancel:<task>``: a stop that is wished and not known yet."""
+        """``cancel:<task>``: a requested cancel that is not confirmed yet."""
         if await self._is_over(row.entity):
             await self.drop(shard, row)
             return
         await self.dispatch.cancel(row.entity)
 
     async def on_retry(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
-        """``retry:<task>``: an attempt whose time has come."""
+        """``retry:<task>``: a retry is due."""
         if not await self.retries.begin(row):
             await self.drop(shard, row)
 
@@ -130,16 +130,16 @@ class Deadlines:
         await self.inputs.look(shard, row, self.drop)
 
     async def on_send(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
-        """``send:<task>``: the first message of a run, which the peer would not take before."""
+        """``send:<task>``: the first message of a run, which the peer did not accept earlier."""
         record = await self.dispatch.read_task(row.entity)
         if record is None or record.status in ENDED or not is_kept_back(record):
             await self.drop(shard, row)
             return
-        # The driver knows the time as well; where it lives elsewhere, it is that one who sends.
+        # The driver knows the time as well; if it is on another instance, that one sends.
         self.dispatch.wake(row.entity)
 
     async def on_expire(self, shard: Shard, row: DueRow, now_ms: int) -> None:
-        """``expire:<action>``: a question whose time is over; a timeout never allows."""
+        """``expire:<action>``: a question has expired; a timeout never allows."""
         action = await self._find_action(row.entity)
         if action is None or not action.is_open:
             await self.drop(shard, row)
@@ -149,19 +149,19 @@ class Deadlines:
             self.dispatch.wake(action.scope.task_id or "", row.entity)
 
     async def on_stop(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
-        """``stop:<task>``: an end that hooks are told of."""
-        if not await _tell_stop(self.dispatch, EntityRef(EntityKind.TASK, row.entity), row):
+        """``stop:<task>``: hooks are notified of an end."""
+        if not await _run_stop_hooks(self.dispatch, EntityRef(EntityKind.TASK, row.entity), row):
             await self.drop(shard, row)
 
     async def on_mint(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
-        """``mint:<action>``: a grant that an "always" answer writes."""
+        """``mint:<action>``: a grant that an "always" answer creates."""
         action = await self._find_action(row.entity)
         if action is not None:
             await self.granting.mint(action)
         await self.drop(shard, row)
 
     async def on_escalate(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
-        """``escalate:<action>:<step>``: nobody has decided yet, so more people may."""
+        """``escalate:<action>:<step>``: there is no decision yet, so more approvers are added."""
         step = row.member.rpartition(":")[2]
         action = await self._find_action(row.entity)
         if action is None or not action.is_open or not step.isdecimal() or int(step) <= action.step:
@@ -172,12 +172,12 @@ class Deadlines:
     async def on_return(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """``return:<action>``: an answer that a peer waits for, or waited for until its task ended."""
         action = await self._find_action(row.entity)
-        owes = action is not None and action.return_state in {"owed", "returning"}
-        if action is None or not owes:
+        is_pending = action is not None and action.return_state in {"owed", "returning"}
+        if action is None or not is_pending:
             await self.drop(shard, row)
             return
         task = action.scope.task_id or ""
-        # A driver that is here settles it, also where the task has ended by it a moment ago.
+        # A local driver settles it, also where it has just ended the task.
         if not self.dispatch.wake(task, row.entity) and await self._is_over(task):
             claim = DueClaim(row.member, row.token)
             with suppress(
@@ -197,8 +197,8 @@ class Deadlines:
         return record if isinstance(record, ActionRecord) else None
 
 
-async def _tell_stop(dispatch: Dispatch, task: EntityRef, row: DueRow) -> bool:
-    """Tells hooks of the end of a task, and settles the row; False where there is nothing to tell."""
+async def _run_stop_hooks(dispatch: Dispatch, task: EntityRef, row: DueRow) -> bool:
+    """Notifies hooks of the end of a task, and settles the row; False where there is nothing to do."""
     record = (await dispatch.writes.load([task]))[task].record
     consulting = dispatch.consulting
     rules = consulting.find_rules()
@@ -210,11 +210,11 @@ async def _tell_stop(dispatch: Dispatch, task: EntityRef, row: DueRow) -> bool:
         "reason": record.status_reason,
         "peer": record.peer,
     }
-    heard = await consulting.hooks.hear("on_stop", rules, given)
-    if heard is UNHEARD:
+    results = await consulting.hooks.hear("on_stop", rules, given)
+    if results is UNHEARD:
         return False
     spill = BlobOverflow()
-    facts = write_notes(spill, tasks.scope_of(record), heard.notes)
+    facts = write_notes(spill, tasks.scope_of(record), results.notes)
     for blob in spill.blobs:
         await dispatch.blobs.put(task.shard, blob)
 

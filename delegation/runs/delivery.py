@@ -1,9 +1,8 @@
-"""The first message of a run on its way to the peer: sent once, or held back, or looked for.
+"""The first message of a run on its way to the peer: sent once, or held back, or searched for.
 
-A peer that is busy (429, 503 with Retry-After), one behind an open breaker, and one that has as much as our limits
-allow have not taken the message. The task waits then, visibly, and the send is a due row at the time when it may be
-tried again (I9): the task does not fail. A wait beyond the limit of the run helps nobody, so its caller gets the error
-with the time to come back.
+A peer that is busy (429, 503 with Retry-After), one behind an open breaker, and one at our own limits has not taken
+the message. Then the task waits, visibly, and the send is a due row at the time of the next try (I9): the task does
+not fail. A wait beyond the limit of the run is pointless, so its caller gets the error with the time to come back.
 
 Each try is an intent that is stored first (``model.requested``), so that a driver that takes over knows what may have
 arrived.
@@ -37,7 +36,7 @@ from passerelle.delegation.runs.failure import PeerRefusal, explain, list_tried
 from passerelle.delegation.runs.finish import confirm_cancel
 from passerelle.delegation.runs.follow_strategy import waits_long
 from passerelle.delegation.runs.remote_drivers import release_to_link
-from passerelle.delegation.runs.results import apply_outcome, tell_broken
+from passerelle.delegation.runs.results import apply_outcome, record_broken_exchange
 from passerelle.delegation.runs.stream import follow_stream, judge_end
 from passerelle.runtime.records.writes import AppendOptions
 
@@ -57,27 +56,27 @@ _LONGEST_WAIT_MS: Final = 30_000
 _LONGEST_CROWD_MS: Final = 5_000
 _CROWD_LOOK_S: Final = 0.05
 _OURS: Final = "taskPushNotificationConfig"
-"""The secret of a callback is in no record; a later send makes another one."""
+"""It contains the secret of a callback, which no record contains; a later send creates another one."""
 _OPTIONS_BYTES: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """The peer took nothing, and may take it in a while."""
+    """The peer took nothing, and may take it later."""
 
     refusal: PeerRefusal
     wait_ms: int
     is_ours: bool = False
-    """One of our limits is in the way: it may be gone in a moment."""
+    """One of our limits was reached: it may have room again in a moment."""
     is_absent: bool = False
-    """The agent dials in, and not here: the run is for the instance that it is linked to."""
+    """The agent dials in, and not to this instance: the run is for the instance with its link."""
     resource: MissingResource = "external"
 
 
 _RESOURCES: Final[dict[str, MissingResource]] = {"absent": "worker", "breaker": "network"}
-"""Why an agent was not reached, and what is missing then; one that was, or may not be yet, has enough to do."""
+"""The missing resource, by why an agent was not reached; else the agent has too much work."""
 SendResult: TypeAlias = "Literal['settled', 'unknown', 'unsent'] | Deferred"
-"""``unsent``: nothing has left, and the next try begins at once: the lease ended before there was a connection."""
+"""``unsent``: nothing was sent, and the next try begins at once: the lease ended before there was a connection."""
 
 
 def is_kept_back(record: TaskRecord) -> bool:
@@ -86,7 +85,7 @@ def is_kept_back(record: TaskRecord) -> bool:
 
 
 def judge_refusal(outcome: RefusedByPeer | Unreached | Malformed, tries: int) -> int | None:
-    """For how many ms an outcome says to wait, None where it says nothing of that kind."""
+    """How many ms to wait after an outcome; None where it asks for no wait."""
     match outcome:
         case RefusedByPeer(http_status=HTTPStatus.TOO_MANY_REQUESTS, retry_after_s=None):
             return back_off(tries)
@@ -101,16 +100,16 @@ def judge_refusal(outcome: RefusedByPeer | Unreached | Malformed, tries: int) ->
 
 
 def back_off(tries: int) -> int:
-    """The wait in ms after so many tries in vain, where nobody names one."""
+    """The wait in ms after ``tries`` failures, where the peer names none."""
     return find_pause(_FIRST_WAIT_MS, _LONGEST_WAIT_MS, tries + 1)
 
 
 async def deliver(active: ActiveRun, sent: JsonObject) -> bool:
-    """Sends the message until the peer has it or has refused it; False when nobody knows whether it arrived."""
+    """Sends the message until the peer has taken or refused it; False when it is unknown whether it arrived."""
     tries, crowded_ms = 0, 0
     while True:
-        if not active.may_leave():
-            await active.await_leave()
+        if not active.may_send_now():
+            await active.wait_until_sendable()
         active.sent_ms = active.deps.clock.now_ms()
         active.run.has_all = not active.run.is_streamed()
         crowded_ms = crowded_ms or active.sent_ms
@@ -121,7 +120,7 @@ async def deliver(active: ActiveRun, sent: JsonObject) -> bool:
             if (
                 isinstance(outcome, Answered)
                 and (turn := active.run.templated) is not None
-                # Where a hook watches answers, none of them is rendered.
+                # A hook that watches answers has to see each of them, so none is rendered.
                 and not active.deps.consulting.find_rules().watches_answers
                 and (filling := render_answer(active.run, turn, outcome.result, active.sent_ms))
                 is not None
@@ -150,7 +149,7 @@ async def deliver(active: ActiveRun, sent: JsonObject) -> bool:
 
 
 async def deliver_kept(active: ActiveRun) -> bool:
-    """The same for a message that another driver held back."""
+    """Delivers a message that another driver held back; False when it is unknown whether it arrived."""
     sent = await active.recall()
     if sent is None:
         return False
@@ -158,13 +157,13 @@ async def deliver_kept(active: ActiveRun) -> bool:
 
 
 async def deliver_again(active: ActiveRun, sent: JsonObject) -> bool:
-    """The same for a message that certainly never arrived: the same id, and another intent."""
-    await active.append(_intend)
+    """Delivers a message that certainly never arrived again, with the same id and another intent."""
+    await active.append(_store_intent)
     return await deliver(active, sent)
 
 
 def read_options(sent: JsonObject) -> JsonObject | None:
-    """What a request says beside its message, for a later send; None where that is too large to keep."""
+    """The options of a request without its message, for a later send; None where they are too large to store."""
     options: JsonObject = {name: value for name, value in sent.items() if name != "message"}
     configuration = object_at(options, "configuration")
     if _OURS in configuration:
@@ -182,21 +181,21 @@ async def _stream(active: ActiveRun, sent: JsonObject, tries: int) -> SendResult
     last = await follow_stream(active, active.stream(sent))
     knows = await judge_end(active, last)
     if isinstance(last, Unknown | Malformed):
-        await tell_broken(active, last)
+        await record_broken_exchange(active, last)
     if knows or not isinstance(last, RefusedByPeer | Unreached):
         return "settled" if knows else "unknown"
     return await _settle(active, last, tries)
 
 
 async def _settle(active: ActiveRun, outcome: PeerOutcome, tries: int) -> SendResult:
-    """What an outcome leads to that ends no templated turn."""
+    """Handles an outcome that ends no templated turn."""
     if isinstance(outcome, Unreached) and outcome.why == "lease":
         return "unsent"
     if isinstance(outcome, RefusedByPeer | Unreached) and active.remote_task() is None:
         wait_ms = judge_refusal(outcome, tries)
         why = outcome.why if isinstance(outcome, Unreached) else ""
         is_ours, is_absent = why == "limit", why == "absent"
-        # Another agent that may take over is for the retry policy to choose.
+        # Whether another agent takes over is for the retry policy to choose.
         tried = list_tried(active.run.record)
         waits_here = (is_ours and not tried.is_routed) or is_absent
         is_only = waits_here or tried.next_peer is None
@@ -215,7 +214,7 @@ async def _settle(active: ActiveRun, outcome: PeerOutcome, tries: int) -> SendRe
 
 
 def _fits(active: ActiveRun, wait_ms: int) -> bool:
-    """Whether the run may still last that long."""
+    """Whether the wait ends within the limit of the run."""
     run = active.run.record.run
     if run is None:
         return False
@@ -227,24 +226,24 @@ def _fits(active: ActiveRun, wait_ms: int) -> bool:
 
 
 def _is_long(active: ActiveRun, wait_ms: int) -> bool:
-    """Whether callers are told of a wait that begins now."""
+    """Whether callers are notified of a wait that begins now."""
     run = active.run.record.run
     until_ms = active.deps.clock.now_ms() + wait_ms
     return run is not None and waits_long(run, active.timeouts, until_ms)
 
 
 async def _hold(active: ActiveRun, sent: JsonObject, held: Deferred) -> None:
-    """The task waits, and the send is owed at its time.
+    """Has the task wait, and schedules the send.
 
     Raises:
-        RunMovedError: the instance that the agent is linked to owes it now.
+        RunMovedError: the run was released for the instance that the agent is linked to.
     """
     at_ms = active.deps.clock.now_ms() + (0 if held.is_absent else held.wait_ms)
     refusal, options = held.refusal, read_options(sent)
-    is_told = not (held.is_ours or held.is_absent) and _is_long(active, held.wait_ms)
+    notifies_caller = not (held.is_ours or held.is_absent) and _is_long(active, held.wait_ms)
 
-    again = "" if held.is_absent else f"; it is tried again at {format_ms(at_ms)}"
-    reason = f"{refusal.failure.message}; the message was not taken{again}, and can be cancelled"
+    again = "" if held.is_absent else f"; it is retried at {format_ms(at_ms)}"
+    reason = f"{refusal.failure.message}; the message was not accepted{again}, and can be cancelled"
 
     def wait(draft: DecisionDraft) -> None:
         if not _may_wait(draft.record):
@@ -260,8 +259,8 @@ async def _hold(active: ActiveRun, sent: JsonObject, held: Deferred) -> None:
             send_options=options,
             resource=held.resource,
         )
-        facts = draft.tell(WaitFor(waiting))
-        if draft.record.shown or is_told:
+        facts = draft.decide(WaitFor(waiting))
+        if draft.record.shown or notifies_caller:
             note = note_status("agent_busy", peer=draft.context.peer)
             whole = not draft.record.shown
             draft.show_status(facts, WORKING, [{"text": reason}], note, whole=whole)
@@ -291,20 +290,20 @@ async def _go_on(active: ActiveRun) -> bool:
     if await _confirm(active):
         return False
     row = DueChange(f"{SEND_ROW}:{active.run.record.task_id}", None)
-    await active.append(_intend, lambda _draft: AppendOptions(due=(row,)))
+    await active.append(_store_intent, lambda _draft: AppendOptions(due=(row,)))
     return is_sendable(active.run.record)
 
 
 def is_sendable(record: TaskRecord) -> bool:
-    """Whether the intent of the live run stands, and nothing has come of it yet."""
+    """Whether the live run has an intent to send, and no outcome yet."""
     run = record.run
     return run is not None and run.remote_task_id is None and run.pending_message_id is not None
 
 
 async def _confirm(active: ActiveRun) -> bool:
-    """Whether there is nothing to send any more; what was never sent is cancelled at once."""
+    """Whether there is nothing to send any more; a message that was never sent is cancelled at once."""
     if active.run.record.status is Status.CANCELLING and active.run.record.run is not None:
-        await confirm_cancel(active, "it was stopped before the agent had it")
+        await confirm_cancel(active, "it was cancelled before the agent received it")
     return active.run.has_ended() or active.run.record.run is None
 
 
@@ -324,12 +323,12 @@ def _find_pause_s(active: ActiveRun) -> float:
     return min(max(left_s, _CROWD_LOOK_S), active.timeouts.look_s)
 
 
-def _intend(draft: DecisionDraft) -> None:
+def _store_intent(draft: DecisionDraft) -> None:
     record = draft.record
     run = record.run
     if run is None or record.status not in tasks.TABLE[SendInput]:
         return
     if record.status in WAITING:
-        draft.add(draft.tell(EndWait("the agent is tried again")))
+        draft.add(draft.decide(EndWait("the agent is tried again")))
     requested = request(draft.context.peer, run.delivery_mechanism, run.message_id)
-    draft.add(draft.tell(SendInput(requested)))
+    draft.add(draft.decide(SendInput(requested)))

@@ -1,4 +1,4 @@
-"""Who drives what: new runs begin here, runs of dead instances are taken up again, signals reach their driver."""
+"""Drives runs: new runs begin here, runs of dead instances are adopted, and nudges reach their driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import UNDRIVEN, Status
 from passerelle.delegation.runs.active_run import ActiveRun, DriverDeps
 from passerelle.delegation.runs.active_runs import ActiveRuns, Commands
-from passerelle.delegation.runs.content_room import ContentRoom
+from passerelle.delegation.runs.content_budget import ContentBudget
 from passerelle.delegation.runs.delivery import is_kept_back
 from passerelle.delegation.runs.finish import confirm_stop
 from passerelle.delegation.runs.follow_strategy import PollThrottle, Timeouts
@@ -61,11 +61,11 @@ if TYPE_CHECKING:
 
 _REVIVE_MAX_S: Final = 60.0
 _LOOKS: Final = 4
-"""How often a task is looked for whose append may be on its way."""
+"""How often a task is read whose append may be on its way."""
 
 
-def _give(active: ActiveRun, place: SendPlace | None) -> None:
-    """A place is for a send that follows at once, and not for one that a person may have to allow."""
+def _assign_slot(active: ActiveRun, place: SendPlace | None) -> None:
+    """Passes a reserved slot to a send that follows at once; a gated run may wait for a person and gives it back."""
     if place is not None and active.run.is_gated():
         place.give_back()
     else:
@@ -74,14 +74,14 @@ def _give(active: ActiveRun, place: SendPlace | None) -> None:
 
 @dataclass(slots=True, repr=False)
 class Dispatch:
-    """Starts runs, finds them, and reaches their drivers."""
+    """Starts runs, finds them, and wakes their drivers."""
 
     writes: Writes
     blobs: Blobs
     copies: Blobs
     """Files that agents named by address."""
     uploads: Uploads
-    """What they have uploaded before they named it."""
+    """Files that agents uploaded before they named them."""
     contents: Contents
     projections: Projections
     clock: Clock
@@ -89,9 +89,9 @@ class Dispatch:
     find_peer: Callable[[str], Peer]
     drives: Callable[[Shard], Incarnation]
     find_sender: Callable[[Shard], Incarnation | None]
-    """Our incarnation in a shard; None without enough time on the lease to begin what cannot be undone."""
+    """Our incarnation in a shard; None without enough time on the lease to start something irreversible."""
     find_terms: Callable[[str], PeerTerms]
-    """What the configuration says of an agent."""
+    """The configuration of an agent."""
     find_rules: Callable[[], Policy]
     behaviour: PeerBehaviour
     references: References
@@ -103,7 +103,7 @@ class Dispatch:
     timeouts: Timeouts = field(default_factory=Timeouts)
     throttle: PollThrottle = field(default_factory=PollThrottle)
     scheduler: ReadScheduler = field(default_factory=ReadScheduler)
-    content_room: ContentRoom = field(default_factory=ContentRoom)
+    content_budget: ContentBudget = field(default_factory=ContentBudget)
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
     spending: Spending | None = None
     callbacks: Callbacks | None = None
@@ -112,8 +112,8 @@ class Dispatch:
     signals: InstanceSignals | None = None
     """Reaches the drivers of other instances."""
     on_loss: Callable[[Shard, int, str], None] = lambda _shard, _epoch, _by: None
-    """Called with a shard that has lost what was acknowledged under an epoch, and who noticed."""
-    _mending: set[str] = field(default_factory=set[str])
+    """Called with a shard that has lost acknowledged writes, their epoch, and the reporter."""
+    _adopting: set[str] = field(default_factory=set[str])
     _side: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
     commands: Commands = field(init=False)
     runs: ActiveRuns = field(init=False)
@@ -136,7 +136,7 @@ class Dispatch:
             outputs=self.outputs,
             throttle=self.throttle,
             scheduler=self.scheduler,
-            contents=self.content_room,
+            contents=self.content_budget,
         )
         self._factory = RunFactory(
             deps=deps,
@@ -154,9 +154,9 @@ class Dispatch:
             store_pause_s=self.timeouts.store_s,
             on_loss=self._find_loss,
         )
-        # Runs are made of appends, and appends give way to runs.
-        self.writes.find_writer_lock = self._find_writer_lock
-        self.writes.ask_to_yield = self._ask_to_yield
+        # Runs are made of appends, and appends let runs on other instances go first.
+        self.writes.find_line = self._find_line
+        self.writes.make_way = self._make_way
 
     def connect(
         self,
@@ -164,7 +164,7 @@ class Dispatch:
         signals: InstanceSignals,
         on_loss: Callable[[Shard, int, str], None],
     ) -> None:
-        """Connects this instance, which has a name by now, with the others. Called once, before anything is driven."""
+        """Connects this instance, which has its name now, with the others. Called once, before anything is driven."""
         self.remote, self.signals, self.on_loss = remote, signals, on_loss
 
     def begin(
@@ -176,9 +176,9 @@ class Dispatch:
         referred: ResolvedReferences = NOTHING,
         sent_at: SendPlace | None = None,
     ) -> Begun:
-        """The run that was just opened, and its driving, which has not begun; ``sent_at`` was reserved for its send."""
+        """A new run and the coroutine that drives it, not started; ``sent_at`` was reserved for its send."""
         place = opened.place
-        context = self._factory.look(
+        context = self._factory.make_context(
             opened.task, place.shard, place.thread, peer.name, place.context_id
         )
         context.accepted.append(message)
@@ -187,7 +187,7 @@ class Dispatch:
         active = self._factory.make(peer, context, opened.held, opened.driver)
         active.run.templated = opened.templated
         if sent_at is not None:
-            _give(active, sent_at)
+            _assign_slot(active, sent_at)
         return active, drive(active, params, referred)
 
     def start(
@@ -204,24 +204,24 @@ class Dispatch:
         TRACE.set(last.trace)
         restore_extensions(last.extensions)
         following = self._factory.make(peer, run.context, run.held, driver)
-        _give(following, place)
+        _assign_slot(following, place)
         begun = "run.retried" if last.ordinal > 1 else "run.begun"
         self.log.info(begun, task=run.record.task_id, peer=peer.name)
         self.runs.start(following, drive(following, params, referred))
 
     async def _offer(self, agent: str, task_id: str) -> None:
-        """Where no agents dial in, nothing is let go."""
+        """Offers a run to the instances linked to its agent; without agents that dial in it does nothing."""
         if self.remote is not None:
             await self.remote.offer(agent, task_id)
 
     def _may_send(self, run: Run) -> bool:
         """Whether a send of a run may start.
 
-        The time that is left may be that of a newer lease: a process that stood still, and learns of the loss while the
-        append that begins a run is answered, has a lease again before it has let go of that run.
+        The time left may belong to a newer lease: when a process stood still, and learns of the loss while the append
+        that begins a run is answered, it has a new lease before it has released that run.
 
         Raises:
-            RunMovedError: our incarnation that drives it is over.
+            RunMovedError: the incarnation that drives it is over.
         """
         driver, present = run.driver, self.find_sender(run.shard)
         if present is None:
@@ -239,15 +239,15 @@ class Dispatch:
     async def _ask_to_yield(self, held: Mapping[EntityRef, Held]) -> None:
         for ref in held:
             if self.signals is not None and ref.kind is EntityKind.TASK and not self.find(ref.id):
-                await self.signals.tell(Nudge(ref.id, gives_way=True), held)
+                await self.signals.send(Nudge(ref.id, gives_way=True), held)
 
     def _find_loss(self, run: Run) -> None:
         self.on_loss(run.shard, run.epoch, "driver")
 
     async def adopt(self, task: EntityRef, tries: int = 0, *, has_lost: bool = False) -> None:
-        """Takes up a run that was moved to this instance: ask the peer first, then follow it.
+        """Adopts a run that was moved to this instance: polls the peer first, then follows it.
 
-        ``has_lost``: some of what the peer has said may be lost, so nothing is taken before it has told all of it.
+        ``has_lost``: events of the peer may be lost, so the whole task is read from it before anything is taken.
 
         Raises:
             NotFound: the peer is not configured any more; the task stays as it is.
@@ -257,16 +257,16 @@ class Dispatch:
         if not isinstance(record, TaskRecord) or record.status in UNDRIVEN or self.find(task.id):
             return
         if record.queued is not None:
-            return  # nobody drives it before its turn
+            return  # without a run until its turn
         peer = self.find_peer(record.peer or "")
-        context, refs = await self._factory.view_exposure(task, record)
+        context, refs = await self._factory.restore_context(task, record)
         own = await self.writes.load(refs)
         active = self._factory.make(peer, context, own, self.drives(task.shard))
         active.tries, active.has_lost = tries, has_lost
         if self.find(task.id) is not None:
-            return  # somebody else has just taken it up here
+            return  # it has just been adopted here
         self.log.info("run.adopted", task=task.id, peer=peer.name)
-        # It stays in the trace that it began in, and asks for what its caller asked for.
+        # It stays in the trace that it began in, and keeps the extensions that its caller requested.
         last = record.attempts[-1] if record.attempts else None
         TRACE.set(last.trace if last else None)
         restore_extensions(last.extensions if last else ())
@@ -278,41 +278,41 @@ class Dispatch:
         Raises:
             NotFound: there is no such task.
         """
-        context, held = await self._factory.read_back(task_id)
+        context, held = await self._factory.restore_run(task_id)
         return self._factory.make_run(context, held, read_driver(held[context.task].fields))
 
     async def stand_in(self, task_id: str) -> ActiveRun:
-        """The same with its agent: for one exchange in place of the driver. It drives nothing.
+        """A run with its agent, for one exchange in place of its driver. It drives nothing.
 
         Raises:
             NotFound: there is no such task, or its agent is not configured any more.
         """
-        context, held = await self._factory.read_back(task_id)
+        context, held = await self._factory.restore_run(task_id)
         driver = read_driver(held[context.task].fields)
         return self._factory.make(self.find_peer(context.peer), context, held, driver)
 
-    def mend(self, task: EntityRef) -> None:
-        """Has a task taken up that may be stored as ours while nobody drives it."""
+    def adopt_if_undriven(self, task: EntityRef) -> None:
+        """Adopts a task that may be stored as ours and has no driver."""
         self.detach(self._take_up_again(task, 0))
 
-    def mend_named(self, named: Iterable[str]) -> None:
-        """The same of all that our set in a shard names and that is not driven; again each time that it is found so."""
+    def adopt_undriven(self, named: Iterable[str]) -> None:
+        """Adopts all tasks in our set of a shard that are not driven; repeated each time they are found so."""
         for task_id in named:
-            if self.find(task_id) is None and task_id not in self._mending:
-                self._mending.add(task_id)
-                self.detach(self._mend_named(EntityRef(EntityKind.TASK, task_id)))
+            if self.find(task_id) is None and task_id not in self._adopting:
+                self._adopting.add(task_id)
+                self.detach(self._adopt_undriven(EntityRef(EntityKind.TASK, task_id)))
 
-    async def _mend_named(self, task: EntityRef) -> None:
+    async def _adopt_undriven(self, task: EntityRef) -> None:
         try:
             await self._take_up_again(task, 0)
         finally:
-            self._mending.discard(task.id)
+            self._adopting.discard(task.id)
 
     async def reattach(self, shard: Shard, named: Iterable[str]) -> None:
-        """Takes up again what does not fit the store after a loss in a shard.
+        """Adopts again what does not fit the store after a loss in a shard.
 
-        These are the runs whose records are older than what was stored here, and those that are ours by the store
-        (``named``) and not driven, since they had ended in what was lost.
+        These are the runs whose records are older than what was stored here, and those in ``named``, which the store
+        assigns to this instance and which are not driven, since their end was lost.
 
         Raises:
             StoreUnavailable: the rest is left to a retry.
@@ -322,7 +322,7 @@ class Dispatch:
             active = self.runs.find(task_id)
             if active is None or read_shard(task_id) != shard:
                 continue
-            if active.run.moved or not await active.run.stands():
+            if active.run.moved or not await active.run.is_stored():
                 await self.runs.end(task_id)
                 again.add(task_id)
         for task_id in sorted(again):
@@ -334,7 +334,7 @@ class Dispatch:
         self.detach(self._take_up_again(active.run.context.task, active.tries))
 
     async def _take_up_again(self, task: EntityRef, tries: int, *, has_lost: bool = False) -> None:
-        """Our lease lives, so nobody else does it: as long as the run is ours, and until it is driven again."""
+        """Retries until the run is driven or not ours: while our lease lives, no other instance adopts it."""
         while True:
             if tries or not has_lost:
                 await asyncio.sleep(find_pause(self.timeouts.revive_s, _REVIVE_MAX_S, tries + 1))
@@ -342,7 +342,7 @@ class Dispatch:
             try:
                 held = (await self.writes.load([task]))[task]
                 if held.record is None and tries < _LOOKS:
-                    continue  # a write of unknown outcome may come late
+                    continue  # a write of unknown outcome may arrive late
                 if read_driver(held.fields) != self.drives(task.shard):
                     return
                 await self.adopt(task, tries, has_lost=has_lost)
@@ -352,11 +352,11 @@ class Dispatch:
                 return
 
     async def list_row(self, row: IndexRow) -> None:
-        """Puts a task into its owner's list, at once; the relay does it in any case."""
+        """Writes a task into its owner's list at once; the relay writes it in any case."""
         await self._factory.list_row(row)
 
     async def read_task(self, task_id: str) -> TaskRecord | None:
-        """A task as it is stored; None where there is none of that id."""
+        """A stored task; None where there is none of that id."""
         if read_shard(task_id) is None:
             return None
         ref = EntityRef(EntityKind.TASK, task_id)
@@ -364,12 +364,12 @@ class Dispatch:
         return record if isinstance(record, TaskRecord) else None
 
     def note_caller(self, principal: Principal) -> None:
-        """A caller is there with a request: runs that bring much give way to one that brings little."""
+        """Notes a request of a caller: runs with a high volume yield to callers with a low one."""
         caller = name_caller(principal.tenant, principal.id)
         self.scheduler.sums.note(caller, asyncio.get_running_loop().time())
 
     def find_doubt_ms(self, agent: str) -> int:
-        """For how long a message to an agent may still be on its way once it was to be sent."""
+        """How long, in ms, a message to an agent may still be on its way after its intended send."""
         return round(self.find_terms(agent).timeouts.doubt_s * 1000)
 
     def find(self, task_id: str) -> ActiveRun | None:
@@ -377,47 +377,47 @@ class Dispatch:
         return self.runs.find(task_id)
 
     def hint(self, task_id: str) -> bool:
-        """The peer has called back: the driver is told, wherever it is; whether it is here."""
+        """Wakes the driver after a callback of the peer, wherever it is; returns whether it is here."""
         nudge = Nudge(task_id, called_back=True)
-        return self.hear(nudge) or self._tell_others(nudge)
+        return self.nudge_local(nudge) or self._nudge_remote(nudge)
 
     def wake(self, task_id: str, action_id: str | None = None, news: Written | None = None) -> bool:
-        """Tells the driver to look, wherever it is; whether it is here.
+        """Wakes the driver of a task, wherever it is; returns whether it is here.
 
-        ``news`` is what was just stored: a driver that is here need not read it.
+        ``news`` is what was just stored: a local driver need not read it.
         """
         nudge = Nudge(task_id, action_id or "")
-        return self.hear(nudge, news) or self._tell_others(nudge, news)
+        return self.nudge_local(nudge, news) or self._nudge_remote(nudge, news)
 
-    def hear(self, nudge: Nudge, news: Written | None = None) -> bool:
-        """Tells the driver, if it is here; whether it is."""
+    def nudge_local(self, nudge: Nudge, news: Written | None = None) -> bool:
+        """Wakes the driver if it is here; returns whether it is."""
         active = self.runs.find(nudge.task)
         if active is None:
             return False
         if nudge.gives_way:
-            self.detach(active.run.give_way())
+            self.detach(active.run.yield_line())
             return True
         if nudge.called_back and active.is_streaming:
-            return True  # the reader of the stream hears of it there
+            return True  # the reader of the stream gets it there
         if nudge.action:
             active.pending.owed.add(nudge.action)
             active.pending.put_off.pop(nudge.action, None)
         active.wake(news)
         return True
 
-    def _tell_others(self, nudge: Nudge, news: Written | None = None) -> bool:
+    def _nudge_remote(self, nudge: Nudge, news: Written | None = None) -> bool:
         if self.signals is not None:
-            self.detach(self.signals.tell(nudge, news.held if news is not None else None))
+            self.detach(self.signals.send(nudge, news.held if news is not None else None))
         return False
 
     async def refresh(self, task_id: str, news: Written | None = None) -> None:
-        """Lets the driver of a task have what somebody else has just written; ``news`` are all of it, if known."""
+        """Applies another writer's append to the driver of a task; ``news`` is all of it, if known."""
         active = self.runs.find(task_id)
         if active is not None and not (news is not None and await active.run.learn([news])):
             await active.run.refresh()
 
     async def cancel(self, task_id: str) -> bool:
-        """Tells the peer to stop; whether the task is driven here."""
+        """Cancels the task at the peer; returns whether the task is driven here."""
         active = self.runs.find(task_id)
         if active is not None:
             await active.run.refresh()
@@ -429,37 +429,37 @@ class Dispatch:
         if not isinstance(record, TaskRecord):
             return False
         if self.remote is not None and is_kept_back(record) and read_driver(held.fields) is None:
-            # Released before it was sent: the driver that takes it up sees that it is to stop.
+            # Released before it was sent: the driver that adopts it sees the cancel.
             return await self.remote.claim(task_id)
         if record.run and record.run.remote_task_id:
             await self.stop_peer(record.peer or "", record.run.remote_task_id)
         if record.run is None and record.status is Status.CANCELLING:
             await confirm_stop(await self.hold(task_id))
-        # Its driver hears of the stop from the peer, at its next look.
+        # Its driver learns of the stop from the peer, at its next poll.
         self.wake(task_id)
         return False
 
     async def stop_peer(self, peer: str, remote: str) -> None:
-        """Tells a peer to stop; what it answers is for the driver of the run to see."""
+        """Cancels a task at a peer; the answer is for the driver of the run to see."""
         try:
             await self.find_peer(peer).cancel(remote)
         except NotFound:
             self.log.warning("peer.unknown", peer=peer)
 
     def detach(self, work: Coroutine[None, None, None]) -> None:
-        """Runs something beside the drivers, owned here until it ends."""
+        """Runs a coroutine apart from the drivers, owned here until it ends."""
         task = asyncio.create_task(work)
         self._side.add(task)
         task.add_done_callback(self._side.discard)
 
     def drop(self, shard: Shard) -> None:
-        """What was driven in a shard belongs to somebody else now."""
+        """Drops the runs of a shard that another instance owns now."""
         for task_id in self.runs.list_tasks():
             if read_shard(task_id) == shard:
                 self.runs.drop(task_id)
 
     async def drain(self) -> None:
-        """Stops everything that this instance drives; others go on with it."""
+        """Stops everything that this instance drives; other instances continue it."""
         await self.commands.drain()
         side = [*self._side]
         for task in side:

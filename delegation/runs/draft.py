@@ -1,7 +1,7 @@
-"""A decision about one run in the making: what is known of the run, and the moves that every frame is made of. Pure.
+"""A draft of one decision about a run: what is known of the run, and the operations of every frame. Pure.
 
-``RunContext`` is what a driver knows beside the record. ``DecisionDraft`` adds facts to a decision, and shows frames to
-callers on the facts that carry them.
+``RunContext`` is what a driver knows apart from the record. ``DecisionDraft`` adds facts to a decision, and shows
+frames to callers on the facts that contain them.
 """
 
 from __future__ import annotations
@@ -67,16 +67,16 @@ if TYPE_CHECKING:
 _TURNED_AWAY: Final = frozenset({"429", "503"})
 _UNSENT: Final = frozenset({ErrorCategory.TRANSPORT, ErrorCategory.POLICY})
 _ROOM: Final = 26
-"""Events that one frame may lead to, beside those of artifacts: ends, turns, questions that close."""
+"""Events that one frame may cause, without those of artifacts: ends, turns, questions that close."""
 _SHOWN_BYTES: Final = 128 * 1024
-"""Of frames in one append: half of what the store takes."""
+"""Bytes of frames in one append: half of what the store accepts."""
 FACADE: Final = "facade"
 """The consumer whose delivery completion waits for: the record that callers read."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerProgress:
-    """How far the artifacts of one answer are settled, where they are more than one append holds."""
+    """How far the artifacts of one answer are settled, if they exceed one append."""
 
     answer: JsonObject
     settled: int
@@ -84,52 +84,52 @@ class AnswerProgress:
 
 @dataclass(slots=True)
 class RunContext:
-    """What is known of a run beside its record: the facade Task as it was shown, and our messages in it.
+    """What is known of a run apart from its record: the facade Task as shown, and our messages in it.
 
     ``content`` is None until the peer's first Task frame. ``mint`` makes ids by prefix.
     """
 
     task: EntityRef
     shard: Shard
-    """Where the task lives."""
+    """The shard of the task."""
     thread: EntityRef
     peer: str
     context_id: str
     mint: Callable[[str], str]
     peer_tags: frozenset[str] = frozenset()
-    """What the configuration says of the peer: it may raise the risk of what it asks."""
+    """The configured tags of the peer: they may raise the risk of what it asks."""
     find_rules: Callable[[], Policy] = lambda: DEFAULT_POLICY
-    """The rules as they stand when the peer asks."""
+    """Returns the rules in force when the peer asks."""
     consulted: dict[str, Consulted] | None = None
-    """By occurrence, what was heard about a prompt beside the rules; None: there is nobody to be heard."""
+    """By occurrence, what hooks and grants said about a prompt; None: there are none to consult."""
     always_task: bool = False
     """Whether callers see a bare Message of the peer as a task (LT-8)."""
     fetches: bool = False
     """Whether files that the peer names by address are copied before the task completes."""
     redaction: Redaction = NO_REDACTION
-    """What is taken out of the words of the peer; it is told where it has struck."""
+    """Patterns that are removed from the peer's texts; each match is recorded."""
     price: Price | None = None
-    """What runs at the peer cost."""
+    """The price of runs at the peer."""
     chance: Callable[[], float] = lambda: 0.5
-    """Random, in [0, 1): how long the pause before a further attempt is."""
+    """Random, in [0, 1): the jitter of the pause before a further attempt."""
     accepted: list[JsonObject] = field(default_factory=list["JsonObject"])
     catalogue: dict[str, ArtifactRef] = field(default_factory=dict["str", "ArtifactRef"])
-    """Artifacts that are recorded by their name at the peer, where they are more than the record names."""
+    """Recorded artifacts by their name at the peer, if there are more than the record names."""
     standing: Mapping[str, NamedArtifact] = field(default_factory=dict[str, "NamedArtifact"])
-    """By name what the tasks produced that the message refers to, also where the thread does not remember it."""
+    """By name, the artifacts of the tasks that the message refers to, also those that the thread has forgotten."""
     content: JsonObject | None = None
     answer: JsonObject | None = None
     """The Message that a peer answered with, in our context, when it made no task."""
     names_foreign: bool = False
-    """Whether it is stored that the peer names another task in its updates."""
+    """Whether it is recorded that the peer names another task in its updates."""
     moves: tuple[int, ...] = ()
     """When the run was taken over by another driver, in ms."""
     place: AnswerProgress | None = None
-    """How far an answer is taken that is more than one append holds."""
+    """How far an answer is taken that exceeds one append."""
     limits: OutputLimits = NO_LIMITS_OF_ITS_OWN
-    """What the peer may bring."""
+    """Limits of what the peer may bring."""
     volume: Volume | None = None
-    """What it has brought; None until its first artifact."""
+    """What the peer has brought; None until its first artifact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,46 +143,46 @@ class OpenedQuestions:
     parts: list[Json] | None = None
     settled: bool = False
     native: bool = False
-    """Whether callers see the agent's own form behind these parts, and may answer in it."""
+    """Whether callers see the agent's own form after these parts, and may answer in it."""
 
 
 @dataclass(slots=True)
 class DecisionDraft:
-    """One frame being turned into facts over a decision."""
+    """One frame on its way into facts of a decision."""
 
     decision: Decision
     context: RunContext
     spill: BlobOverflow
     asks: Callable[[DecisionDraft, JsonObject, RunStatus], OpenedQuestions]
-    """Opens what a waiting peer asks: the permission side of the house."""
+    """Opens what a waiting peer asks, through ``permission_bridge``."""
     step_id: str = ""
     whole: bool = False
-    """Whether the last fact that callers see carries the whole Task itself."""
+    """Whether the last fact that callers see contains the whole Task itself."""
     frames: int = 0
-    """How many frames callers are shown so far."""
+    """Number of frames shown to callers so far."""
     due: list[DueChange] = field(default_factory=list["DueChange"])
     cost: CostRecorded | None = None
-    """What the run cost that ends with this step."""
+    """The cost of the run that ends with this step."""
     more: bool = False
-    """Whether the answer holds more than this append: it has to be observed again."""
+    """Whether the answer exceeds this append: it has to be observed again."""
     place: AnswerProgress | None = None
-    """How far it is taken, if there is more."""
+    """How far it is taken, if ``more``."""
     catalogued: dict[str, ArtifactRef] = field(default_factory=dict["str", "ArtifactRef"])
     """Artifacts that this step records."""
     shown_bytes: int = 0
     turned_down: bool = False
-    """Whether the peer did not take what it was sent: that has ended the exchange already."""
+    """Whether the peer did not take what it was sent, which has already ended the exchange."""
     is_done_with_answer: bool = False
-    """Whether the peer has had an answer, and has no more to say to it: the question that it shows is asked again."""
+    """Whether the peer is finished with an answer: a question that it still shows is asked again."""
     names_foreign: bool = False
-    """Whether this step says that the peer names another task in its updates."""
+    """Whether this step records that the peer names another task in its updates."""
     chunks: list[Chunk] = field(default_factory=list["Chunk"])
-    """Text of artifacts that this step brings."""
+    """Text of artifacts in this step."""
     _growth: Growth | None = None
 
     @property
     def growth(self) -> Growth:
-        """What this step adds to what the run has brought; made for the first artifact."""
+        """What this step adds to the volume of the run; made for the first artifact."""
         if self._growth is None:
             context = self.context
             if context.volume is None:
@@ -193,11 +193,11 @@ class DecisionDraft:
     @property
     def is_large(self) -> bool:
         """Whether the Task is written piece by piece."""
-        return self.context.volume is not None and self.growth.total.said > LARGE_BYTES
+        return self.context.volume is not None and self.growth.total.content_bytes > LARGE_BYTES
 
     @property
     def record(self) -> TaskRecord:
-        """The task as it stands after the facts so far."""
+        """The task after the facts so far."""
         record = self.decision.state(self.context.task)
         if not isinstance(record, TaskRecord):
             message = f"no task {self.context.task.id}"
@@ -206,18 +206,18 @@ class DecisionDraft:
 
     @property
     def facade(self) -> str:
-        """The id that callers see."""
+        """The task id that callers see."""
         record = self.record
         return expose(TaskId(record.task_id), record.exposure)
 
     def is_full(self) -> bool:
-        """Whether the append may have no room for what one more frame can lead to."""
+        """Whether the append may lack room for what one more frame can cause."""
         return len(self.decision.events) > MAX_EVENTS - _ROOM or self.shown_bytes > _SHOWN_BYTES
 
-    def tell(self, command: TaskCommand) -> list[Fact]:
-        """The facts of a command, not added yet; where it ends a run, with what the run cost (EXT-7).
+    def decide(self, command: TaskCommand) -> list[Fact]:
+        """The facts of a command, not added yet; if it ends a run, with the cost of the run (EXT-7).
 
-        Where the peer has given its answer, or never will, that is the first of them (EVC-6).
+        Where the peer has answered, or never will, the end of that exchange is the first fact (EVC-6).
         """
         record = self.record
         facts = tasks.decide(record, command)
@@ -242,7 +242,7 @@ class DecisionDraft:
         return [Fact(tasks.scope_of(record, self.step_id or None), self.cost)]
 
     def add(self, facts: list[Fact]) -> None:
-        """Adds facts that nobody but the record sees."""
+        """Adds facts that only the record shows."""
         self.decision.add(facts)
 
     def add_shown(
@@ -262,7 +262,7 @@ class DecisionDraft:
             self.frames += 1
 
     def note(self, *payloads: AnyPayload) -> None:
-        """Adds facts about the task that nobody but the record sees."""
+        """Adds facts about the task that only the record shows."""
         scope = tasks.scope_of(self.record)
         self.decision.add(Fact(scope, payload) for payload in payloads)
 
@@ -300,7 +300,7 @@ class DecisionDraft:
         self.add_shown(facts, frame)
 
     def end_with(self, facts: list[Fact], state: str, reason: str) -> None:
-        """Adds the facts of an end that the peer did not say: callers of a task that they see learn it as a status."""
+        """Adds the facts of an end that the peer did not report: callers who see the task get it as a status."""
         if not self.record.shown:
             self.add(facts)
             self.fail_turn(reason)
@@ -309,42 +309,42 @@ class DecisionDraft:
         self.end_turn("task")
 
     def fail_turn(self, reason: str) -> None:
-        """Every turn of the task that is open has no answer and never will."""
+        """Fails every open turn of the task: it has no answer and never will."""
         record = self.record
         error = record.last_error or ErrorDetail("failed", ErrorCategory.INTERNAL, reason)
         for turn_id in record.open_turns:
             more = turn_id != record.open_turns[-1]
-            self._tell_thread(FailTurn(turn_id, record.task_id, error, more))
+            self._decide_thread(FailTurn(turn_id, record.task_id, error, more))
 
     def close_actions(self, cause: CancelCause) -> None:
-        """Nobody waits for these answers any more."""
+        """Closes the open actions of the task: their answers are not needed any more."""
         for action_id in self.record.open_actions:
             ref = find_action(action_id)
             action = self.decision.state(ref)
             if not isinstance(action, ActionRecord) or not action.is_open:
                 continue
-            # That the peer goes on says nothing about what a worker or a caller waits for.
+            # That the peer goes on does not affect what a worker or a caller waits for.
             if cause != "peer_moved_on" or action.request.remote is not None:
                 closing = approval.decide(action, CancelAction(cause), self.decision.now_ms)
                 self.decision.add(closing)
                 self.due.extend(close_rows(action, self.decision.now_ms))
 
     def refuse_turns(self, turns: Sequence[str], failure: ErrorDetail) -> None:
-        """The agent has not taken the messages of these turns, as far as they are open; others wait on."""
+        """Fails the open ones of these turns, whose messages the agent refused; others stay open."""
         open_turns = [turn_id for turn_id in self.record.open_turns if turn_id in turns]
         for turn_id in open_turns:
             more = turn_id != open_turns[-1]
-            self._tell_thread(FailTurn(turn_id, self.record.task_id, failure, more, refused=True))
+            self._decide_thread(FailTurn(turn_id, self.record.task_id, failure, more, refused=True))
 
     def end_turn(self, answer: str) -> None:
-        """Every turn of the task that had no answer yet has it now."""
+        """Ends every open turn of the task with this answer."""
         record = self.record
         completed = TurnCompleted("message" if answer == "message" else "task", record.status)
         for turn_id in record.open_turns:
             more = turn_id != record.open_turns[-1]
-            self._tell_thread(EndTurn(turn_id, record.task_id, completed, more))
+            self._decide_thread(EndTurn(turn_id, record.task_id, completed, more))
 
-    def _tell_thread(self, command: ThreadCommand) -> None:
+    def _decide_thread(self, command: ThreadCommand) -> None:
         thread = self.decision.state(self.context.thread)
         if isinstance(thread, ThreadRecord):
             self.decision.add(threads.decide(thread, command))
@@ -353,7 +353,7 @@ class DecisionDraft:
 def judge_exchange(
     command: TaskCommand, record: TaskRecord, peer: str
 ) -> ModelCompleted | ModelFailed | None:
-    """What a command says about the exchange with the peer: what was sent has its answer, or will have none (EVC-6).
+    """The end of the exchange with the peer that a command implies: answered, or failed (EVC-6); None for no end.
 
     A peer that ends a run as failed, or asks something, has answered.
     """
@@ -372,12 +372,12 @@ def judge_exchange(
 
 
 def find_action(action_id: str) -> EntityRef:
-    """The entity of an action."""
+    """The reference of an action."""
     return EntityRef(EntityKind.ACTION, action_id)
 
 
 def _never_began(failure: ErrorDetail | None, run: Attempt) -> bool:
-    """Whether nothing says that the peer ever took the work: that costs nothing."""
+    """Whether there is no sign that the peer ever took the work: that costs nothing."""
     return (
         failure is not None
         and run.remote_task_id is None
@@ -386,19 +386,19 @@ def _never_began(failure: ErrorDetail | None, run: Attempt) -> bool:
 
 
 def find_first(accepted: Sequence[JsonObject], run: Attempt) -> JsonObject | None:
-    """The message that a run was made for: the one that was accepted, or for a further attempt all until then."""
+    """The message of a run: the accepted one, or for a further attempt all messages until then."""
     if run.ordinal > 1:
-        told = accepted[: len(run.input_refs)]
-        return {**compose_input(told), "messageId": run.message_id} if told else None
+        inputs = accepted[: len(run.input_refs)]
+        return {**compose_input(inputs), "messageId": run.message_id} if inputs else None
     return next(
         (one for one in reversed(accepted) if text_at(one, "messageId") == run.message_id), None
     )
 
 
 def compose_input(accepted: Sequence[JsonObject]) -> JsonObject:
-    """All that a task was told, as one message: the first one, with the parts of those that came later.
+    """All messages of a task as one: the first one, with the parts of the later ones.
 
-    Decisions are left out: they answered questions of a run that is over. So is what was withheld: it is not here.
+    Decisions are left out: they answered questions of a run that is over. So are withheld messages: they are not here.
     """
     first, *later = accepted
     further = [one for one in later if read_decision(one) is None and not is_withheld(one)]

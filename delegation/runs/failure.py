@@ -1,13 +1,12 @@
-"""A run has ended badly: what becomes of its task is decided here, in the same append, whatever ended the run. Pure.
+"""Decides what follows for a task when its run failed, in the same append, whatever ended the run. Pure.
 
-The peer said so (``observation``), did not take the message, or cannot be reached (``finish``): all of them go through
+The peer reported it (``observation``), did not take the message, or is unreachable (``finish``): all of them call
 ``end_run``. It asks the retry policy (``core/task/retry.py``), and adds what follows: another attempt at the same
-agent or
-at the next one (ATT-13, ATT-14, ATT-16), or the end of the task. ``explain`` says why a peer did not take a message,
-once for the record and once for the caller; nothing of the peer leaks (A2A-12).
+agent or at the next one (ATT-13, ATT-14, ATT-16), or the end of the task. ``explain`` states why a peer did not take a
+message, once for the record and once for the caller; the peer's internals do not leak (A2A-12).
 
-A further attempt is owed from that append on, as a due row ``retry:<task>`` (I9). Until it begins nobody drives the
-task, and any instance may begin it (``retries``). Callers who see the task see it working meanwhile. What the failed
+From that append on a further attempt is pending, as a due row ``retry:<task>`` (I9). Until it begins the task has no
+driver, and any instance may begin it (``retries``). Callers who see the task see it working meanwhile. What the failed
 attempt has shown them stays: A2A cannot take an artifact back. The next attempt replaces an artifact of the same id as
 a whole.
 """
@@ -50,8 +49,8 @@ _BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVA
 class RunEnd:
     """How a run ended. ``status`` is the run's: failed or lost.
 
-    ``native`` is the peer's own word for it, and ``frame`` its last frame as our callers read it, where it said one;
-    ``before`` is the Task without that frame. ``wait_ms`` is how long the peer wants to be left alone.
+    ``native`` is the peer's own state, and ``frame`` its last frame as our callers read it, if it sent one;
+    ``before`` is the Task without that frame. ``wait_ms`` is how long the peer asks not to be called.
     """
 
     failure: ErrorDetail
@@ -64,10 +63,10 @@ class RunEnd:
 
 
 def end_run(draft: DecisionDraft, ended: RunEnd) -> None:
-    """The run is over; with nothing left to try its task has failed as well."""
-    if try_on(draft, ended):
+    """Ends the run; without a further attempt its task fails as well."""
+    if try_retry(draft, ended):
         return
-    facts = draft.tell(EndInError(ended.failure, ended.rejected))
+    facts = draft.decide(EndInError(ended.failure, ended.rejected))
     if ended.frame is None:
         draft.end_with(facts, FAILED, ended.failure.message)
         return
@@ -75,23 +74,23 @@ def end_run(draft: DecisionDraft, ended: RunEnd) -> None:
     draft.end_turn("task")
 
 
-def try_on(draft: DecisionDraft, ended: RunEnd) -> bool:
-    """The run is over; whether another attempt follows, which is owed then."""
+def try_retry(draft: DecisionDraft, ended: RunEnd) -> bool:
+    """Ends the run and schedules a further attempt, if there is one; returns whether there is."""
     run, verdict = draft.record.run, _judge(draft, ended)
-    draft.add(draft.tell(FailRun(ended.status, ended.failure, ended.native)))
+    draft.add(draft.decide(FailRun(ended.status, ended.failure, ended.native)))
     if run is None or isinstance(verdict, GiveUp):
-        _tell_all_tried(draft, verdict)
+        _note_all_tried(draft, verdict)
         return False
     if ended.frame is not None:
-        # Its last word is not shown: the task goes on.
+        # Its last frame is not shown: the task goes on.
         draft.context.content = ended.before
-    _owe(draft, run, verdict)
+    _schedule_retry(draft, run, verdict)
     return True
 
 
 def _judge(draft: DecisionDraft, ended: RunEnd) -> RetryVerdict:
     record = draft.record
-    # A cancel sticks: no attempt follows (CMD-9).
+    # A cancel stays in force: no attempt follows (CMD-9).
     if record.status is Status.CANCELLING or record.run is None:
         return GiveUp("not_retryable")
     fault, tried = classify(ended.failure), list_tried(record)
@@ -101,7 +100,7 @@ def _judge(draft: DecisionDraft, ended: RunEnd) -> RetryVerdict:
 
 
 def list_tried(record: TaskRecord) -> EarlierAttempts:
-    """The attempts since somebody last asked for one, the terms of the last, and the fallbacks of the agent asked."""
+    """The attempts since the last requested one, the policy of the last, and the fallbacks of the requested agent."""
     reruns = [place for place, one in enumerate(record.attempts) if one.asked_by is not None]
     since = record.attempts[reruns[-1] if reruns else 0 :]
     asked = next((one for one in since if one.worker.peer == record.kind), since[0])
@@ -115,8 +114,8 @@ def list_tried(record: TaskRecord) -> EarlierAttempts:
     )
 
 
-def _tell_all_tried(draft: DecisionDraft, verdict: RetryVerdict) -> None:
-    """Says of a task that the gateway has routed that no agent is left, where more than one was tried (EXT-5)."""
+def _note_all_tried(draft: DecisionDraft, verdict: RetryVerdict) -> None:
+    """Records for a task that the gateway has routed that no agent is left, if more than one was tried (EXT-5)."""
     tried = list_tried(draft.record) if draft.record.attempts else None
     is_stopped = draft.record.status is Status.CANCELLING or verdict == GiveUp("in_doubt")
     if tried is None or not tried.is_routed or is_stopped:
@@ -127,7 +126,9 @@ def _tell_all_tried(draft: DecisionDraft, verdict: RetryVerdict) -> None:
         draft.note(RoutingNotPossible("all_tried", excluded))
 
 
-def _owe(draft: DecisionDraft, run: Attempt, verdict: RetryLater | RetryElsewhere) -> None:
+def _schedule_retry(
+    draft: DecisionDraft, run: Attempt, verdict: RetryLater | RetryElsewhere
+) -> None:
     record, now_ms = draft.record, draft.decision.now_ms
     ordinal = len(record.attempts) + 1
     if isinstance(verdict, RetryElsewhere):
@@ -138,13 +139,13 @@ def _owe(draft: DecisionDraft, run: Attempt, verdict: RetryLater | RetryElsewher
         retrying = TaskRetrying("retry", ordinal, format_ms(verdict.at_ms), run.worker.peer)
         now_ms = verdict.at_ms
     show_retrying(
-        draft, draft.tell(PrepareRetry(retrying)), f"attempt {ordinal - 1} did not succeed"
+        draft, draft.decide(PrepareRetry(retrying)), f"attempt {ordinal - 1} did not succeed"
     )
     draft.due.append(DueChange(name_row(record.task_id), now_ms))
 
 
 def show_retrying(draft: DecisionDraft, facts: list[Fact], reason: str) -> None:
-    """Adds the facts of a further attempt; callers who see the task see that it still works, and why it waits."""
+    """Adds the facts of a further attempt; callers who see the task see it working, with the reason of the wait."""
     if not draft.record.shown:
         draft.add(facts)
         return
@@ -152,7 +153,7 @@ def show_retrying(draft: DecisionDraft, facts: list[Fact], reason: str) -> None:
 
 
 def name_row(task_id: str) -> str:
-    """The due row of an attempt that is owed."""
+    """The due row of a pending attempt."""
     return f"retry:{task_id}"
 
 
@@ -163,38 +164,38 @@ class PeerRefusal:
     failure: ErrorDetail
     error: PasserelleError
     hit: RateLimitHit | None = None
-    """The limit that was met (EXT-7), where that is the reason."""
+    """The limit that was exceeded (EXT-7), if that is the reason."""
 
 
 def explain(
     outcome: RefusedByPeer | Unreached | Malformed, context: RunContext, record: TaskRecord
 ) -> PeerRefusal:
-    """The refusal that an outcome stands for."""
+    """The refusal for an outcome."""
     name = context.peer
     match outcome:
         case RefusedByPeer(http_status=status, retry_after_s=wait_s) if status in _BUSY:
             text = f"agent {name!r} takes no more work for now (HTTP {status})"
             kind = PeerBusy if status == HTTPStatus.TOO_MANY_REQUESTS else PeerUnavailable
             busy = kind(text, agent=name, retry_after_s=wait_s)
-            told = _record(busy, ErrorCategory.PEER, name, str(status))
+            refusal = _record(busy, ErrorCategory.PEER, name, str(status))
             if status != HTTPStatus.TOO_MANY_REQUESTS:
-                return told
-            return replace(told, hit=_hit(name, "peer", wait_s, str(status)))
+                return refusal
+            return replace(refusal, hit=_hit(name, "peer", wait_s, str(status)))
         case RefusedByPeer():
-            said = context.redaction.clean_refusal(outcome)
+            cleaned = context.redaction.clean_refusal(outcome)
             ids = make_relabel(record.task_id, context.context_id, list_ids(context, record))
             own = [str(message.get("messageId")) for message in context.accepted]
-            bare = said.http_status if said.is_bare else None
-            native = NativeError(said.code, said.message, said.details, bare)
+            bare = cleaned.http_status if cleaned.is_bare else None
+            native = NativeError(cleaned.code, cleaned.message, cleaned.details, bare)
             refused = make_refusal(name, native, ids, own)
-            told = _record(refused, ErrorCategory.PEER, name, str(said.code))
-            failure = replace(told.failure, http_status=bare, details=refused.given or None)
-            return replace(told, failure=failure)
+            refusal = _record(refused, ErrorCategory.PEER, name, str(cleaned.code))
+            failure = replace(refusal.failure, http_status=bare, details=refused.given or None)
+            return replace(refusal, failure=failure)
         case Unreached(reason=reason, retry_after_s=wait_s, why="limit"):
-            text = f"agent {name!r} gets no more work for now: {reason}"
+            text = f"agent {name!r} gets no further work for now: {reason}"
             held = PeerBusy(text, agent=name, retry_after_s=wait_s)
-            told = _record(held, ErrorCategory.POLICY, name)
-            return replace(told, hit=_hit(name, "gateway", wait_s))
+            refusal = _record(held, ErrorCategory.POLICY, name)
+            return replace(refusal, hit=_hit(name, "gateway", wait_s))
         case Unreached(reason=reason, retry_after_s=wait_s):
             text = f"agent {name!r} cannot be reached: {reason}"
             away = PeerUnavailable(text, agent=name, retry_after_s=wait_s)
@@ -207,7 +208,7 @@ def explain(
 
 
 def explain_break(outcome: Unknown | Malformed, peer: str) -> ErrorDetail:
-    """Why there is no answer where the peer may have taken the message all the same."""
+    """Why there is no answer although the peer may have taken the message."""
     match outcome:
         case Unknown(reason=reason):
             text = f"the connection to agent {peer!r} broke: {reason}"
@@ -220,7 +221,7 @@ def explain_break(outcome: Unknown | Malformed, peer: str) -> ErrorDetail:
 
 
 def list_ids(context: RunContext, record: TaskRecord) -> dict[str, str]:
-    """What the peer calls the task and its context in each run, with our ids."""
+    """The ids of the task and its context at the peer in each run, with our ids."""
     known: dict[str, str] = {}
     for attempt in record.attempts:
         if attempt.remote_task_id:

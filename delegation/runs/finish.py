@@ -1,7 +1,7 @@
-"""How a run ends when the peer does not end it: lost, failed, out of time, or talking too much.
+"""How a run ends when the peer does not end it: lost, failed, timed out, or over its limits.
 
-Each is a decision of the driver, stored under its fence. Callers of a task that they have seen learn it as a status; a
-turn whose task they never saw has an error for an answer.
+Each is a decision of the driver, stored under its fence. Callers who have seen the task get it as a status; a turn
+whose task they never saw gets an error as its answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from passerelle.core.task.commands import (
 )
 from passerelle.core.task.status import ENDED, WAITING, Status
 from passerelle.core.wire.times import parse_ms
-from passerelle.delegation.runs.failure import RunEnd, end_run, try_on
+from passerelle.delegation.runs.failure import RunEnd, end_run, try_retry
 from passerelle.delegation.runs.limits import explain_limit, read_limit
 from passerelle.runtime.records.refusals import make_error
 from passerelle.runtime.records.writes import AppendOptions
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 async def judge_liveness(active: ActiveRun, reason: str) -> None:
-    """Nothing is known of the peer now; past the liveness limit that makes the run lost."""
+    """The peer's state is unknown now; beyond the liveness limit the run is lost."""
     run = active.run.record.run
     if run is None:
         return
@@ -57,7 +57,7 @@ async def judge_liveness(active: ActiveRun, reason: str) -> None:
 
 
 async def lose(active: ActiveRun, reason: str) -> None:
-    """Nobody can tell whether the worker lives; past the limit a second time, the task fails (ST-16)."""
+    """It is unknown whether the worker lives: marks the task lost, and fails it past a second limit (ST-16)."""
     record = active.run.record
     run = record.run
     if run is None or record.status in ENDED:
@@ -65,7 +65,7 @@ async def lose(active: ActiveRun, reason: str) -> None:
     if record.status is not Status.LOST:
         active.deps.log.warning("run.lost", task=record.task_id, run=run.run_id, reason=reason)
         command = LoseTask(last_proof=run.last_seen_at, reason=reason)
-        await active.append(lambda draft: draft.add(draft.tell(command)))
+        await active.append(lambda draft: draft.add(draft.decide(command)))
         return
     since_ms = active.deps.clock.now_ms() - parse_ms(record.status_at)
     if since_ms > active.timeouts.liveness_s * 1000:
@@ -77,7 +77,7 @@ async def lose(active: ActiveRun, reason: str) -> None:
 async def confirm_cancel(
     active: ActiveRun, reason: str = "the agent does not have the task any more"
 ) -> None:
-    """A task that was to stop and that the peer does not have has stopped."""
+    """Confirms the cancel of a task that the peer does not have."""
     record = active.run.record
     actor = record.cancel_requested_by or active.peer.name
     failure = ErrorDetail("cancelled", ErrorCategory.CALLER, "stopped", source=active.peer.name)
@@ -85,16 +85,16 @@ async def confirm_cancel(
     def end(draft: DecisionDraft) -> None:
         if draft.record.run is None:
             return  # it has ended in another way meanwhile
-        draft.add(draft.tell(FailRun(Status.CANCELLED, failure)))
+        draft.add(draft.decide(FailRun(Status.CANCELLED, failure)))
         draft.close_actions("task_cancelled")
-        facts = draft.tell(ConfirmCancel(TaskCancelled(actor, record.cancel_source or "user")))
+        facts = draft.decide(ConfirmCancel(TaskCancelled(actor, record.cancel_source or "user")))
         draft.end_with(facts, CANCELED, reason)
 
     await active.append(end)
 
 
 async def confirm_stop(run: Run, claim: DueClaim | None = None) -> None:
-    """A task that was to stop while nobody worked on it has stopped."""
+    """Confirms the cancel of a task without a run."""
 
     def end(draft: DecisionDraft) -> None:
         record = draft.record
@@ -103,26 +103,28 @@ async def confirm_stop(run: Run, claim: DueClaim | None = None) -> None:
         draft.close_actions("task_cancelled")
         actor = record.cancel_requested_by or record.owner
         cancelled = TaskCancelled(actor, record.cancel_source or "user")
-        draft.end_with(draft.tell(ConfirmCancel(cancelled)), CANCELED, "stopped before it went on")
+        draft.end_with(
+            draft.decide(ConfirmCancel(cancelled)), CANCELED, "cancelled before it went on"
+        )
 
     await run.append(end, (lambda _draft: AppendOptions(claim=claim)) if claim else None)
 
 
-async def fail_owed(
+async def fail_pending_attempt(
     run: Run,
     failure: ErrorDetail,
     claim: DueClaim | None = None,
     drops: tuple[DueChange, ...] = (),
     before: Callable[[DecisionDraft], None] = lambda _draft: None,
 ) -> None:
-    """The attempt that is owed cannot begin, and neither can any other.
+    """Fails a task whose pending attempt cannot begin, and neither can any other.
 
-    ``drops`` are rows that go with it; ``before`` adds what comes first.
+    ``drops`` are rows to drop with it; ``before`` adds facts that come first.
     """
 
     def end(draft: DecisionDraft) -> None:
         before(draft)
-        draft.end_with(draft.tell(EndInError(failure)), FAILED, failure.message)
+        draft.end_with(draft.decide(EndInError(failure)), FAILED, failure.message)
 
     await run.append(end, lambda _draft: AppendOptions(claim=claim, due=drops))
 
@@ -140,7 +142,7 @@ async def fail(active: ActiveRun, failure: ErrorDetail) -> None:
 
 
 async def end_unknown(active: ActiveRun, reason: str) -> None:
-    """Nobody knows whether the peer has the message, and no more is tried: a repeat under its key gets the Task.
+    """Ends a task of which it is unknown whether the peer has the message; a repeat under its key gets the Task.
 
     It fails with ``unknown_outcome``, which is no error of the call: the same call gets the same answer for ever.
     """
@@ -161,11 +163,11 @@ async def end_unknown(active: ActiveRun, reason: str) -> None:
 
 
 async def give_up(active: ActiveRun, error: TooLarge) -> None:
-    """A peer that says more at once than one decision can hold: the task fails, and the peer is told to stop."""
+    """Fails the task of a peer that sends more than its limits or one decision allow, and cancels it at the peer."""
     remote = active.remote_task()
     if isinstance(error, ArtifactTooLarge):
-        # A limit of the operator, and no fault of the agent's words: it would bring as much again.
-        reason = f"agent {active.peer.name!r} brought too much: {error}"
+        # A limit of the operator, and no protocol error of the agent: a retry would bring as much again.
+        reason = f"agent {active.peer.name!r} sent too much output: {error}"
         failure = ErrorDetail(error.code, ErrorCategory.POLICY, reason, source=active.peer.name)
         active.deps.log.warning(
             "output.too_large",
@@ -174,7 +176,7 @@ async def give_up(active: ActiveRun, error: TooLarge) -> None:
             reason=str(error),
         )
     else:
-        reason = f"agent {active.peer.name!r} said too much at once: {error}"
+        reason = f"agent {active.peer.name!r} sent too much at once: {error}"
         code = InvalidAgentResponse.code
         failure = ErrorDetail(code, ErrorCategory.PROTOCOL, reason, source=active.peer.name)
     await fail(active, failure)
@@ -185,9 +187,9 @@ async def give_up(active: ActiveRun, error: TooLarge) -> None:
 async def time_out(
     run: Run, limit: TimeLimit, claim: DueClaim, active: ActiveRun | None = None
 ) -> None:
-    """A limit of a run is over, wherever it is driven (``active`` if here) and whatever it waits for.
+    """Ends a run whose limit is over, wherever it is driven (``active`` if here) and whatever it waits for.
 
-    The task ends, unless the policy tries it again: then the next run has limits of its own.
+    The task ends, unless the policy retries it: then the next run has limits of its own.
     """
     limit_ms = read_limit(run.record.attempts[-1].retry_policy, limit) or 0
     reason = explain_limit(run.record, limit)
@@ -196,38 +198,40 @@ async def time_out(
     def end(draft: DecisionDraft) -> None:
         stopping = draft.record.status is Status.CANCELLING
         draft.close_actions("task_cancelled")
-        if draft.record.run is not None and try_on(draft, RunEnd(failure, Status.TIMED_OUT)):
+        if draft.record.run is not None and try_retry(draft, RunEnd(failure, Status.TIMED_OUT)):
             return
         if active is not None:
             active.failure = PeerUnavailable(reason, agent=run.context.peer)
-        # A wish to cancel sticks: the stop is not known, so it cannot be confirmed either.
+        # A cancel stays in force, but the stop is not known, so it cannot be confirmed either.
         ending = EndInError(failure) if stopping else TimeOutTask(TaskTimedOut(limit, limit_ms))
-        draft.end_with(draft.tell(ending), FAILED, reason)
+        draft.end_with(draft.decide(ending), FAILED, reason)
 
     await run.append(end, lambda _draft: AppendOptions(claim=claim))
 
 
 def allow_send(draft: DecisionDraft, changed: str | None = None) -> None:
-    """The message of the run is to be sent; ``changed`` is the digest of what goes in its place."""
+    """Records the intent to send the run's message; ``changed`` is the digest of the content sent instead."""
     run = draft.record.run
     if run is None:
         return
     if draft.record.status in WAITING:
-        draft.add(draft.tell(EndWait("it may be sent")))
+        draft.add(draft.decide(EndWait("it may be sent")))
     requested = request(draft.context.peer, run.delivery_mechanism, run.message_id, changed)
-    draft.add(draft.tell(SendInput(requested)))
+    draft.add(draft.decide(SendInput(requested)))
 
 
 def refuse_send(draft: DecisionDraft, reason: str) -> None:
-    """Nothing was sent, and nothing will be."""
+    """Ends run and task as rejected: nothing was sent, and nothing will be."""
     failure = ErrorDetail("not_permitted", ErrorCategory.POLICY, reason, source=draft.context.peer)
     draft.close_actions("asker_withdrew")
-    draft.add(draft.tell(FailRun(Status.FAILED, failure)))
-    facts = draft.tell(EndInError(failure, rejected=True))
-    show_own(draft, facts, REJECTED, [{"text": reason}])
+    draft.add(draft.decide(FailRun(Status.FAILED, failure)))
+    facts = draft.decide(EndInError(failure, rejected=True))
+    show_gateway_status(draft, facts, REJECTED, [{"text": reason}])
 
 
-def show_own(draft: DecisionDraft, facts: list[Fact], state: str, parts: list[Json]) -> None:
-    """A status in the gateway's words; the first one of a task shows the whole of it."""
+def show_gateway_status(
+    draft: DecisionDraft, facts: list[Fact], state: str, parts: list[Json]
+) -> None:
+    """Shows a status in the gateway's words; the first one of a task shows the whole Task."""
     draft.show_status(facts, state, parts, whole=draft.context.content is None)
     draft.end_turn("task")

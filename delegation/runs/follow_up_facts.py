@@ -1,6 +1,6 @@
-"""What a message that names a task is, and what is stored of it: a turn, and what follows from where the task stands.
+"""What is stored for a message that names a task: a turn, and what follows from the state of the task.
 
-Pure: who reads and appends is ``follow_ups``.
+Pure: ``follow_ups`` reads and appends.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FollowUp:
-    """A message on its way into a task."""
+    """A message to an existing task."""
 
     principal: Principal
     command: SubmitTurn
@@ -51,15 +51,15 @@ class FollowUp:
     record: TaskRecord
     turn_id: str
     digest: str
-    """Tells the request from others of its key; a hook may change the message, and a repeat is the same request."""
+    """Identifies the request under its key: a hook may change the message, and a repeat is still the same request."""
     catalog: ToolCatalogResolved | None = None
-    """What its caller may use, where a rule holds any of it back."""
+    """The tools of its caller, if a rule withholds any of them."""
     referred: ResolvedReferences = NOTHING
     """The tasks that it refers to."""
 
     @property
     def works(self) -> bool:
-        """Whether the message goes to the peer at once."""
+        """Whether the message is sent to the peer at once."""
         run = self.record.run
         return self.record.status not in WAITING and run is not None and not run.gated
 
@@ -75,12 +75,12 @@ class FollowUp:
         return Scope(record.session_id, record.thread_id, self.turn_id, record.task_id)
 
 
-class TaskMovedError(Exception):
-    """The task does not stand any more as it did when it was decided what becomes of the message."""
+class TaskChangedError(Exception):
+    """The task has changed since the effect of the message on it was decided."""
 
 
 def check_place(command: SubmitTurn, record: TaskRecord) -> None:
-    """Raises InvalidInput where a message names another context, or another thread, than the one of its task (G4)."""
+    """Raises InvalidInput where a message names another context or thread than that of its task (G4)."""
     if command.context_id not in {None, record.scope.context_id}:
         raise InvalidInput("message.contextId", "it is not the context of the task")
     if command.thread_id not in {None, record.thread_id}:
@@ -90,10 +90,10 @@ def check_place(command: SubmitTurn, record: TaskRecord) -> None:
 def add_message(
     decision: Decision, message: FollowUp, submitting: SubmitMessage, *, goes_on: bool
 ) -> None:
-    """Adds the turn of a message, and what follows from it; ``goes_on``: an answer beside it moves the task.
+    """Adds the turn of a message, and what follows from it; ``goes_on``: an answer in the same decision moves the task.
 
     Raises:
-        TaskMovedError: it may mean something else by now.
+        TaskChangedError: the message may mean something else now.
     """
     command = message.command
     if (trace := read_trace(command.traceparent, command.tracestate)) is not None:
@@ -106,9 +106,9 @@ def add_message(
         tools = ResolveTools(message.scope, message.principal.id, message.catalog)
         decision.add(threads.decide(thread, tools))
     task = decision.state(message.task)
-    # An answer that is stored with its message has moved the task in this very decision.
-    if not goes_on and isinstance(task, TaskRecord) and stands_otherwise(task, message.record):
-        raise TaskMovedError
+    # An answer that is stored with its message has moved the task in this decision.
+    if not goes_on and isinstance(task, TaskRecord) and has_task_changed(task, message.record):
+        raise TaskChangedError
     if message.works and not goes_on and isinstance(task, TaskRecord):
         message_id = str(message.command.message["messageId"])
         requested = ModelRequested(message.record.agent, "SendMessage", message_id)
@@ -122,10 +122,10 @@ def add_message(
 
 
 def _note_references(decision: Decision, message: FollowUp) -> None:
-    """Says which tasks the message refers to, and what goes along with it in their place."""
+    """Records the tasks that the message refers to, and what is sent with it in their place."""
     record = message.record
-    told = message.referred.list_facts(record.peer or record.kind)
-    decision.add([Fact(message.scope, payload) for payload in told])
+    payloads = message.referred.list_facts(record.peer or record.kind)
+    decision.add([Fact(message.scope, payload) for payload in payloads])
     own = {record.task_id, *(attempt.run_id for attempt in record.attempts)}
     for edge in message.referred.list_edges():
         task = decision.state(message.task)
@@ -139,10 +139,10 @@ def _has(task: TaskRecord, edge: TaskDependencyUpdated) -> bool:
     )
 
 
-def stands_otherwise(task: TaskRecord, known: TaskRecord) -> bool:
-    """Whether a message could mean something else now: words that went to an agent at work would answer a question.
+def has_task_changed(task: TaskRecord, known: TaskRecord) -> bool:
+    """Whether a message could mean something else now: text for a working agent would answer a question.
 
-    Or whether it is somebody else's task by now.
+    Also true if the task has another owner now.
     """
     return (task.owner, task.status in WAITING, task.status in ENDED, task.open_actions) != (
         known.owner,
@@ -152,20 +152,20 @@ def stands_otherwise(task: TaskRecord, known: TaskRecord) -> bool:
     )
 
 
-def owe_send(message: FollowUp, at_ms: int) -> tuple[DueChange, ...]:
-    """The send that is owed from now on, and looked for then (I9)."""
+def schedule_send(message: FollowUp, at_ms: int) -> tuple[DueChange, ...]:
+    """The due row for a send that begins now; it checks whether the message has arrived (I9)."""
     return (DueChange(name_row(message.record.task_id, message.turn_id), at_ms),)
 
 
 def find_approval(record: TaskRecord, opened: Sequence[ActionRecord]) -> ActionRecord | None:
-    """The open question that binds: no message goes to the agent before somebody has decided."""
+    """The open approval that blocks messages: none is sent to the agent before its decision."""
     if record.status not in WAITING:
         return None
     return next((one for one in opened if not takes_message(one, opened)), None)
 
 
 def takes_message(action: ActionRecord, opened: Sequence[ActionRecord]) -> bool:
-    """Whether a message answers it. One for a credential in a form goes on whole, so it has to be all that is open."""
+    """Whether a message answers it. A credential in a form is sent whole, so it must be the only open question."""
     request = action.request
     if request.kind == "auth" and not any(option.kind == "answer" for option in request.options):
         return request.remote is not None and len(opened) == 1
@@ -173,7 +173,7 @@ def takes_message(action: ActionRecord, opened: Sequence[ActionRecord]) -> bool:
 
 
 def answer_in_words(message: FollowUp, question: ActionRecord) -> RespondAction:
-    """The answer that a message is; the decision has the name of its turn, and the agent gets the message itself."""
+    """The answer that a message gives; the decision has the id of its turn, and the agent gets the message itself."""
     return RespondAction(
         action_id=question.request.action_id,
         rev=question.rev,
@@ -184,7 +184,7 @@ def answer_in_words(message: FollowUp, question: ActionRecord) -> RespondAction:
 
 
 def remember_turn(message: FollowUp) -> IdempotencyRow | None:
-    """What a repeat finds under the key of its caller; None without one."""
+    """The idempotency row of the message; None without a key."""
     if message.idem is None:
         return None
     record = message.record
@@ -199,7 +199,7 @@ def remember_turn(message: FollowUp) -> IdempotencyRow | None:
 
 
 def accept(record: TaskRecord, turn_id: str, *, repeated: bool) -> TurnAccepted:
-    """What its caller is told of it."""
+    """The receipt for its caller."""
     return TurnAccepted(
         session_id=record.session_id,
         thread_id=record.thread_id or "",

@@ -1,8 +1,8 @@
 """A message that names a task: an answer, a further input, or a remark on a task that waits (LT-5).
 
-Words on a task that waits for words are the answer. On a permission they decide nothing: only the typed part does
-(CHN-7); the words are kept as a turn, and its answer is the task, still waiting. A task that works gets the message
-as further input on its live run.
+A text for a task that waits for text is the answer. For a permission it decides nothing: only the typed part does
+(CHN-7); the text is stored as a turn, whose answer is the task, still waiting. A task that works gets the message as
+further input on its live run.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from passerelle.core.task.status import ENDED, WAITING
 from passerelle.core.wire.codec import from_bytes
 from passerelle.delegation.runs.follow_up_facts import (
     FollowUp,
-    TaskMovedError,
+    TaskChangedError,
     accept,
     add_message,
     answer_in_words,
     check_place,
     find_approval,
-    owe_send,
+    has_task_changed,
     remember_turn,
-    stands_otherwise,
+    schedule_send,
     takes_message,
 )
 from passerelle.delegation.runs.remarks import advise, explain_kept, remark
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FollowUps:
-    """Takes messages that name a task."""
+    """Accepts messages that name a task."""
 
     writes: Writes
     blobs: Blobs
@@ -97,23 +97,23 @@ class FollowUps:
         idem: str | None,
         catalog: ToolCatalogResolved | None = None,
     ) -> TurnAccepted:
-        """Stores the message and lets it have its effect, once per idempotency key.
+        """Stores the message and applies it, once per idempotency key.
 
         Raises:
             NotFound: no such task of the caller (G3).
             InvalidInput: a context that is not the task's (G4).
             UnsupportedOperation: the task has ended (LT-12).
-            Conflict: the task was moved by others again and again.
+            Conflict: others changed the task in every try.
         """
         known = self._recall(command.task or "")
         for _ in range(MAX_TRIES):
-            with suppress(TaskMovedError):
+            with suppress(TaskChangedError):
                 return await self._take(principal, command, idem, catalog, known)
             known = NOTHING_KNOWN
         raise WriteConflict("the task was changed by others again and again; try once more")
 
     def _recall(self, facade: str) -> Mapping[EntityRef, Held]:
-        """What the driver of a task that waits has of it, if it is here; it may have been changed by others."""
+        """What a local driver of a waiting task holds of it; it may be outdated."""
         parsed = parse_facade(facade)
         driver = self.dispatch.find(parsed[0]) if parsed is not None else None
         return NOTHING_KNOWN if driver is None else driver.run.recall_waiting()
@@ -144,12 +144,12 @@ class FollowUps:
         if accepted is not None:
             return accepted
         if record.withheld is not None:
-            raise UnsupportedOperation("the agent has ended the task; it is being looked at")
+            raise UnsupportedOperation("the agent has ended the task; its result is being checked")
         held = known or await self._read_open(message)
         records = (one.record for one in held.values())
         opened = [one for one in records if isinstance(one, ActionRecord) and one.is_open]
         question = next((one for one in opened if takes_message(one, opened)), None)
-        # What the gateway has asked itself is answered to it: nothing of it goes to the agent.
+        # A question of the gateway itself is answered to the gateway: nothing of the answer is sent to the agent.
         is_ours = question is not None and question.request.origin.asked_by == "gateway"
         is_withheld = question is not None and question.request.kind == "auth"
         if message.works or (question is not None and not is_ours):
@@ -157,8 +157,8 @@ class FollowUps:
         if question is not None:
             if is_withheld:
                 message = await self._withhold(message)
-            said = answer_in_words(message, question)
-            return await self._answer(message, said, held, is_recalled=bool(known))
+            answer = answer_in_words(message, question)
+            return await self._answer(message, answer, held, is_recalled=bool(known))
         approval = find_approval(record, opened)
         if approval is not None and record.shown:
             kept = explain_kept(approval)
@@ -166,24 +166,24 @@ class FollowUps:
         return await self._store(message, goes_on=False)
 
     async def _refer(self, message: FollowUp) -> FollowUp:
-        """The message with the tasks that it refers to; one that refers to none costs nothing."""
-        said, record = message.command.message, message.record
-        if "metadata" in said and read_named(said):
+        """The message with the tasks that it refers to; without references it costs nothing."""
+        content, record = message.command.message, message.record
+        if "metadata" in content and read_named(content):
             field = f"message.metadata.{NAMED}"
             raise InvalidInput(field, "names go with a message that opens a task; refer to tasks")
-        if MEMBER not in said:
+        if MEMBER not in content:
             return message
         peer = record.peer or record.kind
-        found = await self.dispatch.references.find(message.principal, peer, said)
+        found = await self.dispatch.references.find(message.principal, peer, content)
         return replace(message, referred=found)
 
     async def _take_decision(self, message: FollowUp) -> TurnAccepted | None:
-        """What came of a message that is a decision, in our own form or in the agent's; None for any other one."""
-        record, said = message.record, message.command.message
-        answer = read_decision(said)
+        """Handles a message that is a decision, in the gateway's form or the agent's; None for any other one."""
+        record, content = message.record, message.command.message
+        answer = read_decision(content)
         try:
             decided = await find_decisions(
-                self.writes, record, said, message.turn_id, has_own=answer is not None
+                self.writes, record, content, message.turn_id, has_own=answer is not None
             )
             if decided:
                 return await self._decide_natively(message, decided)
@@ -194,10 +194,10 @@ class FollowUps:
         return None if answer is None else await self._answer(message, answer)
 
     async def _govern(self, message: FollowUp, *, is_withheld: bool) -> FollowUp:
-        """The message as it may go on to the agent, by all who have a say in what is sent.
+        """The message as it may be sent to the agent, after rules and hooks.
 
         Raises:
-            Forbidden: somebody speaks against it, or wants it asked about: it has to come as a task of its own then.
+            Forbidden: it is denied, or needs an approval: then it has to come as a task of its own.
         """
         consulting, record = self.dispatch.consulting, message.record
         if not consulting.find_rules().judges_sends:
@@ -226,7 +226,7 @@ class FollowUps:
         check_judgement(judged)
         if judged.heard.message is None:
             return message
-        # What goes along stands in it as whoever changed it has left it.
+        # References that were resolved stay if the changed message still contains them.
         kept = [one for one in texts_at(judged.message, MEMBER) if one in message.referred.ids]
         changed: JsonObject = judged.message
         if MEMBER in changed:
@@ -252,19 +252,19 @@ class FollowUps:
         *,
         is_recalled: bool = False,
     ) -> TurnAccepted:
-        """Message and answer are one append: a refused answer leaves nothing behind, and a repeat finds both.
+        """Stores message and answer in one append: a refused answer leaves nothing behind, and a repeat finds both.
 
-        ``held``: its words are the answer, to what was just read of the task, or is its driver's.
+        ``held``: the message text is the answer, to the questions in ``held``, just read or taken from the driver.
 
         Raises:
-            TaskMovedError: its driver did not know all of it.
+            TaskChangedError: what the driver held was outdated.
         """
         body = await self._prepare(message, goes_on=True)
         refs, tries = (message.task, message.thread), count()
 
         def decide(decision: Decision) -> IdempotencyRow | None:
             if next(tries) and is_recalled:
-                raise TaskMovedError
+                raise TaskChangedError
             return body(decision).idem
 
         beside = Beside(refs, decide, held=held or {})
@@ -275,7 +275,7 @@ class FollowUps:
         return accepted
 
     async def _decide_natively(self, message: FollowUp, decided: Sequence[Decided]) -> TurnAccepted:
-        """Message and answers are one append, as with an answer in our own form."""
+        """Stores message and answers in one append, as with an answer in the gateway's form."""
         body = await self._prepare(message, goes_on=True)
         shown = await self._read_status(message)
 
@@ -288,7 +288,7 @@ class FollowUps:
                     message.thread,
                     message.turn_id,
                     shown,
-                    "The answer is recorded. More of them are needed.",
+                    "The answer is recorded. More answers are needed.",
                 )
 
         refs = (message.task, message.thread)
@@ -300,20 +300,20 @@ class FollowUps:
         return accepted
 
     async def _turn_down(self, message: FollowUp, why: CallerError) -> TurnAccepted:
-        """Says why a decision does not count where its sender looks: in the status of the task that still waits."""
-        text = f"This answer does not count, and the agent was not sent it: {why.message}"
+        """Explains why a decision was not accepted, in the status of the task that still waits."""
+        text = f"This answer was not accepted, and not sent to the agent: {why.message}"
         return await self._remark_on(message, text, text)
 
     async def _remark_on(self, message: FollowUp, kept: str, text: str) -> TurnAccepted:
-        """Keeps a message that is not sent, and says so in the status of the task that still waits."""
+        """Stores a message that is not sent, and explains that in the status of the task that still waits."""
         prepared = await self._prepare(message, goes_on=True, kept=kept)
         shown = await self._read_status(message)
 
         def body(decision: Decision) -> AppendOptions:
             terms = prepared(decision)
             task = decision.state(message.task)
-            if not isinstance(task, TaskRecord) or stands_otherwise(task, message.record):
-                raise TaskMovedError
+            if not isinstance(task, TaskRecord) or has_task_changed(task, message.record):
+                raise TaskChangedError
             remark(decision, message.task, message.thread, message.turn_id, shown, text)
             return terms
 
@@ -328,13 +328,13 @@ class FollowUps:
         return object_at(task or {}, "status")
 
     async def _read_open(self, message: FollowUp) -> dict[EntityRef, Held]:
-        """The open questions of the task, with the task and its thread, in one read; nothing where none is open."""
+        """The open questions of the task, with the task and its thread, in one read; nothing if none is open."""
         opened = message.record.open_actions
         refs = [EntityRef(EntityKind.ACTION, one) for one in opened]
         return await self.writes.load([message.task, message.thread, *refs]) if refs else {}
 
     async def _withhold(self, message: FollowUp) -> FollowUp:
-        """The message as it is kept: what it says may be a credential, which nobody but the agent reads."""
+        """The message as it is stored: its content may be a credential, which only the agent may read."""
         withholding = self.dispatch.contents.withholding
         command = await withholding.withhold(message.command, message.task.shard, message.turn_id)
         return replace(message, command=command)
@@ -360,7 +360,7 @@ class FollowUps:
         def body(decision: Decision) -> AppendOptions:
             add_message(decision, message, submitting, goes_on=goes_on)
             at_ms = decision.now_ms + self.dispatch.find_doubt_ms(message.record.peer or "")
-            owed = () if goes_on or not message.works else owe_send(message, at_ms)
+            owed = () if goes_on or not message.works else schedule_send(message, at_ms)
             return AppendOptions(due=owed, idem=remember_turn(message))
 
         return body
@@ -371,7 +371,7 @@ class FollowUps:
         record = message.record
         if isinstance(written, Written) and written.repeated is not None:
             receipt = from_bytes(TurnReceipt, written.repeated)
-            # Its own receipt comes back where the reply to the first try of this very append was lost.
+            # Its own receipt comes back if the reply to the first try of this very append was lost.
             if receipt.turn_id != message.turn_id:
                 return accept(record, receipt.turn_id, repeated=True)
         news = None

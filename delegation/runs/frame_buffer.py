@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _BUFFERED_FRAMES: Final = 256
 _BUFFERED_BYTES: Final = 8_388_608
-"""Frames read ahead of the store, or one; then reading stops, and the peer feels it."""
+"""Frames read ahead of the store, or one larger frame; then reading stops, which slows the peer down."""
 
 
 class FrameBuffer:
@@ -25,7 +25,7 @@ class FrameBuffer:
         self._chunks = 0
         self._taken = asyncio.Event()
         self.is_closed = False
-        """Whether no more are put: the stream is left once those that are there are taken."""
+        """Whether no more frames are accepted: the stream is left once the present ones are taken."""
 
     def __len__(self) -> int:
         """The number of frames."""
@@ -37,11 +37,11 @@ class FrameBuffer:
         return self._bytes
 
     def has_only_chunks(self) -> bool:
-        """Whether every frame is a piece of an artifact that goes on, and so may wait for others."""
+        """Whether every frame is a piece of an unfinished artifact, and so may wait for others."""
         return self._chunks == len(self._frames)
 
     async def put(self, outcome: StreamOutcome, size: int = 0) -> None:
-        """Adds a frame of ``size`` bytes as soon as there is room; waits for ever once the buffer is closed."""
+        """Adds a frame of ``size`` bytes once there is room; waits for ever if the buffer is closed."""
         while self.is_closed or (self._frames and self._is_full(size)):
             self._taken.clear()
             await self._taken.wait()
@@ -53,7 +53,7 @@ class FrameBuffer:
         return len(self._frames) >= _BUFFERED_FRAMES or self._bytes + size > _BUFFERED_BYTES
 
     def collect(self, most: int, most_bytes: int) -> tuple[list[StreamOutcome], int]:
-        """Those that are there, one to ``most``, and their bytes: what comes within one round trip shares an append."""
+        """Takes one to ``most`` frames, and returns their bytes: frames within one round trip share an append."""
         batch: list[StreamOutcome] = []
         total = 0
         while self._frames and len(batch) < most:

@@ -1,18 +1,18 @@
-"""Before a message goes to an agent, the policy judges it: rules, hooks, the classifier, a person.
+"""Before a message is sent to an agent, the policy judges it: rules, hooks, the classifier, a person.
 
-Where only the defaults apply, a run has no gate and nothing here is called. Else the append that begins the run says
-that it is *gated* (``Attempt.gated``): nothing is sent yet, whatever happens to its driver. The driver consults all of
-them, and one append holds what they said and what follows from it:
+If only the defaults apply, a run has no gate and nothing here is called. Otherwise the append that begins the run
+marks it as *gated* (``Attempt.gated``): nothing is sent yet, whatever happens to its driver. The driver consults all
+of them, and one append holds their results and what follows:
 
 * *allow*: the intent to send, as for every send,
-* *ask*: a question to the task's owner; the task waits (``waiting_permission``), and callers read that,
+* *ask*: a question to the task's owner; the task waits (``waiting_permission``), which callers read,
 * *deny*: the run and its task end, rejected.
 
-A hook may change the message. The rules judge both versions then, since no hook makes harmless what a rule forbids, and
-the changed one is kept behind ``updated_input``: it is what is asked about, and what is sent. A message that refers to
-other tasks is kept in the same way, with what it takes along from them, and goes as it was judged.
+A hook may change the message. The rules then judge both versions, since no hook makes harmless what a rule forbids.
+The changed one is stored as ``updated_input``: it is what the question is about, and what is sent. A message that
+refers to other tasks is stored in the same way, with the content added from them, and is sent as it was judged.
 
-An answer that allows is used by the append that holds the intent: the digest of the message that is about to go must be
+An answer that allows is used by the append that holds the intent: the digest of the message about to be sent must be
 the one that was allowed, and policy is evaluated again. The id of the question derives from the run, so a driver that
 takes the run over finds it.
 """
@@ -41,7 +41,7 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.record import change
 from passerelle.delegation.runs.choices import resolve_names
 from passerelle.delegation.runs.draft import find_action
-from passerelle.delegation.runs.finish import allow_send, refuse_send, show_own
+from passerelle.delegation.runs.finish import allow_send, refuse_send, show_gateway_status
 from passerelle.delegation.runs.own_questions import await_closing, make_asking
 from passerelle.delegation.runs.templates import read_passed
 from passerelle.permission_bridge.answers.action_rows import open_rows
@@ -67,15 +67,15 @@ if TYPE_CHECKING:
 FIRST_REVISION: Final = 1
 
 _GOES_ON: Final = (
-    "Nothing is sent to the agent before somebody has decided. The stream of a message ends here; "
-    "SubscribeToTask shows what comes, and with the cursor of this event also what came meanwhile."
+    "Nothing is sent to the agent before the approval is decided. The stream of this message ends here; "
+    "SubscribeToTask streams what follows and, with the cursor of this event, what came in between."
 )
 
 
 async def pass_gate(active: ActiveRun, *, is_new: bool) -> bool:
-    """Whether the message may go: then the intent to send it is stored. False: the run or its task has ended.
+    """Whether the message may be sent: then the intent to send it is stored. False: the run or its task has ended.
 
-    ``is_new``: the run was begun just now, so nobody has asked anybody.
+    ``is_new``: the run was just begun, so no question can be open.
 
     Raises:
         StoreUnavailable: nothing is known to be written.
@@ -92,7 +92,7 @@ async def pass_gate(active: ActiveRun, *, is_new: bool) -> bool:
 
 
 async def _append(active: ActiveRun, judged: JudgedSend) -> None:
-    """Stores what was said. A rendered turn whose message goes as it came stays one, so its answer can be rendered."""
+    """Stores the judgement. A rendered turn with an unchanged message stays one, so its answer can be rendered."""
     turn, version = active.run.templated, 0
 
     def store(draft: DecisionDraft) -> None:
@@ -102,7 +102,7 @@ async def _append(active: ActiveRun, judged: JudgedSend) -> None:
 
     await active.append(store)
     task = active.run.held[active.run.context.task]
-    # Where this append was found to be stored, somebody may have written since.
+    # Where this append was found to be stored already, another writer may have written since.
     if turn is not None and judged.lets_pass and task.stamp.version == version + 1:
         active.run.templated = change(turn, passed=read_passed(task))
 
@@ -113,7 +113,7 @@ async def _has_asked(active: ActiveRun) -> bool:
 
 
 async def find_passed(active: ActiveRun, *, is_new: bool = False) -> JsonObject | None:
-    """The message as it may be sent, by all who have a say in it; None where it may not."""
+    """The message as it may be sent, after the gate; None where it may not."""
     while True:
         try:
             return await active.find_message() if await pass_gate(active, is_new=is_new) else None
@@ -129,7 +129,7 @@ def name_question(active: ActiveRun) -> str:
 
 
 async def _judge(active: ActiveRun) -> JudgedSend | None:
-    """Hears everybody about the message; None where it is not known any more."""
+    """Consults rules and hooks about the message; None where the message is not available any more."""
     message, run = await active.find_message(), active.run.record.run
     if message is None or run is None:
         return None
@@ -144,13 +144,13 @@ async def _judge(active: ActiveRun) -> JudgedSend | None:
     judged = await judge_send(
         active.deps.consulting, send, referred.join(message), active.run.context.mint, stored
     )
-    # What the caller refers to itself was told when the message came.
+    # References by the caller itself were recorded when the message came.
     news = referred if is_named else NOTHING
     return replace(judged, is_other=refers or is_named, news=news)
 
 
 def _find_entry(record: TaskRecord) -> Ref | None:
-    """Where the message of the run stands as it goes out; None where it is made of several, or was changed."""
+    """The stream entry of the run's message; None where it is composed of several, or was changed."""
     run = record.run
     if run is None or run.updated_input is not None or len(record.inputs) != 1:
         return None
@@ -185,18 +185,18 @@ def _store(draft: DecisionDraft, active: ActiveRun, judged: JudgedSend) -> None:
         case "ask":
             _ask(draft, active, judged, changed)
         case "deny":
-            refuse_send(draft, f"policy does not let it be sent: {judged.strictest.reason}")
+            refuse_send(draft, f"policy denies the message: {judged.strictest.reason}")
 
 
 def _note_references(draft: DecisionDraft, referred: ResolvedReferences) -> None:
-    """Says which tasks names of the message have turned out to mean, and what goes along in their place."""
+    """Records the tasks that names of the message refer to, and what is sent in their place."""
     if not referred.names_any:
         return
     scope = tasks.scope_of(draft.record)
     draft.add([Fact(scope, one) for one in referred.list_facts(draft.context.peer)])
     for edge in referred.list_edges():
         if not any(one.edge_id == edge.edge_id for one in draft.record.relationships):
-            draft.add(draft.tell(LinkTask(edge)))
+            draft.add(draft.decide(LinkTask(edge)))
 
 
 def _ask(draft: DecisionDraft, active: ActiveRun, judged: JudgedSend, changed: str | None) -> None:
@@ -220,17 +220,17 @@ def _ask(draft: DecisionDraft, active: ActiveRun, judged: JudgedSend, changed: s
         send_options=active.options,
     )
     parts: list[Json] = [*list_request_parts(request, FIRST_REVISION), {"text": _GOES_ON}]
-    show_own(draft, draft.tell(WaitFor(waiting)), AUTH_REQUIRED, parts)
+    show_gateway_status(draft, draft.decide(WaitFor(waiting)), AUTH_REQUIRED, parts)
 
 
 async def _await_answer(active: ActiveRun) -> bool:
-    """Waits for the answer and uses it; a time that is over is a no."""
+    """Waits for the answer and uses it; an expired question is a refusal."""
     action = await await_closing(active, name_question(active))
     return action is not None and await _use(active, action.request)
 
 
 async def _use(active: ActiveRun, request: ApprovalRequest) -> bool:
-    """Sends what was allowed, if it is what was allowed, and if nothing speaks against it by now."""
+    """Sends what was allowed, if the message is unchanged and policy still allows it."""
     message = await active.find_message()
     if message is None:
         return False
@@ -244,8 +244,8 @@ async def _use(active: ActiveRun, request: ApprovalRequest) -> bool:
             return
         decision = action.decision
         if action.state != "allowed" or decision is None:
-            said = decision.comment if decision and decision.comment else action.state
-            refuse_send(draft, f"it may not be sent: {said}")
+            reason = decision.comment if decision and decision.comment else action.state
+            refuse_send(draft, f"sending the message was not approved: {reason}")
             return
         facts = PolicyFacts(draft.context.mint("eval"), is_configured=True)
         found = evaluate(
@@ -261,7 +261,7 @@ async def _use(active: ActiveRun, request: ApprovalRequest) -> bool:
             )
         except CallerError as refusal:
             draft.note(found.to_payload())
-            refuse_send(draft, f"it was allowed, and may not be sent: {refusal.message}")
+            refuse_send(draft, f"the approval of the message cannot be used: {refusal.message}")
             return
         draft.add(used)
         allow_send(draft)

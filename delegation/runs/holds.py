@@ -1,4 +1,4 @@
-"""Why an attempt waits, for its agent, its context, another task or a quota, in the words that people read. Pure."""
+"""Why an attempt waits, for its agent, its context, another task or a quota, as text for people. Pure."""
 
 from __future__ import annotations
 
@@ -15,57 +15,57 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
 
 QUEUED: Final = "queued"
-"""The kind of the due row of a task that waits there."""
+"""The kind of the due row of a task that waits in a queue."""
 UNFORESEEN: Final[frozenset[QueueCause]] = frozenset({"paused", "draining", "after", "quota"})
-"""Nobody knows when a wait of these ends, or it may be days: callers learn of it at once, and are not kept waiting."""
+"""Waits of unknown length, or of days: callers are notified at once, and their calls return."""
 MOST_WAITING: Final = 100
-"""Turns that wait in one context."""
+"""Turns that may wait in one context."""
 INTERRUPTS: Final = "interrupts"
-"""The field of a task that waits and is to stop what goes on in its context; it is dropped once that is done."""
+"""The field of a waiting task that has to stop the running turns of its context; dropped once that is done."""
 FIRST_LOOK_MS: Final = 5_000
-"""When that row comes first, unless it is put off; the queue itself is faster."""
+"""When the due row comes first, unless it is postponed; the queue itself is faster."""
 LONGEST_LOOK_MS: Final = 120_000
-"""The longest time between two looks at a task that waits, where nothing else has found it."""
+"""Longest pause between two checks of a waiting task that nothing else has found."""
 _FIRST_REST_MS: Final = LONGEST_LOOK_MS
-"""How long one is left alone that has come into the line of an agent that is paused."""
+"""First pause for a task in the queue of a paused agent."""
 LONGEST_REST_MS: Final = 600_000
-"""The same where its agent is paused, or very many wait."""
+"""Longest pause for a paused agent, or a very long queue."""
 _LINE_MS: Final = 30
-"""For each one that waits: a line costs no more than so many looks, however long it is."""
+"""Pause per waiting task: a queue costs a bounded number of checks, however long it is."""
 _REST_SHARE: Final = 4
-"""How many times as long as it has waited a task is left alone whose agent is paused."""
+"""With a paused agent, a task is checked again after this many times the time it has waited."""
 
 
 @record
-class InterruptWish:
-    """The turns that were under way when a message came that is to stop them."""
+class InterruptRequest:
+    """The turns that were running when a message came that interrupts them."""
 
     turns: tuple[str, ...] = ()
 
 
 @value
 class QueueHold:
-    """An attempt that does not begin yet. ``position`` counts from 1; None: it is not told."""
+    """An attempt that does not begin yet. ``position`` counts from 1; None: it is not shown."""
 
     agent: str
     cause: QueueCause
     position: int | None
     reason: str | None = None
-    """What the operator has said of it, what has to come first, or the quota that is used up."""
+    """The operator's reason, the task that comes first, or the name of the quota that is used up."""
     send_options: JsonObject | None = None
-    """What the request says beside its message."""
+    """The options of the request without its message."""
     thread_id: str | None = None
-    """The context whose turns go first."""
+    """The context whose earlier turns come first."""
     answers_at_once: bool = False
-    """Whether the caller wants the Task before anything comes of it."""
+    """Whether the caller wants the Task at once."""
     caller: str | None = None
-    """Whose quota it is."""
+    """The owner of the quota."""
     until: str | None = None
-    """When that resets, RFC 3339."""
+    """When the quota resets, RFC 3339."""
     is_behind: bool = False
-    """Whether others of the same caller wait for it already, and it may be that it is not used up any more."""
+    """Whether other messages of the same caller wait before it, and the quota may have reset since."""
     unpaid: Literal[True] | None = None
-    """No quota was charged with it yet."""
+    """Set if no quota was charged with it yet."""
 
     @property
     def queue(self) -> str:
@@ -77,57 +77,57 @@ class QueueHold:
         return f"agent:{find_base(self.agent)}"
 
     @property
-    def is_told(self) -> bool:
-        """Whether callers learn of it at once."""
+    def notifies_caller(self) -> bool:
+        """Whether callers are notified at once."""
         return self.answers_at_once or self.cause in UNFORESEEN
 
     @property
     def text(self) -> str:
-        """The sentence."""
+        """The reason as a sentence."""
         name = repr(find_base(self.agent))
         why = f" ({self.reason})" if self.reason else ""
         match self.cause:
             case "paused":
-                said = f"agent {name} is paused{why}; the message is sent when it is resumed"
+                text = f"agent {name} is paused{why}; the message is sent when it is resumed"
             case "draining":
-                said = (
+                text = (
                     f"agent {name} takes no new work{why}; the message is sent when it is resumed"
                 )
             case "capacity":
-                said = f"agent {name} has as much work as its limits allow"
+                text = f"agent {name} has as much work as its limits allow"
             case "turn":
-                said = "another message of this context is worked at"
+                text = "another message of this context is in progress"
             case "after":
                 return f"the message is sent when {self.reason}, and can be cancelled"
             case "quota":
-                return self._tell_quota()
+                return self._explain_quota()
             case _:
                 assert_never(self.cause)
-        return f"{said}; {_name_place(self.position or 1)}, and can be cancelled"
+        return f"{text}; {_name_place(self.position or 1)}, and can be cancelled"
 
     @property
     def state(self) -> str:
-        """The state that callers see meanwhile: a task that waits for a resource works, as far as A2A can say."""
+        """The state that callers see meanwhile: for A2A, a task that waits for a resource is working."""
         return WORKING if self.cause == "quota" else SUBMITTED
 
     def describe(self) -> JsonObject:
-        """The same for programs: what stands in the metadata of the status."""
+        """The metadata of the status, for programs."""
         if self.cause != "quota":
             return note_status(f"agent_{self.cause}", peer=self.agent)
         return note_status("caller_quota", peer=self.agent, until=self.until or "")
 
-    def _tell_quota(self) -> str:
-        said = f"{self.reason} is used up; the message is sent when it resets at {self.until}"
+    def _explain_quota(self) -> str:
+        text = f"{self.reason} is used up; the message is sent when it resets at {self.until}"
         if self.is_behind:
-            said = f"it goes after others of its caller that wait for {self.reason}"
+            text = f"it is queued behind other messages of its caller that wait for {self.reason}"
         place = "" if self.position is None else f"; {_name_place(self.position)}"
-        return f"{said}{place}, and can be cancelled"
+        return f"{text}{place}, and can be cancelled"
 
 
 def find_look_ms(waited_ms: int, waiting: int = 0, *, is_paused: bool) -> int:
-    """How long a task that is in line is left alone, which has waited so long; ``waiting`` is how many are in line.
+    """How long, in ms, until a queued task is checked again; ``waiting`` is the length of its queue.
 
-    Nobody takes a task out of the line of an agent that is paused, so none can be lost on the way to its begin.
+    Nothing takes a task out of the queue of a paused agent, so none can be lost before it begins.
     """
     wanted, longest = waited_ms, min(max(LONGEST_LOOK_MS, waiting * _LINE_MS), LONGEST_REST_MS)
     if is_paused:
@@ -136,7 +136,7 @@ def find_look_ms(waited_ms: int, waiting: int = 0, *, is_paused: bool) -> int:
 
 
 def make_command(attempt: TaskAttemptStarted, hold: QueueHold) -> QueueTask:
-    """What a task is told that waits."""
+    """The command that queues a task."""
     return QueueTask(
         hold.queue,
         hold.text,

@@ -1,11 +1,11 @@
-"""Further messages for a task that works: sent once they are stored, and owed until the peer has them (I9).
+"""Further messages for a task that works: sent once they are stored, and pending until the peer has them (I9).
 
 The append that stores the message sets a due row ``input:<task>:<turn>``. The sender drops the row once the peer has
-the message or refuses it. A peer that is away or busy has not taken it: it is tried again at its time, and the row
-moves on with it. A row that comes due was left by a crash, or by a cut connection: the peer's history is read, and the
-message goes out only if the peer shows a history without it. An id is not unique (G1), so the history has to show the
-message as often as it was sent. An agent without a history proves nothing, so nothing is sent again, and the record of
-the task says so.
+taken or refused the message. A peer that is unreachable or busy has not taken it: it is retried at its time, and the
+row moves with it. A row that comes due was left by a crash, or by a broken connection: the peer's history is read, and
+the message is sent only if that history is there without it. An id is not unique (G1), so the history has to contain
+the message as often as it was sent. An agent without a history proves nothing, so nothing is sent again, and the
+record of the task notes that.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.task_fields import TurnInput
 
 ASK: Final = "?"
-"""Before the id of a turn: the message may have arrived, so the agent is asked first."""
+"""Prefix of a turn id: the message may have arrived, so the agent's history is checked first."""
 _SHOWN_HISTORY: Final = 100
 _KEPT_MS: Final = 60_000
 _LOOK_S: Final = 0.1
@@ -59,7 +59,7 @@ def is_absent(outcome: PeerOutcome | None) -> bool:
 
 
 def judge_input(outcome: PeerOutcome | None, tries: int) -> int | None:
-    """For how many ms a message waits that the peer certainly has not taken; None: it is not tried again."""
+    """How many ms a message waits that the peer certainly has not taken; None: it is not retried."""
     match outcome:
         case Unreached(why="connection"):
             return back_off(tries)
@@ -71,7 +71,7 @@ def judge_input(outcome: PeerOutcome | None, tries: int) -> int | None:
 
 @dataclass(slots=True)
 class Inputs:
-    """Sends inputs, and looks for those whose sending was cut off."""
+    """Sends inputs, and checks those whose sending was interrupted."""
 
     dispatch: Dispatch
     _sending: set[str] = field(default_factory=set[str])
@@ -98,7 +98,7 @@ class Inputs:
     async def _insist(
         self, task_id: str, turn_id: str, message: JsonObject, params: JsonObject
     ) -> PeerOutcome | None:
-        """Sends it until the peer has taken it or refuses it for good; the last outcome."""
+        """Retries until the peer has taken the message or refused it for good; returns the last outcome."""
         tries = 0
         while True:
             outcome = await self._deliver(task_id, turn_id, message, params)
@@ -119,7 +119,7 @@ class Inputs:
                 return None  # its row comes due again until the task goes on
 
     async def _hand_on(self, task_id: str, turn_id: str, outcome: PeerOutcome | None) -> bool:
-        """Whether the instance that the agent is linked to was told to send it. Its row looks after it from then on."""
+        """Whether the instance with the agent's link was asked to send it; its row covers it from then on."""
         remote = self.dispatch.remote
         if remote is None or not is_absent(outcome):
             return False
@@ -131,7 +131,7 @@ class Inputs:
         return True
 
     async def send_stored(self, task_id: str, turn_id: str) -> None:
-        """Sends a message that another instance has stored and knows not to have arrived."""
+        """Sends a message that another instance has stored and that certainly has not arrived."""
         record = await self.dispatch.read_task(task_id)
         if record is None or record.status in ENDED or turn_id in self._sending:
             return
@@ -140,7 +140,7 @@ class Inputs:
             self._send_again(record, turn_id, turn)
 
     def _send_again(self, record: TaskRecord, turn_id: str, turn: TurnInput) -> None:
-        """Sends a stored message with what its caller asked for beside it."""
+        """Sends a stored message with its caller's options and extensions."""
         with adding_extensions(turn.send_options.extensions):
             self.send(record.task_id, turn_id, turn.message, turn.send_options.options)
 
@@ -155,14 +155,14 @@ class Inputs:
         outcome = await send_input(sender, message, params) if sender is not None else None
         if sender is None or outcome is None or judge_input(outcome, 0) is not None:
             return outcome
-        # A Task is the run that is followed already: taken twice it would say everything twice.
+        # A Task in the answer is the run that is followed already: taking it twice would repeat everything.
         if not (isinstance(outcome, Answered) and "task" in outcome.result):
             await self._record(sender, outcome, turn_id)
         self.dispatch.wake(task_id)
         return outcome
 
     async def _find_sender(self, task_id: str) -> ActiveRun | None:
-        """The driver of a run, or one in its place; None while nobody knows what the run is called at the agent."""
+        """The driver of a run, or a substitute; None while the id of the run at the agent is unknown."""
         driver = self.dispatch.find(task_id)
         if driver is not None and not driver.run.moved:
             return driver
@@ -170,11 +170,11 @@ class Inputs:
         if record is None or record.run is None or record.run.remote_task_id is None:
             return None
         sender = await self.dispatch.stand_in(task_id)
-        # Another attempt may have begun since: by its context alone the agent would take the message for a new task.
+        # Another attempt may have begun since: with a context alone the agent would take the message for a new task.
         return sender if sender.remote_task() is not None else None
 
     async def _record(self, sender: ActiveRun, outcome: PeerOutcome, turn_id: str) -> None:
-        """Stores what the agent said, whichever instance drives the run by then: it is kept nowhere else."""
+        """Stores the agent's answer, whichever instance drives the run now: it is stored nowhere else."""
         while True:
             try:
                 if sender.run.moved:
@@ -190,17 +190,17 @@ class Inputs:
     async def look(
         self, shard: Shard, row: DueRow, drop: Callable[[Shard, DueRow], Awaitable[bool]]
     ) -> None:
-        """A row that came due: whether the peer has the message, and if it certainly has not, sends it."""
+        """Handles a row that came due: sends the message if the peer certainly does not have it."""
         if await self._find_out(row.entity, row.member.rpartition(":")[2]):
             await drop(shard, row)
 
     async def look_here(self, task_id: str, turn_id: str) -> None:
-        """The same for an agent that dials in, where another instance has the row."""
+        """As ``look``, for an agent that dials in, where another instance has the row."""
         if await self._find_out(task_id, turn_id):
             await self._settle(task_id, turn_id)
 
     async def _find_out(self, task_id: str, turn_id: str) -> bool:
-        """Whether nothing is owed any more."""
+        """Whether the input is settled."""
         if turn_id in self._sending:
             return False
         record = await self.dispatch.read_task(task_id)
@@ -239,15 +239,15 @@ class Inputs:
         return count
 
     async def _doubt(self, record: TaskRecord, turn_id: str) -> None:
-        """Says that nobody can tell whether a message has arrived."""
+        """Records that it is unknown whether a message has arrived."""
         self.dispatch.log.warning("input.doubtful", task=record.task_id, turn=turn_id)
         driver = self.dispatch.find(record.task_id)
         if driver is not None:
-            reason = "the agent shows no history, so nobody can tell whether it has the message"
+            reason = "the agent shows no history, so it is unknown whether it has the message"
             await driver.warn("input_doubtful", reason)
 
     async def _settle(self, task_id: str, turn_id: str, from_ms: int | None = None) -> None:
-        """Drops the row of an input, or moves it on to when one that is sent then is not on its way any more."""
+        """Drops the row of an input, or moves it to the time when a send at ``from_ms`` is certainly not on its way."""
         record = await self.dispatch.read_task(task_id)
         if record is None:
             return

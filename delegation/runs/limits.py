@@ -1,13 +1,12 @@
 """The limits of a run: its time as due rows (I9), and the constraints of its task (TR-11).
 
-``timeout`` is the time that a run may take at all, ``idle`` the time without news of the agent. A row is set when the
-run starts. Frames, pauses and messages do not move it: when it comes due, the record says whether the limit is over,
-and else the row moves to when it may be. The clock stands still while a task is paused or blocked. That of news runs
-only while the agent works: not while a person or another task is waited for.
+``timeout`` limits the total time of a run, ``idle`` the time without an update of the agent. A row is set when the run
+starts. Frames, pauses and messages do not move it: when it comes due, the record shows whether the limit is over, and
+otherwise the row moves to the earliest possible end. The clock stops while a task is paused or blocked. The idle clock
+runs only while the agent works: not while the task waits for a person or another task.
 
-Constraints bound the terms of each attempt, and end a task that goes beyond them. The gateway stops such a task itself:
-the cancel is stored with the constraint that was broken, and the agent is told by the same row as for any cancel
-(CMD-9).
+Constraints bound the terms of each attempt, and end a task that exceeds them. The gateway cancels such a task itself:
+the cancel is stored with the broken constraint, and sent to the agent by the same row as any cancel (CMD-9).
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ TimeLimit: TypeAlias = Literal["total", "idle"]
 ROWS: Final[dict[TimeLimit, str]] = {"total": "timeout", "idle": "idle"}
 """The kinds of the due rows."""
 _SHORTEST_MS: Final = 1_000
-"""Between two looks at a task whose clock stands still."""
+"""Shortest pause between two checks of a task whose clock is stopped."""
 GATEWAY: Final = "gateway"
-"""Who stops a task that nobody has stopped."""
+"""The actor of a cancel by the gateway."""
 
 
 def list_limits(task_id: str, policy: RetryPolicy, now_ms: int) -> tuple[DueChange, ...]:
@@ -56,19 +55,19 @@ def list_limits(task_id: str, policy: RetryPolicy, now_ms: int) -> tuple[DueChan
 
 
 def drop_limits(task_id: str, run: Attempt | None) -> tuple[DueChange, ...]:
-    """Takes the rows of a run out."""
+    """Drops the rows of a run."""
     if run is None:
         return ()
     return tuple(DueChange(row.member, None) for row in list_limits(task_id, run.retry_policy, 0))
 
 
 def read_limit(policy: RetryPolicy, limit: TimeLimit) -> int | None:
-    """How long it is, in ms; None where there is none."""
+    """The limit in ms; None for no limit."""
     return policy.total_timeout_ms if limit == "total" else policy.idle_timeout_ms
 
 
 def find_end(record: TaskRecord, limit: TimeLimit, now_ms: int) -> int | None:
-    """When to look whether a limit is over, in ms: not later than ``now_ms`` where it is; None without a limit."""
+    """When to check whether a limit is over, in ms: at most ``now_ms`` if it is; None without a limit."""
     run = record.attempts[-1] if record.attempts else None
     limit_ms = read_limit(run.retry_policy, limit) if run else None
     if run is None or limit_ms is None:
@@ -89,28 +88,28 @@ def _find_idle_end(record: TaskRecord, run: Attempt, limit_ms: int, now_ms: int)
 
 
 def explain_limit(record: TaskRecord, limit: TimeLimit) -> str:
-    """What callers are told when it is over."""
+    """The reason for callers when a limit is over."""
     run = record.attempts[-1]
     limit_s = (read_limit(run.retry_policy, limit) or 0) // 1000
     if limit == "total" and record.constraints.get("maxSeconds") == limit_s:
         return f"constraint maxSeconds: the task took longer than {limit_s} s"
     if limit == "idle":
-        return f"there was no news of the agent for {limit_s} s"
+        return f"the agent sent no update for {limit_s} s"
     return f"the task took longer than {limit_s} s"
 
 
 def find_constraints(task: TaskRecord) -> Constraints | None:
-    """Those of a task; None where it has none that hold anything."""
+    """The constraints of a task; None where it has none that apply."""
     if not task.constraints:
         return None
     try:
         return read_constraints(task.constraints)
     except InvalidInput:
-        return None  # kept by a version that did not read them
+        return None  # written by a version that did not check them
 
 
 def bound_policy(task: TaskRecord, policy: RetryPolicy) -> RetryPolicy:
-    """The terms of an attempt, within the time that the task gives it."""
+    """The terms of an attempt, within the time limit of the task."""
     constraints = find_constraints(task)
     if constraints is None or constraints.max_seconds is None:
         return policy
@@ -121,7 +120,7 @@ def bound_policy(task: TaskRecord, policy: RetryPolicy) -> RetryPolicy:
 def find_obstacle(
     task: TaskRecord, agent: str, endpoint: str | None, estimate_micros: int
 ) -> str | None:
-    """Why the next attempt may not begin at an agent, where a constraint says so."""
+    """The constraint that keeps the next attempt from an agent, or None."""
     constraints = find_constraints(task)
     if constraints is None:
         return None
@@ -130,17 +129,17 @@ def find_obstacle(
 
 
 def enforce(draft: DecisionDraft) -> None:
-    """Stops a task that has gone beyond its constraints; what it has brought stays recorded."""
+    """Cancels a task that exceeds its constraints; its output so far stays recorded."""
     task = draft.record
     constraints = find_constraints(task)
     if constraints is None or task.status is Status.CANCELLING:
         return
     reason = find_excess(constraints, task)
     if reason is None and constraints.asks_nobody and task.status is Status.WAITING_PERMISSION:
-        reason = "constraint permission: the agent asks for leave"
+        reason = "constraint permission: the agent asks for approval"
     if reason is None or task.status not in tasks.TABLE[RequestCancel]:
         return
-    wish = TaskCancelRequested(GATEWAY, "runtime", "active_run", reason)
-    draft.add(draft.tell(RequestCancel(wish)))
+    cancel = TaskCancelRequested(GATEWAY, "runtime", "active_run", reason)
+    draft.add(draft.decide(RequestCancel(cancel)))
     draft.close_actions("task_cancelled")
     draft.due.append(DueChange(f"cancel:{task.task_id}", draft.decision.now_ms))

@@ -1,11 +1,11 @@
-"""Signs of life of a peer without news, and tasks that do not move: silence is no progress, and no death (AP-6, ST-19).
+"""Signs of life of a silent peer, and stalled tasks: silence is neither progress nor death (AP-6, ST-19).
 
-A peer that answers the same again is alive. That is stored before readers would begin to doubt the task, and no more
-often than that needs. Beside a stream the peer is only asked whether it is alive: its words come by the stream.
+A peer that answers the same again is alive. That is stored before readers would begin to doubt the task, and not
+more often. During a stream the peer is polled only for life: its updates come by the stream.
 
-A task whose stream broke and that does not move may be at work, or its program may have raised and left it as working:
-nobody can tell. So nothing ends here: callers are told what is known, get the task as it is, and the run is followed on
-(I6). What the agent says later reaches all who follow.
+A task whose stream broke and that does not change may be running, or its program may have raised and left it as
+working: that is unknown. So nothing ends here: callers get the status and the task as it is, and the run is followed
+further (I6). Later updates of the agent reach all followers.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ if TYPE_CHECKING:
 
 
 async def note_life(active: ActiveRun, next_s: float) -> None:
-    """Stores that the peer has answered and has no news; ``next_s`` is how long the next look takes at most."""
+    """Stores that the peer has answered without news; ``next_s`` is the longest time until the next poll."""
     run = active.run.record.run
     if run is None or not _is_due(active, next_s) or active.proof_ms <= parse_ms(run.last_seen_at):
         return
 
-    def say(draft: DecisionDraft) -> None:
+    def add_facts(draft: DecisionDraft) -> None:
         live = draft.record.run
         if live is not None and draft.record.status in WORKING:
             beat = TaskProgress(silent_since=live.news_at, followed_by=live.delivery_mechanism)
-            draft.add(draft.tell(ReportProgress(beat)))
+            draft.add(draft.decide(ReportProgress(beat)))
 
-    await active.append(say)
+    await active.append(add_facts)
 
 
 async def probe(active: ActiveRun) -> None:
-    """Asks for life beside a stream that is silent. Wakes the driver where the stream has missed something."""
+    """Polls for life during a silent stream. Wakes the driver if the stream has missed something."""
     run = active.run.record.run
     look_s = active.timeouts.look_s
     if run is None or run.remote_task_id is None or not _is_due(active, look_s):
         return
-    outcome = await _ask_beside(active, run.remote_task_id)
+    outcome = await _poll_during_stream(active, run.remote_task_id)
     if outcome is None:
         return
     if not (isinstance(outcome, Answered) and _is_same(run, outcome)):
@@ -66,8 +66,8 @@ async def probe(active: ActiveRun) -> None:
     await note_life(active, look_s)
 
 
-async def _ask_beside(active: ActiveRun, remote: str) -> PeerOutcome | None:
-    """The peer's answer; None when the stream has spoken first."""
+async def _poll_during_stream(active: ActiveRun, remote: str) -> PeerOutcome | None:
+    """The peer's answer; None if a frame of the stream came first."""
     asking = asyncio.create_task(active.peer.get(remote))
     stirring = asyncio.create_task(active.activity.wait())
     try:
@@ -84,7 +84,7 @@ def _is_same(run: Attempt, outcome: Answered) -> bool:
 
 
 def _is_due(active: ActiveRun, next_s: float) -> bool:
-    """Whether the last sign would be too old by the next look."""
+    """Whether the last sign of life would be too old by the next poll."""
     run, status = active.run.record.run, active.run.record.status
     if run is None or status not in WORKING:
         return False
@@ -93,22 +93,22 @@ def _is_due(active: ActiveRun, next_s: float) -> bool:
 
 
 async def note_break(active: ActiveRun) -> None:
-    """A stream of the run has ended before the run did; what the agent does since then is not known."""
+    """A stream has ended before its run; what the agent does since then is unknown."""
     run = active.run.record.run
     if run is None or run.remote_task_id is None or not _may_stall(active.run.record):
         return
 
-    def say(draft: DecisionDraft) -> None:
+    def add_facts(draft: DecisionDraft) -> None:
         live = draft.record.run
         if live is not None and live.broken_at is None and _may_stall(draft.record):
             draft.note(RunStatus(broke=True))
 
     if run.broken_at is None:
-        await active.append(say)
+        await active.append(add_facts)
 
 
 def find_stall_s(active: ActiveRun) -> float:
-    """Seconds until waiting callers are told, infinite where nothing broke or they have been told."""
+    """Seconds until waiting callers are notified, infinite where nothing broke or they were notified."""
     record = active.run.record
     run = record.run
     if run is None or run.broken_at is None or run.stalled_at or not _may_stall(record):
@@ -117,13 +117,13 @@ def find_stall_s(active: ActiveRun) -> float:
     return active.timeouts.stalled_s - stood_still_ms / 1000
 
 
-async def tell_stalled(active: ActiveRun) -> None:
-    """Tells waiting callers, once, when the time has come."""
+async def report_stall(active: ActiveRun) -> None:
+    """Notifies waiting callers, once, when the task has been stalled long enough."""
     if find_stall_s(active) > 0:
         return
     waited_s = active.timeouts.stalled_s
 
-    def say(draft: DecisionDraft) -> None:
+    def add_facts(draft: DecisionDraft) -> None:
         live = draft.record.run
         if (
             live is None
@@ -135,16 +135,16 @@ async def tell_stalled(active: ActiveRun) -> None:
         if draft.context.content is None:
             return
         text = (
-            f"the connection to agent {draft.context.peer!r} broke off, and its task has not moved for {waited_s:g} s; "
-            "the gateway keeps asking for it"
+            f"the connection to agent {draft.context.peer!r} broke, and its task has not changed for {waited_s:g} s; "
+            "the gateway keeps polling it"
         )
         frame = _make_frame(draft, draft.context.content, text)
         draft.context.content = fold(draft.context.content, frame)
-        said = RunStatus(text=text, stalled=True)
-        draft.add_shown([Fact(tasks.scope_of(draft.record), said)], frame)
+        status = RunStatus(text=text, stalled=True)
+        draft.add_shown([Fact(tasks.scope_of(draft.record), status)], frame)
         draft.end_turn("task")
 
-    await active.append(say)
+    await active.append(add_facts)
 
 
 def _may_stall(record: TaskRecord) -> bool:
@@ -152,7 +152,7 @@ def _may_stall(record: TaskRecord) -> bool:
 
 
 def _make_frame(draft: DecisionDraft, content: JsonObject, text: str) -> JsonObject:
-    """The status as it was, with our words, which name the message that they replace."""
+    """The present status with a message of the gateway, which names the message that it replaces."""
     status = object_at(content, "status")
     instead: JsonObject = {
         "stalled": True,

@@ -1,8 +1,8 @@
 """What a driver does, in order: sends the first message once, follows the task, and stops when the task has ended.
 
-The ladder down: the answer or stream of the send; SubscribeToTask; GetTask, again and again. A closed stream says
-nothing about the task (I6): the peer is asked. A send whose outcome is unknown is looked for at the peer before
-anything is sent again. A peer that cannot be reached past the liveness limit makes the run *lost*, never completed.
+It follows by the answer or stream of the send, then SubscribeToTask, then GetTask at intervals. A closed stream
+proves nothing about the task (I6): the peer is polled. A send of unknown outcome is searched for at the peer before
+anything is sent again. A peer that is unreachable past the liveness limit makes the run *lost*, never completed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from passerelle.delegation.runs.delivery import (
 )
 from passerelle.delegation.runs.finish import give_up
 from passerelle.delegation.runs.gate import find_passed
-from passerelle.delegation.runs.liveness import find_stall_s, note_break, note_life, tell_stalled
+from passerelle.delegation.runs.liveness import find_stall_s, note_break, note_life, report_stall
 from passerelle.delegation.runs.lost_tail import HISTORY_LOST
 from passerelle.delegation.runs.peer_calls import poll_task
 from passerelle.delegation.runs.reconciliation import reconcile
@@ -39,22 +39,22 @@ if TYPE_CHECKING:
 
 
 _HELD_UP: Final = frozenset({Status.WAITING_PERMISSION, Status.WAITING_RESOURCE})
-"""What AUTH_REQUIRED is here."""
-_OWED_PAUSE_S: Final = 0.05
+"""The statuses for AUTH_REQUIRED."""
+_PENDING_PAUSE_S: Final = 0.05
 
 
 async def drive(
     active: ActiveRun, params: JsonObject | None = None, referred: ResolvedReferences = NOTHING
 ) -> None:
-    """Sends the first message of the run, if there is one, and stays with the task to its end.
+    """Sends the first message of the run, if there is one, and follows the task to its end.
 
-    While the store is away nothing is decided: afterwards the peer is asked where the task stands.
+    While the store is unavailable nothing is decided: afterwards the peer is polled for the state of the task.
     """
     while True:
         try:
             if params is not None:
                 asked, params = params, None
-                if _goes_as_it_is(active):
+                if _is_sent_unchanged(active):
                     sent = active.address(asked, referred)
                 else:
                     sent = await _prepare(active, asked, referred)
@@ -75,8 +75,8 @@ async def drive(
             return
 
 
-def _goes_as_it_is(active: ActiveRun) -> bool:
-    """Whether nobody has a say in the first message, and nothing is added to it."""
+def _is_sent_unchanged(active: ActiveRun) -> bool:
+    """Whether the first message has no gate, and nothing is added to it."""
     turn = active.run.templated
     return turn is not None and active.callback is None and not turn.is_gated()
 
@@ -84,7 +84,7 @@ def _goes_as_it_is(active: ActiveRun) -> bool:
 async def _prepare(
     active: ActiveRun, params: JsonObject, referred: ResolvedReferences
 ) -> JsonObject | None:
-    """The first message as it is sent, once all who have a say in it let it through; None where it stays here."""
+    """The first message as it is sent, once the gate has allowed it; None where it is not sent."""
     if active.run.is_gated():
         active.options = read_options(params)
         message = await find_passed(active, is_new=True)
@@ -94,7 +94,7 @@ async def _prepare(
         if MEMBER in message:
             # A name in it may have become a reference.
             referred = await active.refer(message)
-        # What goes along was judged with the message, and stands in it.
+        # Content added from other tasks was judged with the message, and is part of it.
         referred = replace(referred, parts=())
     sent = active.address(params, referred)
     if sent is None or active.callback is None:
@@ -104,12 +104,12 @@ async def _prepare(
 
 
 async def follow_run(active: ActiveRun) -> None:
-    """Stays with the task until it has ended: subscribe where that works, else ask."""
-    await _tell_loss(active)
+    """Follows the task until it has ended: subscribes where that works, else polls."""
+    await _warn_of_loss(active)
     while not active.run.has_ended() and active.run.record.run is not None:
         if active.run.is_held():
             await active.rest(active.timeouts.parked_poll_max_s)
-            # Nobody asked meanwhile, so silence proves nothing.
+            # Nothing was polled meanwhile, so silence proves nothing.
             active.proof_ms = active.deps.clock.now_ms()
             continue
         await _compare_card(active)
@@ -117,7 +117,7 @@ async def follow_run(active: ActiveRun) -> None:
             active.strategy.reset()
         if active.run.has_ended():
             return
-        await _tell_left(active)
+        await _record_stream_end(active)
         if active.run.record.withheld is not None:
             await _reconcile(active, active.run.record.withheld)
             continue
@@ -125,8 +125,8 @@ async def follow_run(active: ActiveRun) -> None:
         if remote is None:
             await _find_task(active)
             continue
-        if _was_told(active):
-            await _rest_in_turn(active, changed=True, parked=True)
+        if _knows_wait(active):
+            await _pause_until_poll(active, changed=True, parked=True)
             continue
         await _subscribe(active, remote)
         before = _read_news(active)
@@ -134,18 +134,18 @@ async def follow_run(active: ActiveRun) -> None:
         if active.run.has_ended():
             return
         active.strategy.note_look(reached=reached)
-        await tell_stalled(active)
+        await report_stall(active)
         await note_life(active, active.strategy.longest_s)
         parked, changed = active.run.is_parked(), _read_news(active) != before
         if parked or not active.strategy.subscribes(parked=False):
-            await _step_down(active)
-        await _rest_in_turn(active, changed=changed, parked=parked)
+            await _switch_to_polling(active)
+        await _pause_until_poll(active, changed=changed, parked=parked)
 
 
-def _was_told(active: ActiveRun) -> bool:
-    """Whether the peer has just answered with what it waits for; one that calls is told first where to call."""
-    told, active.was_answered = active.was_answered, False
-    return told and active.callback is None and active.run.is_parked()
+def _knows_wait(active: ActiveRun) -> bool:
+    """Whether the peer has just answered with what it waits for; one that can call back first gets the address."""
+    was_answered, active.was_answered = active.was_answered, False
+    return was_answered and active.callback is None and active.run.is_parked()
 
 
 async def _reconcile(active: ActiveRun, withheld: str) -> None:
@@ -153,20 +153,20 @@ async def _reconcile(active: ActiveRun, withheld: str) -> None:
     await reconcile(active, withheld)
     if not active.run.has_ended():
         changed = active.run.record is not before
-        await _rest_in_turn(active, changed=changed, parked=True)
+        await _pause_until_poll(active, changed=changed, parked=True)
 
 
-async def _rest_in_turn(active: ActiveRun, *, changed: bool, parked: bool) -> None:
-    """Until the next look, which comes the later the more runs are looked after here."""
+async def _pause_until_poll(active: ActiveRun, *, changed: bool, parked: bool) -> None:
+    """Pauses until the next poll; the more runs this instance polls, the longer."""
     least_s = active.deps.throttle.pause_s
     pause_s = active.strategy.rest(_draw(active), changed=changed, parked=parked, least_s=least_s)
     with active.deps.throttle.rest():
-        owed_s = min(active.find_owed_s(), find_stall_s(active))
-        await active.rest(min(pause_s, max(owed_s, _OWED_PAUSE_S)))
+        owed_s = min(active.find_due_s(), find_stall_s(active))
+        await active.rest(min(pause_s, max(owed_s, _PENDING_PAUSE_S)))
 
 
-async def _step_down(active: ActiveRun) -> None:
-    """From streams to questions, with the peer's calls beside them where it has them."""
+async def _switch_to_polling(active: ActiveRun) -> None:
+    """Changes from streams to polls, with callbacks of the peer if it has them."""
     if active.callback is not None:
         await active.callback.agree(active.run.record)
         active.strategy.calls_back = active.callback.is_agreed
@@ -174,7 +174,7 @@ async def _step_down(active: ActiveRun) -> None:
 
 
 async def _find_task(active: ActiveRun) -> None:
-    """The message that is not known to be at the peer: sent at its time, or looked for."""
+    """Handles a message that is not known to be at the peer: sends it at its time, or searches for it."""
     run = active.run.record.run
     if run is not None and run.gated:
         sent = await active.recall() if await find_passed(active) is not None else None
@@ -186,7 +186,7 @@ async def _find_task(active: ActiveRun) -> None:
 
 
 def _read_news(active: ActiveRun) -> object:
-    """Changes when the peer has said something, or somebody else has moved the task."""
+    """A value that changes when the peer has sent news, or another writer has moved the task."""
     record = active.run.record
     return (record.run.steps if record.run else None, record.status)
 
@@ -196,7 +196,7 @@ def _draw(active: ActiveRun) -> float:
 
 
 async def _compare_card(active: ActiveRun) -> None:
-    """A run keeps the card that it began with; that the peer has another one by now is a fact of it (A2A-5)."""
+    """A run keeps the card that it began with; a new card of the peer is recorded in it (A2A-5)."""
     run, card = active.run.record.run, active.peer.peek()
     if run is None or card is None or card.sha256 in {run.worker.card_hash, active.new_card}:
         return
@@ -204,16 +204,17 @@ async def _compare_card(active: ActiveRun) -> None:
     await active.warn("card_changed", f"the agent's card is {card.sha256[:16]} now")
 
 
-async def _tell_loss(active: ActiveRun) -> None:
-    """Says in a task that some of it was lost, once for each driver that takes it up."""
+async def _warn_of_loss(active: ActiveRun) -> None:
+    """Records in a task that some of it was lost, once for each driver that adopts it."""
     if active.has_lost and active.run.record.run is not None:
         await active.warn(
-            HISTORY_LOST, "the store has lost a part of this task; its agent is asked for it"
+            HISTORY_LOST,
+            "the store has lost a part of this task; the gateway reads it from the agent again",
         )
 
 
 async def _subscribe(active: ActiveRun, remote: str) -> None:
-    """Reads the stream of the task to its end, if it is its turn; not before what was lost is told again."""
+    """Reads the stream of the task to its end, if subscribing is next; not before lost events are read again."""
     if active.has_lost or not active.strategy.subscribes(parked=active.run.is_parked()):
         return
     card = active.peer.peek()
@@ -228,21 +229,21 @@ async def _subscribe(active: ActiveRun, remote: str) -> None:
     active.strategy.note_subscription(brought_news=active.is_woken or news)
 
 
-async def _tell_left(active: ActiveRun) -> None:
-    """Says at once that the peer has left its stream at a task that waits: streams of callers end with it.
+async def _record_stream_end(active: ActiveRun) -> None:
+    """Records at once that the peer has left its stream at a task that waits: streams of callers end with it.
 
-    It is said also where the record has that way already: an answer may have gone out as a stream meanwhile.
+    It is recorded even if the record has that mechanism already: an answer may have been sent as a stream meanwhile.
     """
     if active.was_left and active.run.record.status in _HELD_UP:
-        said = RunStatus(delivery_mechanism=active.strategy.below)
-        await active.note(said)
+        status = RunStatus(delivery_mechanism=active.strategy.below)
+        await active.note(status)
     active.was_left = False
 
 
 async def _switch(active: ActiveRun, mechanism: Mechanism) -> None:
-    """Says how the run is followed from now on (A2A-6)."""
+    """Records how the run is followed from now on (A2A-6)."""
     run = active.run.record.run
     if run is None or run.delivery_mechanism == mechanism:
         return
-    said = RunStatus(delivery_mechanism=mechanism)
-    await active.note(said)
+    status = RunStatus(delivery_mechanism=mechanism)
+    await active.note(status)

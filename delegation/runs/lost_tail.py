@@ -1,7 +1,7 @@
-"""Whether the store still has what it acknowledged to a run, and what becomes of a run that it has lost a part of.
+"""Whether the store still has what it acknowledged to a run, and what becomes of a run that lost a part of it.
 
-*Lost* is a lower version of a record than one that was seen, the same version by another operation, or, at a higher
-version, our last event not at its sequence and chain. That somebody else has written is none of these.
+*Lost* means a lower version of a record than one that was seen, the same version by another operation, or, at a higher
+version, our last event not at its sequence and chain. A write of another process is no loss.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from passerelle.core.ports.log import EventLog
 
 HISTORY_LOST: Final = "history_lost"
-"""Of the warning in a task whose tail was lost, and of the failure of one whose agent cannot say what was in it."""
+"""The code of the warning in a task whose tail was lost, and of the failure if its agent cannot repeat it."""
 
 
-async def lacks(
+async def has_lost_tail(
     log: EventLog,
     held: Mapping[EntityRef, Held],
     stored: Mapping[EntityRef, Held],
     session: str,
     last: tuple[int, str] | None,
 ) -> bool:
-    """Whether something is gone of what was seen: the records that were ``held``, and the ``last`` event of ours.
+    """Whether acknowledged data is gone: of the ``held`` records, or our ``last`` event.
 
-    The event is read only where somebody has written since.
+    Reads the event only where another writer has written since.
 
     Raises:
         StoreUnavailable: it cannot be read.
@@ -50,7 +50,7 @@ async def lacks(
 
 
 async def has_event(log: EventLog, session: str, sequence: int, chain: str) -> bool:
-    """Whether an event stands at its place in the history of a session, as it was acknowledged.
+    """Whether an event is at its place in the history of a session, as it was acknowledged.
 
     Raises:
         StoreUnavailable: it cannot be read.
@@ -59,19 +59,19 @@ async def has_event(log: EventLog, session: str, sequence: int, chain: str) -> b
     if head is None or head.sequence < sequence:
         return False
     if not page or page[0].sequence != sequence:
-        return True  # it was archived, and what stands in the archive was on its way there for long
+        return True  # it was archived: archived events were stored long before
     return extend_chain(page[0].previous, page[0].event_id) == chain
 
 
 def may_go_on(record: Record | None) -> bool:
-    """Whether an answer of the agent that is whole can be taken by the record as it is stored now."""
+    """Whether the record as it is stored now can take a whole answer of the agent."""
     return (
         isinstance(record, TaskRecord) and record.run is not None and record.status not in UNDRIVEN
     )
 
 
 def explain_lost(agent: str) -> ErrorDetail:
-    """Why a task ends whose agent cannot say what it had said."""
+    """The failure of a task whose agent cannot repeat what was lost."""
     reason = (
         "the store has lost a part of what the agent had said, after a failover or a restore, "
         f"and agent {agent!r} cannot be asked for it"

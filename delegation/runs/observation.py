@@ -1,9 +1,9 @@
-"""One frame of a peer becomes facts: the place where its words meet the task machine.
+"""Turns one frame of a peer into facts, through the state tables and the task machine. Pure.
 
-Pure. The frame has passed the check of its shape; ids become ours, the two state tables say what the peer's state
-means, and the machines decide. The frame that our callers see stands on the last fact of the frame, so a reader
-finds each frame once, whole, and in order. What the peer cannot do: end a task by itself (I5), lead a cancelled task
-back to work, or change one that has ended (LT-12).
+The frame has passed the check of its shape; the peer's ids are replaced by ours, the two state tables give the meaning
+of its state, and the machines decide. The frame that callers see is on the last fact of the frame, so a reader finds
+each frame once, whole, and in order. A peer cannot end a task by itself (I5), return a cancelled task to work, or
+change a task that has ended (LT-12).
 """
 
 from __future__ import annotations
@@ -51,22 +51,20 @@ from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.artifacts import check_number, settle_artifact, settle_artifacts
 from passerelle.delegation.runs.completion import complete, measure
 from passerelle.delegation.runs.limits import enforce
-from passerelle.delegation.runs.peer_states import apply_state, read_said, read_status
+from passerelle.delegation.runs.peer_states import apply_state, read_status, read_status_message
 from passerelle.delegation.runs.repeats import is_dropped
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.draft import DecisionDraft
 
-_SHORTENED: Final = (
-    "the agent has said more than its history may hold; the oldest messages are left out of it"
-)
+_SHORTENED: Final = "the agent's messages exceed the history limit; the oldest are left out"
 
 
 def observe(draft: DecisionDraft, result: JsonObject) -> None:
-    """Turns one answer of the peer into facts; what is not A2A becomes a warning and changes nothing (EVC-19).
+    """Turns one answer of the peer into facts; an answer that is not A2A only becomes a warning (EVC-19).
 
-    An answer that is more than one append holds sets ``step.more``: once that much is stored, it is observed again.
+    An answer that exceeds one append sets ``step.more``: once the first part is stored, it is observed again.
 
     Raises:
         TooLarge: more artifacts than a task may have.
@@ -102,7 +100,7 @@ def observe(draft: DecisionDraft, result: JsonObject) -> None:
 
 
 def _is_awaited(draft: DecisionDraft) -> bool:
-    """Whether a bare Message has to be a task, or the rest of one: callers see it, and the peer made none (LT-8)."""
+    """Whether a bare Message counts as a task, or as its end: callers see a task, and the peer made none (LT-8)."""
     if draft.context.content is None:
         return draft.context.always_task
     run = draft.record.run
@@ -120,23 +118,23 @@ def _is_late(draft: DecisionDraft) -> bool:
     if record.status in UNDRIVEN:
         _warn(draft, "late_frame", "the peer went on after the end; nothing changes")
         return True
-    # Its last word is kept already; only a wish to cancel wants to hear it again.
+    # Its last frame is withheld already; another one matters only for a cancel.
     return record.withheld is not None and record.status is not Status.CANCELLING
 
 
 def _note(draft: DecisionDraft, reply: TaskReply | StatusReply | ArtifactReply) -> None:
-    """A frame for a task that is paused or blocked: the peer's word is kept, and nothing follows from it (CMD-8).
+    """Handles a frame of a paused or blocked task: the peer's state is recorded, and nothing follows from it (CMD-8).
 
-    The next driver asks the peer first, and so reads the whole of it.
+    The next driver polls the peer first, and so reads the whole task.
     """
     if isinstance(reply, ArtifactReply):
         return
     run, native = draft.record.run, read_native_ids(reply)[0]
-    said = RunStatus(
+    reported = RunStatus(
         native_status=reply.native_status,
         remote_task_id=native if run and native and run.remote_task_id != native else None,
     )
-    draft.add(draft.tell(ObserveStatus(Status.RUNNING, said, draft.step_id)))
+    draft.add(draft.decide(ObserveStatus(Status.RUNNING, reported, draft.step_id)))
 
 
 def _warn(draft: DecisionDraft, code: str, reason: str) -> None:
@@ -144,7 +142,7 @@ def _warn(draft: DecisionDraft, code: str, reason: str) -> None:
 
 
 def relabel_for(draft: DecisionDraft, native_task: str, native_context: str) -> Relabel:
-    """What the peer's ids are called here: those of every run of the task, and the two that it just named."""
+    """Maps the peer's ids to ours: those of every run of the task, and the two in this frame."""
     facade, context_id = draft.facade, draft.context.context_id
     known: dict[str, str] = {}
     for attempt in draft.record.attempts:
@@ -160,7 +158,7 @@ def relabel_for(draft: DecisionDraft, native_task: str, native_context: str) -> 
 
 
 def _judge_task(draft: DecisionDraft, native: str) -> None:
-    """An update of another task than the one whose stream it comes in is taken as of this one, and noted once."""
+    """An update for another task id than the stream's counts for this task; that is noted once."""
     run = draft.record.run
     if run is None or draft.names_foreign or draft.context.names_foreign:
         return
@@ -174,7 +172,7 @@ def _judge_task(draft: DecisionDraft, native: str) -> None:
 
 
 def _learn_context(draft: DecisionDraft, native: str) -> None:
-    """A peer that uses another context than the one we minted: that one counts from now on (A2A-4)."""
+    """Records the context id of a peer that uses another one than we minted: from now on it is used (A2A-4)."""
     run = draft.record.run
     if run is None or not native or native == run.remote_context_id:
         return
@@ -224,7 +222,7 @@ def _observe_frame(
                 "id": text_at(event, "taskId"),
                 "contextId": text_at(event, "contextId"),
                 "status": event["status"],
-                # Some peers say in an artifact what they wait for.
+                # Some peers put what they wait for into an artifact.
                 "artifacts": (context.content or {}).get("artifacts", []),
             }
             update = _cover(draft, relabel(event, "TaskStatusUpdateEvent", ids))
@@ -248,7 +246,7 @@ def _take_differences(
             return
         shown = object_at(frame, "statusUpdate").get("status", status)
         if waits and shown != status:
-            # What it said before it asked: that it worked then closes no question, and is no news while one is open.
+            # What it sent before it asked: its earlier work closes no question, and is no news while one is open.
             if not waits_on:
                 _show_missed(draft, frame)
             continue
@@ -257,21 +255,21 @@ def _take_differences(
 
 
 def _show_missed(draft: DecisionDraft, frame: JsonObject) -> None:
-    text, message_id = read_said(object_at(frame, "statusUpdate"))
-    said = RunStatus(text=text, message_id=message_id)
+    text, message_id = read_status_message(object_at(frame, "statusUpdate"))
+    reported = RunStatus(text=text, message_id=message_id)
     folded = fold(draft.context.content, frame)
     draft.context.content = complete_history(folded, draft.context.accepted) if folded else folded
-    draft.add_shown([Fact(tasks.scope_of(draft.record, draft.step_id), said)], frame)
+    draft.add_shown([Fact(tasks.scope_of(draft.record, draft.step_id), reported)], frame)
 
 
 def _asks_again(draft: DecisionDraft, ours: JsonObject) -> bool:
-    """Whether a peer that has our answer waits all the same: nothing in its words need differ from before."""
+    """Whether a peer that has our answer still waits: its status may be the same as before."""
     waits = text_at(object_at(ours, "status"), "state") in INTERRUPTED_STATES
     return waits and draft.record.status is Status.RUNNING and not draft.record.open_actions
 
 
 def _rename_input(draft: DecisionDraft, ours: JsonObject) -> JsonObject:
-    """Our message under its caller's id, where a further attempt sent it under another one."""
+    """Our message with its caller's id, where a further attempt sent it with another one."""
     run, accepted = draft.record.run, draft.context.accepted
     if run is None or run.ordinal == 1 or not accepted:
         return ours
@@ -279,7 +277,7 @@ def _rename_input(draft: DecisionDraft, ours: JsonObject) -> JsonObject:
 
 
 def _cover(draft: DecisionDraft, holder: JsonObject) -> JsonObject:
-    """A state that A2A does not have is shown as the last one that it has, and marked: callers could not read it."""
+    """Replaces a state that A2A does not have by the last known one, and marks it: callers could not read it."""
     status = object_at(holder, "status")
     if map_peer_state(text_at(status, "state")) is not UNKNOWN_STATE:
         return holder
@@ -291,9 +289,9 @@ def _cover(draft: DecisionDraft, holder: JsonObject) -> JsonObject:
 def _take(
     draft: DecisionDraft, frame: JsonObject, native: JsonObject, answer: JsonObject, state: str = ""
 ) -> None:
-    """One frame in our ids: folded into the content, then told to the machine.
+    """Folds one frame in our ids into the content, then passes it to the machine.
 
-    ``answer`` is what the peer sent it in, ``state`` is the one that the peer said, where the frame shows another.
+    ``answer`` is the peer's answer with the frame, ``state`` the state in it, if the frame shows another.
     """
     context = draft.context
     before, frames, is_chunk = context.content, draft.frames, "artifactUpdate" in frame
@@ -318,7 +316,7 @@ def _take(
         shown = text_at(object_at(object_at(frame, "statusUpdate"), "status"), "state")
         apply_state(draft, frame, state or shown, native, before)
     if draft.frames == frames:
-        # Callers are not shown it, so the Task that they are told must not have it either.
+        # Callers are not shown the frame, so their Task must not contain it either.
         context.content = before
 
 
@@ -329,7 +327,7 @@ def _take_metadata(draft: DecisionDraft, holder: JsonObject, task: JsonObject) -
 
 
 def _ends(frame: JsonObject, state: str) -> bool:
-    """Whether a frame says that the peer is done: artifacts whose last chunk it never marked are whole then."""
+    """Whether a frame ends the peer's work: artifacts without a marked last chunk are whole then."""
     shown = text_at(object_at(object_at(frame, "statusUpdate"), "status"), "state")
     return (state or shown) in TERMINAL_STATES
 
@@ -351,11 +349,11 @@ def _take_chunk(draft: DecisionDraft, frame: JsonObject) -> None:
             return
     chunks = draft.record.progress.counters.get("chunks", 0) + 1
     output = ObserveOutput(summary=f"artifact {name[:60]}", step_id=draft.step_id, chunks=chunks)
-    draft.add_shown(draft.tell(output), frame, "artifact")
+    draft.add_shown(draft.decide(output), frame, "artifact")
 
 
 def _wrap_message(draft: DecisionDraft, message: JsonObject) -> TaskReply:
-    """A bare Message as a task that it completes: its parts are the artifact, itself the last word (LT-8)."""
+    """A bare Message as a task that it completes: its parts are the artifact, and the message is its status (LT-8)."""
     at = format_ms(draft.decision.now_ms)
     artifact: JsonObject = {"artifactId": "answer", "parts": message.get("parts", [])}
     task: JsonObject = {
@@ -367,7 +365,7 @@ def _wrap_message(draft: DecisionDraft, message: JsonObject) -> TaskReply:
 
 
 def _observe_message(draft: DecisionDraft, message: JsonObject) -> None:
-    """A bare Message: the whole answer of a peer that made no task, else a remark on the task it made (LT-1, LT-9)."""
+    """A bare Message: the whole answer of a peer without a task, else a remark on its task (LT-1, LT-9)."""
     context, record = draft.context, draft.record
     ids = relabel_for(draft, text_at(message, "taskId"), text_at(message, "contextId"))
     if context.content is not None:
@@ -382,8 +380,8 @@ def _observe_message(draft: DecisionDraft, message: JsonObject) -> None:
         folded = fold(context.content, frame)
         context.content = folded
         text = read_status(draft, frame, text_at(status, "state"), {})
-        said = RunStatus(text=text.text, message_id=text.message_id)
-        draft.add_shown([Fact(tasks.scope_of(record, draft.step_id), said)], frame)
+        reported = RunStatus(text=text.text, message_id=text.message_id)
+        draft.add_shown([Fact(tasks.scope_of(record, draft.step_id), reported)], frame)
         return
-    said = RunStatus(native_status="message")
-    complete(draft, {"message": relabel_message(message, ids)}, said, None)
+    reported = RunStatus(native_status="message")
+    complete(draft, {"message": relabel_message(message, ids)}, reported, None)

@@ -1,8 +1,9 @@
-"""Text of artifacts on its way: told to live followers before anything of it is stored (EVC-6).
+"""Text of artifacts in progress: published to live followers before any of it is stored (EVC-6).
 
-Nothing depends on it. Each chunk is stored with the frame that callers see, whatever is heard of it here. So nothing
-waits for a publication, one is under way per session at a time, and what comes meanwhile goes out as one. Where nobody
-listens, that is found out once a second, and costs the first listener nothing: every open block is published whole.
+Nothing depends on it. Each chunk is stored with the frame that callers see, whatever is received here. So nothing
+waits for a publication, one is in progress per session at a time, and text that comes meanwhile is sent together.
+Without listeners this is found out once a second, and the first listener misses nothing: every open block is published
+whole.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _PROBE_MS: Final = 1_000
 _LONGEST_BLOCK: Final = 256 * 1024
 _LONGEST_WAIT: Final = 64 * 1024
-"""Characters that may wait behind a publication; with more of them nobody is told any of it."""
+"""Characters that may wait behind a publication; more of them are dropped for all listeners."""
 
 
 @dataclass(slots=True)
@@ -41,8 +42,8 @@ class _Block:
     scope: Scope
     pieces: list[str]
     length: int
-    is_told: bool = True
-    """False once it has grown too long to be told as it comes."""
+    is_published: bool = True
+    """False once it is too long to be published in pieces."""
 
     def whole(self) -> TextDelta:
         text = "".join(self.pieces)
@@ -56,27 +57,27 @@ class _Waiting:
     at: int
     text: str
     grows: bool = True
-    """False once a reader has been given the text up to its end: what comes next must begin there."""
+    """False once a reader has got the text up to its end: further text must begin there."""
 
 
 @dataclass(slots=True)
 class _Channel:
-    """One session's blocks by task and artifact, and what waits to be published."""
+    """The blocks of one session by task and artifact, and the text that waits to be published."""
 
     stream: StreamRef
     blocks: dict[tuple[str, str], _Block] = field(default_factory=dict[tuple[str, str], _Block])
     waiting: deque[_Waiting] = field(default_factory=deque["_Waiting"])
-    is_heard: bool = False
+    has_listeners: bool = False
     probe_ms: int = 0
     publishing: asyncio.Task[None] | None = None
 
-    def list_told(self) -> list[_Block]:
-        return [block for block in self.blocks.values() if block.is_told]
+    def list_published(self) -> list[_Block]:
+        return [block for block in self.blocks.values() if block.is_published]
 
 
 @dataclass(slots=True)
 class OpenTexts:
-    """``core.ports.deltas.OpenText`` of the runs of this instance, and the publisher of their text."""
+    """``core.ports.deltas.OpenText`` for the runs of this instance, and the publisher of their text."""
 
     deltas: Deltas
     clock: Clock
@@ -84,10 +85,10 @@ class OpenTexts:
     runtime_id: str
     _channels: dict[str, _Channel] = field(default_factory=dict[str, _Channel])
     _sessions: dict[str, str] = field(default_factory=dict[str, str])
-    """The session of each task that has told text."""
+    """The session of each task that has published text."""
 
-    def tell(self, draft: DecisionDraft) -> None:
-        """Takes the text that a step brings, before it is stored."""
+    def add_chunks(self, draft: DecisionDraft) -> None:
+        """Takes the text of a step, before it is stored."""
         scope = tasks.scope_of(draft.record)
         channel = self._channels.get(scope.session_id)
         if channel is None:
@@ -96,13 +97,13 @@ class OpenTexts:
         self._sessions[draft.context.task.id] = scope.session_id
         for chunk in draft.chunks:
             block = _open(channel, draft, scope, chunk)
-            if block.is_told:
+            if block.is_published:
                 self._add(channel, block, chunk.text)
         if channel.waiting and channel.publishing is None:
             channel.publishing = asyncio.create_task(self._publish(channel), name="deltas")
 
     def close(self, task: EntityRef) -> None:
-        """The run of a task has ended, or is somebody else's: its blocks are not told any further."""
+        """The run of a task has ended or moved: its blocks are not published any more."""
         if task.id not in self._sessions:
             return
         session = self._sessions.pop(task.id)
@@ -115,17 +116,17 @@ class OpenTexts:
             del self._channels[session]
 
     def read_blocks(self, session: str) -> list[TextDelta]:
-        """Each open block of a session as one delta from 0 on; those who listen already go on from there."""
+        """Each open block of a session as one delta from 0 on; present listeners continue after it."""
         channel = self._channels.get(session)
         if channel is None:
             return []
-        channel.is_heard = True
+        channel.has_listeners = True
         for one in channel.waiting:
             one.grows = False
-        return [block.whole() for block in channel.list_told()]
+        return [block.whole() for block in channel.list_published()]
 
     async def drain(self) -> None:
-        """Ends what is under way: nobody has to hear it."""
+        """Cancels publications in progress: no listener depends on them."""
         under_way = [one.publishing for one in self._channels.values() if one.publishing]
         for task in under_way:
             task.cancel()
@@ -136,7 +137,7 @@ class OpenTexts:
         at = block.length
         block.pieces.append(text)
         block.length += len(text)
-        if not channel.is_heard:
+        if not channel.has_listeners:
             now_ms = self.clock.now_ms()
             if now_ms < channel.probe_ms:
                 return
@@ -153,9 +154,11 @@ class OpenTexts:
         try:
             while channel.waiting:
                 one = channel.waiting.popleft()
-                was_heard = channel.is_heard
-                channel.is_heard = await self._publish_one(channel, one.block, one.at, one.text)
-                if channel.is_heard and not was_heard:
+                had_listeners = channel.has_listeners
+                channel.has_listeners = await self._publish_one(
+                    channel, one.block, one.at, one.text
+                )
+                if channel.has_listeners and not had_listeners:
                     await self._publish_whole(channel)
         except StoreUnavailable:
             channel.waiting.clear()
@@ -165,8 +168,8 @@ class OpenTexts:
                 self._channels.pop(channel.stream.id, None)
 
     async def _publish_whole(self, channel: _Channel) -> None:
-        """For those who listen now and did not before: what came until that was known was told to nobody."""
-        for block in channel.list_told():
+        """Publishes every open block to new listeners: earlier text was published without any."""
+        for block in channel.list_published():
             whole = block.whole()
             for one in channel.waiting:
                 one.grows = one.grows and one.block is not block
@@ -191,12 +194,12 @@ def _open(channel: _Channel, draft: DecisionDraft, scope: Scope, chunk: Chunk) -
         name = f"{draft.facade}/{chunk.artifact}"
         block = channel.blocks[key] = _Block(name, scope, [before], len(before))
     if block.length + len(chunk.text) > _LONGEST_BLOCK:
-        block.is_told, block.pieces = False, []
+        block.is_published, block.pieces = False, []
     return block
 
 
 def _find_before(draft: DecisionDraft, artifact: str) -> str:
-    """The text of an artifact that others have begun, or a Task that came whole."""
+    """The text of an artifact before these chunks, from other chunks or from a whole Task."""
     text = read_text(find_artifact(draft.context.content or {}, artifact))
     brought = sum(len(chunk.text) for chunk in draft.chunks if chunk.artifact == artifact)
     return text[: max(0, len(text) - brought)]

@@ -1,12 +1,12 @@
 """Outputs of agents: redaction before anything is stored, and copies of files that are named by address (EXT-10).
 
-Redaction looks at texts, names, descriptions, file names, data, metadata and errors; not at bytes, nor at ids. What is
-split over two chunks of a stream is two texts, and a pattern is found in neither.
+Redaction covers texts, names, descriptions, file names, data, metadata and errors; not bytes, nor ids. A match that is
+split over two chunks of a stream is not found.
 
-Agents write the addresses of files, so each one is screened like that of a webhook: by the allow-list, and again at the
-moment of the connection. A redirect leads to an address that is judged anew. No cookie, no credential and no proxy go
-along. A large file may also be uploaded beside the socket of a channel, with the same credential: its address is one of
-ours, and it is a file like any other.
+Agents choose the addresses of files, so each one is screened like that of a webhook: by the allow-list, and again at
+the moment of the connection. The target of a redirect is judged anew. No cookie, credential or proxy is used. A large
+file may also be uploaded over HTTP with the credential of a channel: its address is one of ours, and it is a file like
+any other.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _WORDS: Final = frozenset({"text", "name", "description", "filename"})
 _FREE: Final = frozenset({"data", "metadata"})
-"""Everything below these is somebody's words."""
+"""All texts below these are redacted."""
 _REDIRECTS: Final = 3
 _CHUNK: Final = 65_536
 _MOVED: Final = frozenset({301, 302, 303, 307, 308})
@@ -50,7 +50,7 @@ _SERVER_FAULT: Final = 500
 
 
 class Redaction:
-    """Named patterns, as the operator wrote them; ``is_on``: whether there are any."""
+    """Named patterns of the operator; ``is_on``: whether there are any."""
 
     __slots__ = ("_rules", "is_on")
 
@@ -61,13 +61,13 @@ class Redaction:
         self.is_on: Final = bool(self._rules)
 
     def clean(self, answer: JsonObject) -> JsonObject:
-        """The same answer without what the patterns match; the same object where there is no pattern."""
+        """The answer without what the patterns match; the same object if there is no pattern."""
         if not self._rules:
             return answer
         return {name: self._clean(value, name, is_free=False) for name, value in answer.items()}
 
     def clean_refusal(self, refused: RefusedByPeer) -> RefusedByPeer:
-        """The same error of an agent without what the patterns match in its words."""
+        """The error of an agent without what the patterns match in its texts."""
         if not self._rules:
             return refused
         details = tuple(
@@ -87,13 +87,13 @@ class Redaction:
             return content
 
     def count(self, frame: JsonObject) -> list[tuple[str, int]]:
-        """How often each rule has struck in what is shown."""
+        """How often each rule has matched in a frame."""
         if not self._rules:
             return []
         return self.count_marks(orjson.dumps(frame))
 
     def count_marks(self, content: bytes) -> list[tuple[str, int]]:
-        """How often the mark of each rule stands in a content."""
+        """How often the mark of each rule occurs in a content."""
         counts = ((name, content.count(mark.encode())) for name, mark, _ in self._rules)
         return [(name, count) for name, count in counts if count]
 
@@ -121,7 +121,7 @@ NO_REDACTION: Final = Redaction(())
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The file, or its beginning. ``size`` is that of the whole, as far as the server said it."""
+    """The file, or its beginning. ``size`` is that of the whole file, as far as the server stated it."""
 
     content: bytes
     media_type: str
@@ -131,19 +131,19 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class FileGone:
-    """It is not to be had there, now or later."""
+    """The file is not available there, now or later."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class FileAway:
-    """It was not to be had now."""
+class FileUnavailable:
+    """The file was not available now."""
 
     reason: str
 
 
-FetchOutcome: TypeAlias = Fetched | FileGone | FileAway
+FetchOutcome: TypeAlias = Fetched | FileGone | FileUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +169,12 @@ class Fetcher:
         self._trusted = PeerSessions()
 
     def limit(self, max_bytes: int, timeout_s: float) -> None:
-        """Other limits, from the next file on."""
+        """Sets the limits, from the next file on."""
         self._max_bytes = max_bytes
         self._timeout = ClientTimeout(total=timeout_s)
 
     async def fetch(self, url: str) -> FetchOutcome:
-        """The file at ``url``; every failure is a value."""
+        """Fetches the file at ``url``; every failure is a value."""
         for _ in range(_REDIRECTS + 1):
             try:
                 address = self._rules.judge(url)
@@ -201,18 +201,18 @@ class Fetcher:
             ) as response:
                 return await self._read(address, response)
         except TimeoutError:
-            return FileAway("no answer in time")
+            return FileUnavailable("no answer in time")
         except (ClientError, OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno == REFUSED_ERRNO:
                 return FileGone("its address is not allowed")
-            return FileAway("no connection")
+            return FileUnavailable("no connection")
 
     async def _read(self, address: Address, response: ClientResponse) -> FetchOutcome | _Moved:
         status = response.status
         if status in _MOVED and "Location" in response.headers:
             return _Moved(str(address.url.join(URL(response.headers["Location"]))))
         if status in _LATER or status >= _SERVER_FAULT:
-            return FileAway(f"HTTP {status}")
+            return FileUnavailable(f"HTTP {status}")
         if status != HTTPStatus.OK:
             return FileGone(f"HTTP {status}")
         content = bytearray()
@@ -230,19 +230,19 @@ async def fetch_upload(uploads: Uploads, agent: str, url: str) -> Fetched | File
     """The file at one of our addresses, if this agent has uploaded it.
 
     Raises:
-        StoreUnavailable: nobody knows.
+        StoreUnavailable: the store does not answer.
     """
     found = await uploads.get(find_base(agent), url.removeprefix(UPLOADED))
     if found is None:
-        return FileGone("its agent has not uploaded it, or more than a day ago")
+        return FileGone("the agent has not uploaded it within the last day")
     return Fetched(found.content, found.media_type, len(found.content), is_cut=False)
 
 
 @dataclass(frozen=True, slots=True)
 class OutputTerms:
-    """What the operator wants done. ``allow`` are origins that files may come from; none: every public https one.
+    """The operator's settings. ``allow`` are origins that files may come from; none: every public https one.
 
-    ``max_bytes`` and ``timeout_s`` are of one file; ``upload_bytes`` of all that one agent has uploaded within a day.
+    ``max_bytes`` and ``timeout_s`` are per file; ``upload_bytes`` is for all uploads of one agent within a day.
     """
 
     fetches: bool
@@ -257,9 +257,9 @@ class OutputTerms:
 
 @dataclass(slots=True)
 class OutputPolicy:
-    """What is done with outputs. ``keep_ms`` None keeps copies for as long as everything else.
+    """Handles outputs by the operator's settings. ``keep_ms`` None keeps copies as long as everything else.
 
-    ``max_bytes`` is of one file, ``upload_bytes`` of all that one agent has uploaded within a day.
+    ``max_bytes`` is per file, ``upload_bytes`` for all uploads of one agent within a day.
     """
 
     fetcher: Fetcher | None = None
@@ -270,7 +270,7 @@ class OutputPolicy:
     _rules: WebhookRules = field(default_factory=lambda: WebhookRules(()))
 
     def reload(self, terms: OutputTerms) -> None:
-        """Takes over other terms; what is being fetched goes on under the old ones."""
+        """Applies new settings; fetches in progress continue under the old ones."""
         self._rules.reload(terms.allow)
         self.redaction = Redaction(terms.redactions)
         self.keep_ms = terms.keep_ms
@@ -285,13 +285,13 @@ class OutputPolicy:
             self.fetcher.limit(*limits)
 
     async def close(self) -> None:
-        """Ends what is being fetched."""
+        """Cancels fetches in progress."""
         if self.fetcher is not None:
             await self.fetcher.close()
 
 
 def make_policy(terms: OutputTerms) -> OutputPolicy:
-    """The policy by the terms."""
+    """The policy for these settings."""
     policy = OutputPolicy()
     policy.reload(terms)
     return policy

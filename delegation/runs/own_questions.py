@@ -1,4 +1,4 @@
-"""Questions that the gateway itself asks before a message goes to its agent: whom they are for, and how they end."""
+"""Questions that the gateway itself asks before a message is sent to its agent: their readers, and how they end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def make_asking(draft: DecisionDraft, action_id: str) -> Asking:
-    """Whom a question of this run is for, and which agent it is about."""
+    """The readers of a question of this run, and the agent that it is about."""
     record = draft.record
     return Asking(
         action_id=action_id,
@@ -32,7 +32,7 @@ def make_asking(draft: DecisionDraft, action_id: str) -> Asking:
 
 
 async def await_closing(active: ActiveRun, action_id: str) -> ActionRecord | None:
-    """The question once it is closed, however long that takes; None where the task has ended, or was stopped."""
+    """Waits until the question is closed, and returns it; None where the task has ended, or was cancelled."""
     ref = find_action(action_id)
     while True:
         held = await active.run.writes.load([ref])
@@ -40,7 +40,7 @@ async def await_closing(active: ActiveRun, action_id: str) -> ActionRecord | Non
         if active.run.has_ended() or not isinstance(action, ActionRecord):
             return None
         if active.run.record.status is Status.CANCELLING:
-            await confirm_cancel(active, "it was stopped before the agent had it")
+            await confirm_cancel(active, "it was cancelled before the agent received it")
             return None
         if not (action.is_open or active.run.is_held()):
             active.run.held |= held

@@ -1,4 +1,4 @@
-"""Calls to the peer about a task that it has: where it stands (GetTask), to stop it, a further message."""
+"""Calls to the peer about its task: GetTask, CancelTask, a further message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _TASK_NOT_FOUND: Final = -32001
 _NEVER_TOLD: Final = frozenset({_TASK_NOT_FOUND, -32601, -32004})
-"""The task, the method or the operation is not known."""
+"""The task, the method or the operation is unknown to the peer."""
 _NO_OPERATION: Final = frozenset(
     {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED}
 )
@@ -31,7 +31,7 @@ _LONGEST_TASK_BYTES: Final = 24 * 1024 * 1024
 
 
 async def poll_task(active: ActiveRun, remote: str) -> bool:
-    """GetTask: what is new becomes facts; a task that the peer no longer knows is lost. Whether the peer answered."""
+    """Polls with GetTask and records news; a task that the peer no longer knows is lost. Whether the peer answered."""
     outcome = await active.peer.get(remote)
     match outcome:
         case Answered(result=task):
@@ -49,11 +49,11 @@ async def poll_task(active: ActiveRun, remote: str) -> bool:
         case RefusedByPeer(
             http_status=HTTPStatus.TOO_MANY_REQUESTS | HTTPStatus.SERVICE_UNAVAILABLE
         ):
-            # It lives, and has said when to come back.
+            # It lives, and has stated when to come back.
             active.proof_ms = active.deps.clock.now_ms()
             active.not_before_ms = active.proof_ms + (outcome.retry_after_s or 0) * 1000
         case Malformed(too_long=True):
-            # More than may be read, however often it is asked for.
+            # The task exceeds the read limit, however often it is polled.
             await give_up(active, TooLarge("the task at the agent", _LONGEST_TASK_BYTES))
         case RefusedByPeer() | Unreached() | Unknown() | Malformed():
             await judge_liveness(active, type(outcome).__name__.lower())
@@ -63,14 +63,14 @@ async def poll_task(active: ActiveRun, remote: str) -> bool:
 
 
 def _cannot_tell(outcome: RefusedByPeer) -> bool:
-    """Whether the peer will never say where the task stands: it has no such task, or no such operation."""
+    """Whether the peer can never report the state of the task: it has no such task, or no such operation."""
     return outcome.code in _NEVER_TOLD or outcome.http_status in _NO_OPERATION
 
 
 async def cancel_task(active: ActiveRun) -> bool:
-    """Tells the peer to stop, and whether it has heard; the wish is stored, and a due row until then.
+    """Cancels the task at the peer; returns whether the peer got it. Until then the cancel has a due row.
 
-    The answer is the task that a stream tells of already, so while a stream is read its reader looks for itself.
+    The answer is the task that a stream reports already, so while a stream is read its reader polls for itself.
     """
     remote = active.remote_task()
     if remote is None or active.run.has_ended():
@@ -94,7 +94,7 @@ async def cancel_task(active: ActiveRun) -> bool:
 
 
 async def _await_end(active: ActiveRun) -> None:
-    """For a while: the caller of a cancel wants to read that it has worked."""
+    """Waits a while for the end: the caller of a cancel wants to read that it has worked."""
     with suppress(TimeoutError):
         async with asyncio.timeout(active.timeouts.cancel_s):
             while not (active.run.has_ended() or active.run.moved):
@@ -104,7 +104,7 @@ async def _await_end(active: ActiveRun) -> None:
 async def send_input(
     active: ActiveRun, message: JsonObject, params: JsonObject
 ) -> PeerOutcome | None:
-    """Sends a further message on the live run; what came of it, None where the run is over."""
+    """Sends a further message on the live run; returns the outcome, None where the run is over."""
     run = active.run.record.run
     if run is None:
         return None
@@ -113,5 +113,5 @@ async def send_input(
         run.remote_context_id, run.remote_task_id, references=referred.ids, parts=referred.parts
     )
     sent = address_send({**params, "message": message}, to)
-    await active.await_leave()
+    await active.wait_until_sendable()
     return await active.send(sent)

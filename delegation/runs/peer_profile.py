@@ -1,8 +1,8 @@
-"""What is known of one peer: its configured terms, and how it was seen to behave, per card.
+"""What is known of one peer: its configured terms, and its observed behaviour, per card.
 
-Behaviour is the ground on which an empty list proves something. A list of tasks without ours proves that a message
-never arrived only at a peer that keeps the context ids we mint, and that has never answered with a bare Message: a
-Message leaves no task behind.
+Behaviour decides what an empty list proves. A list of tasks without ours proves that a message never arrived only at
+a peer that keeps the context ids we mint, and that has never answered with a bare Message: a Message leaves no task
+behind.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ _MOST: Final = 4_096
 
 @value
 class PeerTerms:
-    """The same object for every message, until another configuration or the end of the agent makes another one."""
+    """The configured terms of a peer; the same object for every message until the configuration changes."""
 
     timeouts: Timeouts = Timeouts()
-    """How long its messages may be on their way, and itself out of reach."""
+    """How long its messages may be on their way, and the peer unreachable."""
     policy: RetryPolicy = RetryPolicy()
     """The terms of an attempt."""
     tags: frozenset[str] = frozenset()
-    """Words of the operator's own."""
+    """Tags that the operator chose."""
     acceptance: tuple[JsonObject, ...] = ()
-    """What its tasks must bring; a task keeps what was wanted when it was made."""
+    """Conditions of its tasks; a task keeps those that it was created with."""
     always_task: bool = False
-    """Whether callers get a Task whatever it answers (LT-8)."""
+    """Whether callers always get a Task, whatever it answers (LT-8)."""
     correlates: bool = False
     """Whether messages to it carry a key by which its tasks are found again."""
     await_approval: bool = False
-    """Whether streams of messages to it stay open while an approval is waited for."""
+    """Whether streams of messages to it stay open while an approval is pending."""
     connect_ms: int = 0
-    """How long a message waits for it where it dials in."""
+    """How long a message waits for an agent that dials in."""
     limits: OutputLimits = OutputLimits()
-    """How much it may bring."""
+    """Limits of its output."""
 
 
 Behaviour: TypeAlias = Literal["keeps_context", "replaces_context", "answers_with_messages"]
@@ -58,20 +58,20 @@ SeenBehaviour: TypeAlias = "tuple[Worker, Behaviour]"
 
 
 class BehaviourStore(Protocol):
-    """Where habits outlive this process."""
+    """Stores observed behaviour beyond this process."""
 
     async def add(self, peer: str, card: str, habit: str) -> None:
-        """Stores one."""
+        """Stores one observation."""
         ...
 
     async def read(self, peer: str, card: str) -> frozenset[str]:
-        """All of a peer with a card."""
+        """All observations of a peer with a card."""
         ...
 
 
 @dataclass(slots=True)
 class PeerBehaviour:
-    """Learns habits beside the runs: what is known already costs a look into a set."""
+    """Records behaviour apart from the runs: known behaviour costs one lookup in a set."""
 
     store: BehaviourStore
     _known: set[tuple[str, str, Behaviour]] = field(
@@ -80,7 +80,7 @@ class PeerBehaviour:
     _writing: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
     def note(self, worker: Worker, habit: Behaviour) -> None:
-        """A peer was seen to do something."""
+        """Records an observation of a peer."""
         seen = (worker.peer, worker.card_hash or "", habit)
         if seen in self._known:
             return
@@ -92,10 +92,10 @@ class PeerBehaviour:
         writing.add_done_callback(self._writing.discard)
 
     async def proves_absence(self, worker: Worker) -> bool:
-        """Whether an empty list of this peer says that nothing has arrived.
+        """Whether an empty list of this peer proves that nothing has arrived.
 
         Raises:
-            StoreUnavailable: nobody can tell now.
+            StoreUnavailable: the store does not answer.
         """
         card = worker.card_hash or ""
         stored = await self.store.read(worker.peer, card)
@@ -103,18 +103,18 @@ class PeerBehaviour:
         return stored | here == _PROOF
 
     async def drain(self) -> None:
-        """Lets what is being stored come to its end."""
+        """Waits until pending observations are stored."""
         await asyncio.gather(*self._writing, return_exceptions=True)
 
     async def _store(self, seen: tuple[str, str, Behaviour]) -> None:
         try:
             await self.store.add(*seen)
         except StoreUnavailable:
-            self._known.discard(seen)  # learned again at the next sight
+            self._known.discard(seen)  # recorded again at the next observation
 
 
 def read_behaviour(attempt: Attempt) -> SeenBehaviour | None:
-    """What the first answer to an attempt says about its peer."""
+    """The behaviour of a peer that the first answer to an attempt shows."""
     if attempt.remote_task_id is not None:
         kept = is_own_context(attempt.remote_context_id or "")
         return attempt.worker, "keeps_context" if kept else "replaces_context"

@@ -1,6 +1,6 @@
-"""What follows for a task from a state that its peer says, by the table of states, and what callers see of it.
+"""The effect of a peer's state on its task, by the table of states, and what callers see of it.
 
-Pure. What a frame says beside its state is taken before, in ``observation.py``.
+Pure. ``observation.py`` handles the rest of a frame before.
 """
 
 from __future__ import annotations
@@ -39,67 +39,67 @@ def apply_state(
     native: JsonObject,
     before: JsonObject | None,
 ) -> None:
-    """A state of the peer, by the table: what follows, and what callers see.
+    """Applies a state of the peer by the table: what follows, and what callers see.
 
     ``before`` is the content without ``frame``.
     """
     row = map_peer_state(state)
-    said = read_status(draft, frame, state, native)
+    reported = read_status(draft, frame, state, native)
     if draft.record.status is Status.CANCELLING and row.follow not in {Follow.NOTHING, Follow.WARN}:
         if row.follow is not Follow.OPEN_ACTION:
-            _end_cancelled(draft, frame, said, "user")
+            _end_cancelled(draft, frame, reported, "user")
         return
     match row.follow:
         case Follow.NOTHING | Follow.WARN:
-            _go_on(draft, frame, said, row.status)
+            _go_on(draft, frame, reported, row.status)
         case Follow.OPEN_ACTION:
-            _wait(draft, frame, said, native, before)
+            _wait(draft, frame, reported, native, before)
         case Follow.RECONCILE:
             if (lost := find_lost(draft)) is not None:
                 draft.note(WarningRaised(PEER_LOST_APPROVAL, lost))
             draft.close_actions("peer_terminal")
-            complete(draft, frame, said, before)
+            complete(draft, frame, reported, before)
         case Follow.END_RUN:
-            _fail(draft, frame, said, before, rejected=row.reason == "rejected")
+            _fail(draft, frame, reported, before, rejected=row.reason == "rejected")
         case Follow.CANCEL:
-            _end_cancelled(draft, frame, said, "peer")
+            _end_cancelled(draft, frame, reported, "peer")
         case _:
             assert_never(row.follow)
 
 
-def _go_on(draft: DecisionDraft, frame: JsonObject, said: RunStatus, status: Status) -> None:
-    if _waits_on(draft, said):
+def _go_on(draft: DecisionDraft, frame: JsonObject, reported: RunStatus, status: Status) -> None:
+    if _waits_on(draft, reported):
         return
     if status is Status.RUNNING:
         draft.close_actions("peer_moved_on")
-    facts = draft.tell(ObserveStatus(status, said, draft.step_id))
-    draft.add_shown(facts or [Fact(tasks.scope_of(draft.record, draft.step_id), said)], frame)
+    facts = draft.decide(ObserveStatus(status, reported, draft.step_id))
+    draft.add_shown(facts or [Fact(tasks.scope_of(draft.record, draft.step_id), reported)], frame)
 
 
-def _waits_on(draft: DecisionDraft, said: RunStatus) -> bool:
-    """Whether a peer says again what it has said since it refused an answer: its task waits all the same."""
+def _waits_on(draft: DecisionDraft, reported: RunStatus) -> bool:
+    """Whether a peer repeats the state in which it refused an answer: its task still waits."""
     run = draft.record.run
     return (
         run is not None
         and draft.record.status in WAITING
-        and said.native_status == run.waits_on
-        and said.message_id in {None, run.status_message_id}
+        and reported.native_status == run.waits_on
+        and reported.message_id in {None, run.status_message_id}
     )
 
 
 def _wait(
     draft: DecisionDraft,
     frame: JsonObject,
-    said: RunStatus,
+    reported: RunStatus,
     native: JsonObject,
     before: JsonObject | None,
 ) -> None:
-    asked = draft.asks(draft, native, said)
+    asked = draft.asks(draft, native, reported)
     if asked.parts is not None or asked.settled:
         state = WORKING if asked.settled else None
         own = _make_own_message(draft)
         frame = show_parts(frame, asked.parts, state, own, beside=asked.native)
-        # Folded in place of the peer's own words, or these would stand in the history beside ours.
+        # Folded in place of the peer's own message, which would otherwise be in the history next to ours.
         shown = fold(before, frame)
         draft.context.content = complete_history(shown, draft.context.accepted) if shown else None
     draft.add_shown(asked.facts, frame)
@@ -110,9 +110,9 @@ def _wait(
 
 
 def _make_own_message(draft: DecisionDraft) -> JsonObject:
-    """What holds our parts where the peer's status has no message, as when it asks in an artifact.
+    """A message for our parts where the peer's status has none, as when it asks in an artifact.
 
-    Shown again, a pause has the same id: history keeps a message once.
+    A repeated pause gets the same id: history keeps a message once.
     """
     pauses = draft.record.occurrences.values()
     message_id = derive_id("msg", shard_of(draft.facade), "asked", draft.facade, *pauses)
@@ -122,9 +122,9 @@ def _make_own_message(draft: DecisionDraft) -> JsonObject:
 def read_status(
     draft: DecisionDraft, frame: JsonObject, state: str, native: JsonObject
 ) -> RunStatus:
-    """What a status says, as it is recorded; ``native`` names the task as its peer does."""
+    """The record of a status; ``native`` names the task as its peer does."""
     holder = object_at(frame, "task") or object_at(frame, "statusUpdate")
-    text, message_id = read_said(holder)
+    text, message_id = read_status_message(holder)
     words = read_words(holder)
     run = draft.record.run
     remote = text_at(native, "id")
@@ -141,7 +141,7 @@ def read_status(
     )
 
 
-def read_said(holder: JsonObject) -> tuple[str | None, str | None]:
+def read_status_message(holder: JsonObject) -> tuple[str | None, str | None]:
     """Text and id of the message in the status of a Task or a status update."""
     message = object_at(object_at(holder, "status"), "message")
     text = "\n".join(filter(None, (text_at(part, "text") for part in objects_at(message, "parts"))))
@@ -151,18 +151,18 @@ def read_said(holder: JsonObject) -> tuple[str | None, str | None]:
 def _fail(
     draft: DecisionDraft,
     frame: JsonObject,
-    said: RunStatus,
+    reported: RunStatus,
     before: JsonObject | None,
     *,
     rejected: bool,
 ) -> None:
     draft.close_actions("peer_terminal")
-    draft.add([Fact(tasks.scope_of(draft.record, draft.step_id), said)])
-    state = said.native_status
+    draft.add([Fact(tasks.scope_of(draft.record, draft.step_id), reported)])
+    state = reported.native_status
     failure = ErrorDetail(
         code="rejected" if rejected else "peer_failed",
         category=ErrorCategory.PEER,
-        message=said.text or f"the agent ended the task with {state}",
+        message=reported.text or f"the agent ended the task with {state}",
         source=draft.context.peer,
         native=state,
     )
@@ -170,21 +170,23 @@ def _fail(
     end_run(draft, ended)
 
 
-def _end_cancelled(draft: DecisionDraft, frame: JsonObject, said: RunStatus, source: str) -> None:
-    """The stop is known. A peer that completed in the race keeps its word in ``native_status``, and its artifacts."""
+def _end_cancelled(
+    draft: DecisionDraft, frame: JsonObject, reported: RunStatus, source: str
+) -> None:
+    """Ends a cancelled task. A peer that completed in the race keeps its ``native_status``, and its artifacts."""
     draft.close_actions("task_cancelled" if source == "user" else "peer_terminal")
-    draft.add([Fact(tasks.scope_of(draft.record, draft.step_id), said)])
-    record, state = draft.record, said.native_status
+    draft.add([Fact(tasks.scope_of(draft.record, draft.step_id), reported)])
+    record, state = draft.record, reported.native_status
     by_us = record.cancel_requested_by is not None
     failure = ErrorDetail(
         "cancelled", ErrorCategory.CALLER if by_us else ErrorCategory.PEER, "stopped"
     )
-    draft.add(draft.tell(FailRun(Status.CANCELLED, failure, state)))
+    draft.add(draft.decide(FailRun(Status.CANCELLED, failure, state)))
     cancelled = TaskCancelled(
         actor=record.cancel_requested_by or draft.context.peer,
         source=record.cancel_source or ("user" if source == "user" else "peer"),
         native_status=state,
     )
-    draft.add_shown(draft.tell(ConfirmCancel(cancelled)), show_state(frame, CANCELED))
+    draft.add_shown(draft.decide(ConfirmCancel(cancelled)), show_state(frame, CANCELED))
     draft.context.content = fold(draft.context.content, show_state(frame, CANCELED))
     draft.end_turn("task")

@@ -1,7 +1,7 @@
-"""How a message is sent: what must be known and what must be free before it is taken, and the attempt that follows.
+"""How a message is sent: what must be known and free before it is accepted, and the attempt that follows.
 
-The card of the agent, the policy, the quota, and the conditions of the task: those that the configuration wants of its
-agent's tasks, and those of its caller (TR-13).
+This includes the card of the agent, the policy, the quota, and the conditions of the task: those that the configuration
+sets for the agent's tasks, and those of its caller (TR-13).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 _PlanKey: TypeAlias = "tuple[str, WaitMode, int | None]"
 _KEPT: Final = 8_192
-"""Plans that are remembered; then the one that has not been wanted for the longest time makes room."""
+"""Plans that are cached; then the least recently used one is dropped."""
 _NO_CARD: Final = PeerCard({}, "", "", streaming=False, protocol="a2a/1.0", stale=True)
 
 
@@ -68,40 +68,40 @@ class Delegation:
     mechanism: Literal["unary", "streaming"]
     policy: RetryPolicy
     judge: Callable[[str, Ids, Shard], PermissionEvaluated]
-    """How policy judges the call of a caller, named by its id, under an id that is minted in a shard."""
+    """Judges a call by the caller's id, with an evaluation id minted in a shard."""
     drives: Callable[[Shard], Incarnation]
     facts: tuple[LimitPayload | WarningRaised | ContextResolved, ...] = ()
-    """What is to be said on the turn beside it: its price, a quota that is low, what goes along with it."""
+    """Further facts of the turn: its price, a quota that is low, the content added from other tasks."""
     referred: ResolvedReferences = NOTHING
     """What the message refers to."""
     acceptance: tuple[JsonObject, ...] = ()
-    """What the task must bring."""
+    """The conditions of the task."""
     catalog: ToolCatalogResolved | None = None
-    """What the caller may use, where a rule holds any of it back (EVC-8)."""
+    """The tools of the caller, if a rule withholds any of them (EVC-8)."""
     trace: Trace | None = None
     """Our span in the caller's trace, if it has one."""
     extensions: tuple[str, ...] = ()
-    """URIs of extensions that the caller asks for, for every call of the run."""
+    """URIs of extensions that the caller requests, for every call of the run."""
     demands: frozenset[str] = frozenset()
-    """Those that the card requires and the gateway cannot activate in its own name."""
+    """Extensions that the card requires and the gateway cannot activate in its own name."""
     shows_at_once: bool = False
     """Whether callers are shown the Task before the agent is called."""
     gated: bool = False
-    """Whether anybody but the defaults has a say in what is sent."""
+    """Whether a rule or hook may deny or change what is sent."""
     route: Route | None = None
-    """How the agent was chosen, where the caller has left that to the gateway."""
+    """How the agent was chosen, if the caller left that to the gateway."""
     hold: QueueHold | None = None
-    """Why the attempt does not begin yet, where it waits for its agent."""
+    """Why the attempt does not begin yet, if it waits for its agent."""
     blockers: tuple[str, ...] = ()
     """Tasks that have to complete before the message is sent."""
-    ground: object = field(default_factory=object, compare=False)
-    """The same one for all plans that differ in what follows a message: facts, references, conditions, wishes, trace.
+    template_key: object = field(default_factory=object, compare=False)
+    """The same object for all plans that differ only per message: facts, references, conditions, extensions, trace.
 
-    Whose message it is makes no difference to a plan.
+    The sender of the message does not change a plan.
     """
 
     def find_agent(self, command: SubmitTurn) -> str:
-        """The agent that the message goes to."""
+        """The agent that the message is sent to."""
         return command.agent if self.route is None else self.route.agent or ""
 
 
@@ -130,24 +130,24 @@ def begin_attempt(
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The conditions of new tasks; a task keeps those that it was made with."""
+    """The conditions of new tasks; a task keeps those that it was created with."""
 
     find_terms: Callable[[str], PeerTerms]
 
     def read_command(self, agent: str, own: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:
-        """The conditions of a task that a command makes or changes.
+        """The conditions of a task that a command creates or changes.
 
         Raises:
-            InvalidInput: the caller's conditions are none, or too many.
+            InvalidInput: the caller's conditions are malformed, or too many.
         """
         return _join(self.find_terms(agent).acceptance, [*own], "acceptance")
 
 
 def read_acceptance(wanted: tuple[JsonObject, ...], message: JsonObject) -> tuple[JsonObject, ...]:
-    """The conditions of a task that ``message`` opens, at an agent whose tasks must bring what is ``wanted``.
+    """The conditions of a task that ``message`` opens, at an agent with the configured conditions ``wanted``.
 
     Raises:
-        InvalidInput: the caller's conditions are none, or too many.
+        InvalidInput: the caller's conditions are malformed, or too many.
     """
     own = object_at(message, "metadata").get(ACCEPTANCE) if "metadata" in message else None
     return wanted if own is None else _join(wanted, own, _AT_MESSAGE)
@@ -156,7 +156,7 @@ def read_acceptance(wanted: tuple[JsonObject, ...], message: JsonObject) -> tupl
 def add_conditions(
     wanted: tuple[JsonObject, ...], own: tuple[JsonObject, ...]
 ) -> tuple[JsonObject, ...]:
-    """The conditions of a task once it is known whose it is.
+    """The conditions of a task once its owner is known.
 
     Raises:
         InvalidInput: they are too many together.
@@ -182,25 +182,25 @@ class Planner:
     """This instance's incarnation in a shard; raises where it holds no lease."""
     find_rules: Callable[[], Policy]
     spending: Spending | None = None
-    _kept: OrderedDict[_PlanKey, Delegation] = field(
+    _plans: OrderedDict[_PlanKey, Delegation] = field(
         default_factory=OrderedDict["_PlanKey", "Delegation"]
     )
-    """By agent, how the caller waits and the route: the plan of a message without further wishes."""
+    """Plans of messages without further options, by agent, wait mode and route."""
 
     async def plan(self, command: SubmitTurn, peer: Peer, route: Route | None = None) -> Delegation:
-        """What must be known before the first append; ``route``: how ``peer`` was chosen, if it was.
+        """Gathers what must be known before the first append; ``route``: how ``peer`` was chosen, if it was.
 
         Raises:
-            ExtensionRequired: the card requires one that neither the caller has named nor the gateway speaks.
-            PeerUnavailable: the agent never had a card that could be read, and nothing would follow.
+            ExtensionRequired: the card requires one that the caller has not named and the gateway does not support.
+            PeerUnavailable: the agent never had a readable card, and no further attempt would follow.
         """
         agent = command.agent if route is None else peer.name
         terms = self.find_terms(agent)
         card = peer.fresh or await _describe(peer, terms.policy)
         gated = self.find_rules().judges_sends
-        # By what it is and not by what it says: routes that say the same are the same.
+        # By identity and not by value: equal routes have the same object.
         key = (agent, command.wait, None if route is None else id(route))
-        known = self._kept.get(key)
+        known = self._plans.get(key)
         if (
             known is None
             or known.route is not route
@@ -216,23 +216,25 @@ class Planner:
             known = self._compose(agent, command.wait, card, terms, gated=gated)
             if route is not None:
                 known = change(known, route=route, policy=_hand_over(terms.policy, route))
-            if key not in self._kept and len(self._kept) >= _KEPT:
-                self._kept.popitem(last=False)
-            self._kept[key] = known
-        self._kept.move_to_end(key)
-        wishes = EXTENSIONS.get()
-        if missing := known.demands - wishes:
+            if key not in self._plans and len(self._plans) >= _KEPT:
+                self._plans.popitem(last=False)
+            self._plans[key] = known
+        self._plans.move_to_end(key)
+        extensions = EXTENSIONS.get()
+        if missing := known.demands - extensions:
             raise ExtensionRequired(min(missing))
         if "metadata" in command.message and read_named(command.message):
-            # What a name means is looked up before anything goes out.
+            # The name is resolved before anything is sent.
             known = change(known, gated=True)
         acceptance, trace = read_acceptance(terms.acceptance, command.message), TRACE.get()
-        if not acceptance and trace is None and not wishes:
+        if not acceptance and trace is None and not extensions:
             return known
-        return change(known, acceptance=acceptance, trace=trace, extensions=_choose_kept(wishes))
+        return change(
+            known, acceptance=acceptance, trace=trace, extensions=_choose_extensions(extensions)
+        )
 
     def refuse(self, route: Route) -> Delegation:
-        """The plan of a message that no agent gets."""
+        """The plan of a message that is sent to no agent."""
         return Delegation(
             card=_NO_CARD,
             mechanism="unary",
@@ -263,7 +265,7 @@ class Planner:
         *,
         gated: bool,
     ) -> Delegation:
-        # Without a list of tasks the answer to a send is found again only by an id seen at its first frame.
+        # Without a list of tasks, a task is found again after a lost answer only by the id in its first frame.
         streams = card.streaming and (wait != "unary" or not card.lists)
         return Delegation(
             card=card,
@@ -278,35 +280,35 @@ class Planner:
 
     @property
     def charges(self) -> bool:
-        """Whether anybody has a quota, or any agent a price."""
+        """Whether any caller has a quota, or any agent a price."""
         return self.spending is not None and self.spending.is_on
 
     async def charge(self, principal: Principal, command: SubmitTurn) -> Charge:
-        """Before anything is stored: a caller whose quota is used up opens no turn."""
+        """Charges before anything is stored: a caller whose quota is used up opens no turn."""
         if self.spending is None:
             return FREE
         return await self.spending.charge(principal, command.agent, opens=command.task is None)
 
     def refuse_uncovered(self, principal: Principal, shortage: Shortage) -> Limited:
-        """What the caller of a message is told that no quota covers, and that does not wait."""
+        """The error for the caller of a message that no quota covers, and that does not wait."""
         if self.spending is None:
-            raise UnsupportedOperation("nobody has a quota")
+            raise UnsupportedOperation("there are no quotas")
         return self.spending.refuse(principal, shortage)
 
     async def charge_run(self, principal: Principal, agent: str) -> Charge:
-        """The same for a further attempt at a task that its owner wants."""
+        """Charges a further attempt that the owner of a task requests."""
         if self.spending is None:
             return FREE
         return await self.spending.charge(principal, agent, opens=True)
 
 
 def _hand_over(policy: RetryPolicy, route: Route) -> RetryPolicy:
-    """The terms of an attempt at an agent that the gateway has chosen: those that fit as well take over from it."""
+    """The retry policy at an agent that the gateway has chosen: the other suitable agents are its fallbacks."""
     return replace(policy, fallback=route.others or None)
 
 
 def _are_alike(one: PeerCard, other: PeerCard) -> bool:
-    """Whether two cards lead to the same plan; a card that was read again mostly says the same."""
+    """Whether two cards lead to the same plan; usually a card is unchanged when it is read again."""
     return (
         one.sha256 == other.sha256
         and one.endpoint == other.endpoint
@@ -316,13 +318,13 @@ def _are_alike(one: PeerCard, other: PeerCard) -> bool:
     )
 
 
-def _choose_kept(wishes: frozenset[str]) -> tuple[str, ...]:
-    """What a run has to remember of its caller's wishes: extensions of the gateway end here (A2A 1.0 section 4.6)."""
-    return tuple(sorted(uri for uri in wishes if not uri.startswith(PREFIX)))
+def _choose_extensions(extensions: frozenset[str]) -> tuple[str, ...]:
+    """The caller's extensions that a run stores: extensions of the gateway end here (A2A 1.0 section 4.6)."""
+    return tuple(sorted(uri for uri in extensions if not uri.startswith(PREFIX)))
 
 
 async def _describe(peer: Peer, policy: RetryPolicy) -> PeerCard:
-    """The card, asked for; one that never had any is refused, unless a further attempt may follow (ATT-16)."""
+    """Requests the card; an agent without one is refused, unless a further attempt may follow (ATT-16)."""
     try:
         return await peer.describe()
     except PeerUnavailable:

@@ -1,6 +1,6 @@
-"""A peer waits: what it asks is opened as questions to people, in the append that makes the task wait (EVC-10). Pure.
+"""Opens what a waiting peer asks as questions to people, in the append that makes the task wait (EVC-10). Pure.
 
-Policy judges each question first; where policy has the answer, the same append opens and closes it. A question is
+Policy judges each question first; if policy has the answer, the same append opens and closes it. A question is
 opened once, however often it is seen: the record of the task has the occurrences that it has opened. A new question in
 another pause supersedes the old one.
 """
@@ -48,8 +48,10 @@ if TYPE_CHECKING:
 FIRST_REVISION: Final = 1
 
 
-def open_questions(draft: DecisionDraft, native: JsonObject, said: RunStatus) -> OpenedQuestions:
-    """The facts of a waiting peer, the last one for callers to see; none when all of it is known already."""
+def open_questions(
+    draft: DecisionDraft, native: JsonObject, reported: RunStatus
+) -> OpenedQuestions:
+    """The facts of a waiting peer, the last one for callers to see; none if all of it is known already."""
     prompts = detect(draft.context.peer, native)
     known_by = draft.record.occurrences
     recalled = recall(native, _list_pauses(draft))
@@ -59,7 +61,7 @@ def open_questions(draft: DecisionDraft, native: JsonObject, said: RunStatus) ->
         if not recalled
         and (prompt.occurrence not in known_by or _is_repeated(draft, prompt, native))
     ]
-    facts = [Fact(tasks.scope_of(draft.record, draft.step_id), said)]
+    facts = [Fact(tasks.scope_of(draft.record, draft.step_id), reported)]
     known = draft.record.open_actions
     if not fresh and known:
         if draft.record.status in WAITING and not _waits_otherwise(draft, prompts[0]):
@@ -71,8 +73,8 @@ def open_questions(draft: DecisionDraft, native: JsonObject, said: RunStatus) ->
         return OpenedQuestions([] if recalled or _answer_is_under_way(draft, prompts) else facts)
     ids = relabel_for(draft, text_at(native, "id"), text_at(native, "contextId"))
     fresh = [relabel_prompt(prompt, ids) for prompt in fresh]
-    _require_hearing(draft, fresh)
-    # Questions of one pause are answered by one message, so they know each other.
+    _require_consultation(draft, fresh)
+    # Questions of one pause are answered by one message, so they share a group.
     group = draft.context.mint("grp") if len(fresh) > 1 else None
     judged = [judge_question(draft, prompt, group) for prompt in fresh]
     opened = [one.request for one in judged]
@@ -83,7 +85,7 @@ def open_questions(draft: DecisionDraft, native: JsonObject, said: RunStatus) ->
         open_question(draft, one)
     _supersede(draft, {request.action_id for request in opened})
     if not is_waiting:
-        # Policy has answered all of it: to callers the task works on.
+        # Policy has answered all of it: callers see the task working.
         return OpenedQuestions(facts, _present(opened), settled=True)
     waiting = [one.request for one in judged if one.asks]
     actions = tuple(request.action_id for request in waiting)
@@ -91,10 +93,10 @@ def open_questions(draft: DecisionDraft, native: JsonObject, said: RunStatus) ->
     return OpenedQuestions(said_so, _present(waiting), native=_shows_native(waiting))
 
 
-def _require_hearing(draft: DecisionDraft, fresh: list[PeerPrompt]) -> None:
-    """Raises ConsultationRequired where somebody is to be heard about a prompt and was not.
+def _require_consultation(draft: DecisionDraft, fresh: list[PeerPrompt]) -> None:
+    """Raises ConsultationRequired if hooks or grants have to be consulted about a prompt and were not.
 
-    Of words that nobody can allow beforehand there is no grant.
+    There is no grant for free text that cannot be allowed in advance.
     """
     consulted, rules = draft.context.consulted, draft.context.find_rules()
     if consulted is None or all(prompt.occurrence in consulted for prompt in fresh):
@@ -116,7 +118,7 @@ def _wait(
         native_status=prompt.native_status,
         resource="credential" if status is Status.WAITING_RESOURCE else None,
     )
-    return draft.tell(WaitFor(waiting, draft.step_id))
+    return draft.decide(WaitFor(waiting, draft.step_id))
 
 
 def _choose_status(prompt: PeerPrompt) -> Status:
@@ -126,10 +128,10 @@ def _choose_status(prompt: PeerPrompt) -> Status:
 
 
 def _waits_otherwise(draft: DecisionDraft, prompt: PeerPrompt) -> bool:
-    """Whether the peer has gone from one state that waits to the other, with the question that it had."""
+    """Whether the peer has moved from one waiting state to another with the same question."""
     run = draft.record.run
-    said = run.native_status if run else None
-    return said != prompt.native_status and _choose_status(prompt) is not draft.record.status
+    state = run.native_status if run else None
+    return state != prompt.native_status and _choose_status(prompt) is not draft.record.status
 
 
 def _list_open(draft: DecisionDraft) -> list[ApprovalRequest]:
@@ -144,7 +146,7 @@ def _list_pauses(draft: DecisionDraft) -> list[RemotePause]:
 
 
 def _present(opened: list[ApprovalRequest]) -> list[Json] | None:
-    """What callers read in place of a typed question of the peer: ours, which they can answer. Plain words stay."""
+    """The parts that callers read in place of a typed question of the peer: ours, which they can answer. Text stays."""
     parts: list[Json] = []
     for request in opened:
         if request.remote is not None and request.remote.dialect != plain_text.NAME:
@@ -153,7 +155,7 @@ def _present(opened: list[ApprovalRequest]) -> list[Json] | None:
 
 
 def _shows_native(opened: list[ApprovalRequest]) -> bool:
-    """Whether the agent's own form stands beside ours: not where it is ours, and not where a secret is asked for."""
+    """Whether the agent's own form is shown with ours: not if it is ours, and not if a secret is requested."""
     return all(
         request.remote is not None
         and request.remote.dialect != permission.NAME
@@ -175,8 +177,8 @@ def _waited_for(status: Status) -> Literal["permission", "resource", "input"]:
 def _is_repeated(draft: DecisionDraft, prompt: PeerPrompt, native: JsonObject) -> bool:
     """Whether a question that has our answer is asked again.
 
-    It is, where the peer did not take the answer of somebody, or is done with it and waits as before; and where nothing
-    of it, no id and no time, says which one it is.
+    True if the peer did not take the answer of a person, or is finished with it and waits as before; and if it has no
+    id and no time that identifies it.
     """
     action = draft.decision.state(find_action(draft.record.occurrences[prompt.occurrence]))
     if not isinstance(action, ActionRecord):
@@ -193,7 +195,7 @@ def _is_repeated(draft: DecisionDraft, prompt: PeerPrompt, native: JsonObject) -
 
 
 def _answer_is_under_way(draft: DecisionDraft, prompts: list[PeerPrompt]) -> bool:
-    """The peer still waits because our answer has not reached it: no news, and no new question."""
+    """Whether the peer still waits because our answer has not reached it: no news, and no new question."""
     return any(prompt.occurrence in draft.record.occurrences for prompt in prompts)
 
 
@@ -202,7 +204,7 @@ def _supersede(draft: DecisionDraft, fresh: set[str]) -> None:
     for action_id in draft.record.open_actions:
         action = draft.decision.state(find_action(action_id))
         if not isinstance(action, ActionRecord) or action.request.remote is None:
-            continue  # what a worker or a caller waits for is none of the peer's business
+            continue  # it waits for a worker or a caller, not for the peer
         if action_id not in fresh and action.is_open:
             draft.add(approval.decide(action, SupersedeAction(by), draft.decision.now_ms))
             draft.due.extend(close_rows(action, draft.decision.now_ms))
@@ -210,34 +212,34 @@ def _supersede(draft: DecisionDraft, fresh: set[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JudgedQuestion:
-    """A question that is ready to be opened, and what policy says of it."""
+    """A question that is ready to be opened, and the policy's evaluation of it."""
 
     request: ApprovalRequest
     evaluation: Evaluation
     notes: tuple[Note, ...] = ()
-    """The facts of those who were heard."""
+    """The facts of the hooks that were consulted."""
     whole: bytes | None = None
-    """What the question is about, where it is too large to stand in it."""
+    """The subject of the question, if it is too large to be part of it."""
 
     @property
     def asks(self) -> bool:
-        """Whether it is for a person."""
+        """Whether a person has to decide it."""
         return self.evaluation.decision == "ask"
 
 
 def read_case(draft: DecisionDraft, prompt: PeerPrompt) -> PeerAsks:
-    """What the rules are asked about a prompt."""
+    """The case of a prompt for the rules."""
     record, context = draft.record, draft.context
     card_hash = record.run.worker.card_hash if record.run else None
     return read_prompt(prompt, record.scope.principal, context.peer, context.peer_tags, card_hash)
 
 
 def judge_question(draft: DecisionDraft, prompt: PeerPrompt, group: str | None) -> JudgedQuestion:
-    """Makes the question of a prompt, by the rules as they stand now; nothing is added to the step."""
+    """Builds the question of a prompt by the current rules; adds nothing to the step."""
     record, context, now_ms = draft.record, draft.context, draft.decision.now_ms
     case, rules = read_case(draft, prompt), context.find_rules()
-    heard = context.consulted.get(prompt.occurrence) if context.consulted else None
-    facts = heard.facts if heard else PolicyFacts(context.mint("eval"))
+    consulted = context.consulted.get(prompt.occurrence) if context.consulted else None
+    facts = consulted.facts if consulted else PolicyFacts(context.mint("eval"))
     evaluation = replace(evaluate(case, facts, now_ms, rules), case=state_case(case))
     asking = Asking(
         action_id=context.mint("act"),
@@ -253,11 +255,11 @@ def judge_question(draft: DecisionDraft, prompt: PeerPrompt, group: str | None) 
     )
     request = make_request(prompt, asking, evaluation, now_ms)
     whole = find_whole(prompt, request.subject)
-    return JudgedQuestion(request, evaluation, heard.notes if heard else (), whole)
+    return JudgedQuestion(request, evaluation, consulted.notes if consulted else (), whole)
 
 
 def open_question(draft: DecisionDraft, judged: JudgedQuestion) -> None:
-    """Adds the facts of a question, with its expiry or, where policy answers, with the debt of telling the peer."""
+    """Adds the facts of a question, with its expiry or, if policy answers, with the due row that returns the answer."""
     request, now_ms = judged.request, draft.decision.now_ms
     scope, ref = tasks.scope_of(draft.record, draft.step_id), find_action(request.action_id)
     draft.decision.introduce(ref)

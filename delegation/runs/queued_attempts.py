@@ -1,8 +1,8 @@
-"""Attempts that wait for their agent: put in line in place of beginning, and begun when their turn has come (MK-6).
+"""Attempts that wait for their agent: queued instead of begun, and begun when their turn has come (MK-6).
 
-A task that waits has no run and no driver: it is a record, a row in the queue of its agent, and a due row of its own.
-What the attempt will be stands in the fact that it is queued, so whoever begins it, on whichever instance, says what
-the caller has asked for. Of two who begin it at the same moment one is stored.
+A waiting task has no run and no driver: it is a record, a row in the queue of its agent, and a due row of its own.
+The fact that it is queued contains the whole attempt, so any instance that begins it sends what the caller requested.
+If two instances begin it at the same moment, one append is stored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from passerelle.core.task.commands import StartRun
 from passerelle.core.task.record import TaskRecord, waits_for_quota, waits_for_turn
 from passerelle.core.task.status import Status
 from passerelle.delegation.runs.draft import compose_input
-from passerelle.delegation.runs.finish import fail_owed
+from passerelle.delegation.runs.finish import fail_pending_attempt
 from passerelle.delegation.runs.holds import FIRST_LOOK_MS, QUEUED, make_command
 from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
 from passerelle.runtime.records.assigned_threads import load_assigned
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.references import References
 
 _CARD_S: Final = 3.0
-"""How long the card of an agent is waited for. Without one the attempt begins all the same, and fails for a reason."""
+"""How long the card of an agent is waited for. Without one the attempt begins all the same, and fails with a reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedAttempts:
-    """Puts attempts in line and begins them."""
+    """Queues attempts and begins them."""
 
     dispatch: Dispatch
     references: References
@@ -59,10 +59,10 @@ class QueuedAttempts:
     async def hold(
         self, run: Run, attempt: TaskAttemptStarted, hold: QueueHold, claim: DueClaim
     ) -> None:
-        """Has the further attempt of a claimed row wait; the row goes, and another one comes in its place."""
+        """Queues the further attempt of a claimed row; the row is replaced by one of the queue."""
 
         def wait(draft: DecisionDraft) -> None:
-            draft.add(draft.tell(make_command(attempt, hold)))
+            draft.add(draft.decide(make_command(attempt, hold)))
 
         def conclude(draft: DecisionDraft) -> AppendOptions:
             at_ms = draft.decision.now_ms + FIRST_LOOK_MS
@@ -72,15 +72,15 @@ class QueuedAttempts:
         await run.append(wait, conclude)
 
     async def list_turns(self, tasks: Sequence[str]) -> tuple[str, ...]:
-        """The turns of tasks that wait in a context, in their order; those that wait no more are left out."""
+        """The turns of tasks that wait in a context, in their order; tasks that have stopped waiting are left out."""
         waiting = await load_waiting(self.dispatch.writes, tasks)
         return tuple(one.turn_id or "" for one in waiting)
 
     async def leave_line(self, record: TaskRecord, order: tuple[str, ...]) -> None:
-        """Has a context know which turns still wait where one of them has ended before its turn came.
+        """Updates the queue of a context after one of its turns has ended before it began.
 
         Raises:
-            StoreUnavailable, WriteConflict: it is not known to be written; to try again does no harm.
+            StoreUnavailable, WriteConflict: it is not known to be written; a retry is harmless.
         """
         if record.thread_id is None or record.attempts:
             return
@@ -101,11 +101,11 @@ class QueuedAttempts:
         behind: tuple[str, ...] | None,
         paid: tuple[LimitPayload, ...] = (),
     ) -> TaskRecord | None:
-        """Has a task whose turn has come wait for something else from now on, such as a place at its agent.
+        """Has a task whose turn has come wait for something else, such as a slot at its agent.
 
-        ``behind`` are the turns that wait in its context from then on, where it has waited for others of them, and
-        ``paid`` is what is said of the quota that it was charged to. None where it does not wait for that any more, or
-        another turn of its context is under way.
+        ``behind`` are the turns that then wait in its context, if it has waited for turns of that context. ``paid`` are
+        the facts of the quota that it was charged to. Returns None if it does not wait for that any more, or another
+        turn of its context is running.
         """
         run = await self.dispatch.hold(task_id)
         queued = run.record.queued
@@ -120,7 +120,7 @@ class QueuedAttempts:
                 raise UnsupportedOperation("it does not wait for a quota any more")
             draft.note(*paid)
             kept = replace(hold, send_options=queued.send_options)
-            _tell_wait(draft, queued, kept)
+            _record_wait(draft, queued, kept)
 
         try:
             await run.append(start)
@@ -129,19 +129,19 @@ class QueuedAttempts:
         return run.record
 
     async def wait_on(self, task_id: str, hold: QueueHold) -> None:
-        """Says of a task that waits for a quota until when it does so from now on.
+        """Updates the time until which a task waits for a quota.
 
         Raises:
-            StoreUnavailable, WriteConflict: it is not known to be written; to try again does no harm.
+            StoreUnavailable, WriteConflict: it is not known to be written; a retry is harmless.
         """
         run = await self.dispatch.hold(task_id)
 
-        def tell(draft: DecisionDraft) -> None:
+        def update(draft: DecisionDraft) -> None:
             queued = draft.record.queued
             if queued is not None and waits_for_quota(draft.record):
-                _tell_wait(draft, queued, hold)
+                _record_wait(draft, queued, hold)
 
-        await run.append(tell)
+        await run.append(update)
 
     async def begin(
         self,
@@ -150,14 +150,14 @@ class QueuedAttempts:
         behind: tuple[str, ...] | None = None,
         paid: tuple[LimitPayload, ...] = (),
     ) -> bool:
-        """Begins the attempt of a task whose turn has come; False where there is none (any more).
+        """Begins the attempt of a task whose turn has come; False if there is none (any more).
 
-        ``place`` is what the send needs of the limits of its agent; it is the run's where one begins. ``behind``: the
-        turns that wait in its context from then on, where it has waited for others of them. ``paid`` is what is said of
-        the quota that it was charged to just now.
+        ``place`` is the reserved slot of its agent's limits; the run owns it once it begins. ``behind``: the turns that
+        then wait in its context, if it has waited for turns of that context. ``paid``: the facts of the quota that it
+        was just charged to.
 
         Raises:
-            StoreUnavailable: the due row of the task stays, and puts it in line again.
+            StoreUnavailable: the due row of the task stays, and queues it again.
         """
         run = await self.dispatch.hold(task_id)
         queued = run.record.queued
@@ -179,7 +179,7 @@ class QueuedAttempts:
         try:
             await self._start(run, queued, started, peer, place, behind, paid)
         except UnsupportedOperation:
-            return False  # somebody else has begun it, or it has ended
+            return False  # another instance has begun it, or it has ended
         return True
 
     async def _start(
@@ -205,7 +205,7 @@ class QueuedAttempts:
             if behind is not None:
                 _start_turn(draft, behind)
             draft.note(*paid)
-            draft.add(draft.tell(StartRun(run_id, started, thread_id=other)))
+            draft.add(draft.decide(StartRun(run_id, started, thread_id=other)))
             draft.decision.set_field(task, OWNER, str(driver).encode())
 
         def conclude(draft: DecisionDraft) -> AppendOptions:
@@ -227,12 +227,12 @@ class QueuedAttempts:
                 draft.add(threads.decide(thread, ChangeQueue(QueueChanged("removed", behind))))
 
         row = DueChange(f"{QUEUED}:{run.record.task_id}", None)
-        await fail_owed(run, failure, drops=(row,), before=leave)
+        await fail_pending_attempt(run, failure, drops=(row,), before=leave)
 
     def _compose(
         self, run: Run, queued: QueuedAttempt, card: PeerCard | None
     ) -> TaskAttemptStarted:
-        """The attempt as it was to begin, at the agent as it is now."""
+        """The attempt as it was queued, at the agent as it is now."""
         meant = queued.attempt
         gated = meant.gated or self.dispatch.find_rules().judges_sends
         started = replace(
@@ -249,9 +249,9 @@ class QueuedAttempts:
         )
 
 
-def _tell_wait(draft: DecisionDraft, queued: QueuedAttempt, hold: QueueHold) -> None:
-    """What a task waits for; where nobody knows for how long, or for days, its callers are told as well."""
-    facts = draft.tell(make_command(queued.attempt, hold))
+def _record_wait(draft: DecisionDraft, queued: QueuedAttempt, hold: QueueHold) -> None:
+    """Records what a task waits for; callers are notified of a wait for a quota, whose length is unknown or days."""
+    facts = draft.decide(make_command(queued.attempt, hold))
     if hold.cause != "quota":
         draft.add(facts)
         return
@@ -260,10 +260,10 @@ def _tell_wait(draft: DecisionDraft, queued: QueuedAttempt, hold: QueueHold) -> 
 
 
 def _start_turn(draft: DecisionDraft, behind: tuple[str, ...]) -> None:
-    """The turn of the task leaves the line of its context.
+    """Takes the turn of the task out of the queue of its context.
 
     Raises:
-        UnsupportedOperation: it has left it before, or another turn of the context is under way.
+        UnsupportedOperation: it has left the queue before, or another turn of the context is running.
     """
     thread, record = draft.decision.state(draft.context.thread), draft.record
     if not waits_for_turn(record) or (isinstance(thread, ThreadRecord) and thread.active_turns):
@@ -275,7 +275,7 @@ def _start_turn(draft: DecisionDraft, behind: tuple[str, ...]) -> None:
 
 
 async def find_card(peer: Peer) -> PeerCard | None:
-    """The card of an agent, if it can be had in a moment; else as it was known."""
+    """The card of an agent, if it is available in a moment; else the last known one."""
     try:
         async with asyncio.timeout(_CARD_S):
             return await peer.describe()

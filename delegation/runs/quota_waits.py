@@ -1,8 +1,8 @@
-"""Messages that wait for a quota or a budget of their caller: what is known here of it, and what they pay (ST-8, CF-7).
+"""Messages that wait for a quota or a budget of their caller: what is known here, and their charges (ST-8, CF-7).
 
-Such a message is taken and not charged. It waits in the line of its caller, ``quota:<owner>``, beside a due row of its
-own that comes when the quota resets; whoever goes on with the line charges the first one, and what is not covered
-stays in its place. What is known here of a line saves asking, and lets nobody who comes later go first; it decides
+Such a message is accepted and not charged. It waits in the queue of its caller, ``quota:<owner>``, with a due row of
+its own at the time when the quota resets. The loop of that queue charges the first message; a message that is not
+covered keeps its place. What this instance knows of a queue saves requests, and keeps later messages behind; it decides
 nothing else.
 """
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 LINE: Final = "quota:"
 MOST_WAITING: Final = 1_000
-"""Messages of one caller that wait; a further one is refused."""
+"""Waiting messages of one caller; a further one is refused."""
 
 
 def name_line(owner: str) -> str:
-    """The line of a caller, by its key."""
+    """The queue of a caller, by its key."""
     return f"{LINE}{owner}"
 
 
 class UncoveredError(Exception):
-    """Nothing is stored: a quota of its caller does not cover a message, and it does not wait for that."""
+    """Nothing is stored: a quota does not cover the message, and the message does not wait for it."""
 
     def __init__(self, shortage: Shortage) -> None:
         super().__init__(shortage.name)
@@ -41,31 +41,31 @@ class UncoveredError(Exception):
 
 @dataclass(slots=True)
 class QuotaWaits:
-    """What messages wait for, and pay. ``spending`` None: nobody has a quota."""
+    """The shortages that messages wait for, and their charges. ``spending`` None: there are no quotas."""
 
     spending: Spending | None
     _short: dict[str, Shortage] = field(default_factory=dict[str, "Shortage"])
-    """By line, what did not cover the first one when that was tried last."""
+    """By queue, the shortage of its first message at the last try."""
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Those in which somebody waits, as far as is known here."""
+        """Queues with waiting messages, as far as this instance knows."""
         return tuple(self._short)
 
     def note(self, line: str, shortage: Shortage) -> None:
-        """The first one of a line is not covered."""
+        """The first message of a queue is not covered."""
         self._short[line] = shortage
 
     def forget(self, line: str) -> None:
-        """Nobody waits in a line."""
+        """A queue is empty."""
         self._short.pop(line, None)
 
     def find(self, line: str) -> Shortage | None:
-        """What the first one of a line waits for, as far as is known here."""
+        """What the first message of a queue waits for, as far as this instance knows."""
         return self._short.get(line)
 
     def find_before(self, owner: str) -> Shortage | None:
-        """What a message of a caller has to wait for since others do that came before; None: it may be tried.
+        """The shortage that a message of a caller waits for behind earlier ones; None: it may be tried.
 
         A quota of calls holds every message of its caller, a budget only those at agents with a price in it.
         """
@@ -76,14 +76,14 @@ class QuotaWaits:
         """Charges a run at an agent.
 
         Raises:
-            StoreUnavailable: nobody can tell.
+            StoreUnavailable: the quota cannot be read.
         """
         if self.spending is None:
             return FREE
         return await self.spending.take(principal, agent, opens=True)
 
     async def pay(self, record: TaskRecord) -> Charge | Shortage:
-        """Charges a message that was taken without that, as ``take``."""
+        """Charges a message that was accepted without a charge, as ``take``."""
         owner = Principal(record.scope.principal, record.scope.tenant)
         return await self.take(owner, record.peer or "")
 
@@ -97,7 +97,7 @@ def make_hold(
     is_behind: bool = False,
     answers_at_once: bool = False,
 ) -> QueueHold:
-    """Why a message to an agent waits, in words."""
+    """The hold of a message that waits for a quota."""
     return QueueHold(
         agent,
         "quota",

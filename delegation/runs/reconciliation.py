@@ -1,11 +1,11 @@
-"""The peer is done and the task is not: the driver stays until what is missing has come, or never will (I5).
+"""The peer is done and the task is not: the driver stays until nothing is missing, or never will be there (I5).
 
 The last frame of the peer is in the blob store and named by the record, so the peer is not needed any more, and a
-driver that takes the run over goes on from there.
+driver that takes the run over continues from there.
 
 A task that was made for another one delivers to it before it completes (PO-6). The parent has a record of its own, so
-this is an append of its own: it satisfies the edge to the child, and then the child's record says that it was
-delivered. Both may be done twice, with the effect of once.
+this is an append of its own: it satisfies the edge to the child, and then the child's record notes the delivery. Both
+may be done twice without a further effect.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import HELD, Delivery, Status
 from passerelle.delegation.runs.artifacts import (
     MOST_FILES,
-    Copy,
+    FileCopy,
     find_files,
     keep_copies,
     list_awaited,
@@ -33,7 +33,7 @@ from passerelle.delegation.runs.artifacts import (
     wait_for_file,
 )
 from passerelle.delegation.runs.completion import go_on
-from passerelle.delegation.runs.outputs import Fetched, FileAway, FileGone, fetch_upload
+from passerelle.delegation.runs.outputs import Fetched, FileGone, FileUnavailable, fetch_upload
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 
 async def reconcile(active: ActiveRun, withheld: str) -> None:
-    """One look at what is missing; ends the task if nothing is.
+    """Handles what is missing once; ends the task if nothing is.
 
     Raises:
-        StoreUnavailable: what is missing cannot be had now, or the frame that was kept back not be read.
+        StoreUnavailable: something is unavailable now, or the withheld frame cannot be read.
     """
     await supply(active)
     frame = await read_withheld(active.run, withheld)
@@ -70,7 +70,7 @@ async def supply(active: ActiveRun) -> None:
 
 
 async def read_withheld(run: Run, withheld: str) -> JsonObject:
-    """The frame that was kept back.
+    """The withheld frame.
 
     Raises:
         StoreUnavailable: it cannot be read now.
@@ -82,37 +82,37 @@ async def read_withheld(run: Run, withheld: str) -> JsonObject:
 
 
 async def _copy_files(active: ActiveRun, artifact: ArtifactRef) -> None:
-    # What nobody wants fetched any more is not waited for either.
+    # If copies were switched off meanwhile, their files are not waited for either.
     fetches = active.deps.outputs.fetcher is not None
     urls = find_files(active.run.content or {}, artifact, fetches=fetches)
     if len(urls) > MOST_FILES:
         reason = f"it has more than {MOST_FILES} files"
         await active.append(lambda draft: refuse_file(draft, artifact, reason))
         return
-    copies: list[Copy] = []
+    copies: list[FileCopy] = []
     for url in urls:
         copied = await _copy(active, url)
         match copied:
-            case Copy():
+            case FileCopy():
                 copies.append(copied)
             case FileGone(reason=gone):
                 await active.append(partial(refuse_file, artifact=artifact, reason=gone))
                 return
-            case FileAway(reason=away):
+            case FileUnavailable(reason=away):
                 await active.append(partial(wait_for_file, artifact=artifact, reason=away))
                 return
     keep_ms = active.deps.outputs.keep_ms
     await active.append(lambda draft: keep_copies(draft, artifact, copies, keep_ms))
 
 
-async def _copy(active: ActiveRun, url: str) -> Copy | FileGone | FileAway:
+async def _copy(active: ActiveRun, url: str) -> FileCopy | FileGone | FileUnavailable:
     redaction = active.deps.outputs.redaction
     fetched = await _fetch(active, url)
     if not isinstance(fetched, Fetched):
         return fetched
     content = redaction.clean_file(fetched.content, fetched.media_type)
     sha256 = await active.run.copies.put(active.run.shard, content)
-    return Copy(
+    return FileCopy(
         url=url,
         sha256=sha256,
         media_type=fetched.media_type,
@@ -123,7 +123,7 @@ async def _copy(active: ActiveRun, url: str) -> Copy | FileGone | FileAway:
     )
 
 
-async def _fetch(active: ActiveRun, url: str) -> Fetched | FileGone | FileAway:
+async def _fetch(active: ActiveRun, url: str) -> Fetched | FileGone | FileUnavailable:
     if url.startswith(UPLOADED):
         return await fetch_upload(active.run.uploads, active.run.context.peer, url)
     fetcher = active.deps.outputs.fetcher
@@ -133,17 +133,17 @@ async def _fetch(active: ActiveRun, url: str) -> Fetched | FileGone | FileAway:
 
 
 async def deliver_to_parent(active: ActiveRun) -> None:
-    """Tells the parent, if that is all that is missing.
+    """Delivers to the parent, if nothing else is missing.
 
     Raises:
-        StoreUnavailable: the parent could not be told, and the task waits.
+        StoreUnavailable: the parent was not updated, and the task waits.
     """
     record = active.run.record
     if not _is_all_that_is_missing(record):
         return
-    delivery = await _tell(active.run.writes, record)
+    delivery = await _satisfy_parent(active.run.writes, record)
     command = RecordDelivery(tasks.PARENT, delivery)
-    await active.append(lambda draft: draft.add(draft.tell(command)))
+    await active.append(lambda draft: draft.add(draft.decide(command)))
 
 
 def _is_all_that_is_missing(record: TaskRecord) -> bool:
@@ -153,8 +153,8 @@ def _is_all_that_is_missing(record: TaskRecord) -> bool:
     return record.status is not Status.CANCELLING and missing == tasks.NO_PARENT
 
 
-async def _tell(writes: Writes, child: TaskRecord) -> Delivery:
-    """Satisfies the edge of the parent; one that is gone or put away has nobody to read it."""
+async def _satisfy_parent(writes: Writes, child: TaskRecord) -> Delivery:
+    """Satisfies the edge of the parent; a parent that is gone or archived has no reader."""
     ref = EntityRef(EntityKind.TASK, child.parent_task_id or "")
     parent = (await writes.load([ref]))[ref].record
     if not isinstance(parent, TaskRecord) or parent.status is Status.ARCHIVED:

@@ -1,7 +1,7 @@
-"""The gateway's words to the caller of a task that goes on waiting: they stand before the open question.
+"""The gateway's message to the caller of a task that keeps waiting: it precedes the open question.
 
-A caller of A2A looks at the status of its task and nowhere else. The words are a status message in the state that the
-task is in, so that streams tell of them too, and they end the turn of the message that they are about.
+A caller of A2A reads only the status of its task. The text is a status message in the present state of the task, so
+that streams show it too, and it ends the turn of the message that it is about.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def remark(
 ) -> None:
     """Adds ``text`` to the status of a task that waits, and ends the turn that it is about.
 
-    ``status`` is what callers see now; what it asks stays in it as it is.
+    ``status`` is what callers see now; its question stays unchanged.
     """
     task, thread = decision.state(task_ref), decision.state(thread_ref)
     if not isinstance(task, TaskRecord):
@@ -53,8 +53,8 @@ def remark(
     asked = object_at(status, "message")
     kept: list[Json] = [part for part in objects_at(asked, "parts") if not is_remark(part)]
     parts: list[Json] = [make_remark(text), *kept]
-    said = make_message(f"remark-{turn_id}", facade, context, parts)
-    shown = make_status(text_at(status, "state"), format_ms(decision.now_ms), {**asked, **said})
+    message = make_message(f"remark-{turn_id}", facade, context, parts)
+    shown = make_status(text_at(status, "state"), format_ms(decision.now_ms), {**asked, **message})
     run = task.run
     waiting = TaskWaiting(
         waiting_for=_name_wait(task.status),
@@ -73,37 +73,37 @@ def remark(
 
 
 def show_wait(record: TaskRecord, facts: list[Fact], message_id: str, at: str) -> list[Fact]:
-    """Facts of a task that waits on, the last one as its callers see it: why a message of theirs is not sent yet.
+    """Facts of a task that keeps waiting, the last one for its callers: why a message of theirs is not sent yet.
 
-    Nothing is shown where callers have seen nothing of the task, or an attempt of it was sent.
+    Shows nothing if callers have seen nothing of the task, or an attempt of it was sent.
     """
     if not (facts and record.shown) or record.attempts:
         return facts
     facade, context = expose(TaskId(record.task_id), record.exposure), record.scope.context_id
     payload = facts[-1].payload
     text = payload.reason if isinstance(payload, TaskBlocked) else None
-    said = make_message(message_id, facade, context, [{"text": text or ""}])
-    frame = status_frame(facade, context, make_status(SUBMITTED, at, said))
+    message = make_message(message_id, facade, context, [{"text": text or ""}])
+    frame = status_frame(facade, context, make_status(SUBMITTED, at, message))
     return [*facts[:-1], *show(BlobOverflow(), facts[-1], frame, facade, "status")]
 
 
 def explain_kept(approval: ActionRecord) -> str:
-    """Why a message was kept: which approval waits, and for whom."""
+    """Why a message was kept: the approval that is pending, and its approvers."""
     name, title = approval.request.action_id, approval.request.title
     who = _name_deciders(approval)
     return f"This message was kept and not sent to the agent: approval {name} ({title}) waits for {who}"
 
 
 def advise(approval: ActionRecord) -> str:
-    """What the sender of a message that was kept can do."""
+    """What the sender of a kept message can do."""
     return (
-        "Words do not decide it. Whoever may decide answers it with the typed answer that the status asks for, or over "
-        f"/v1/approvals/{approval.request.action_id}; once it is closed, write again. CancelTask stops the task."
+        "Text does not decide it. An approver answers with the typed answer that the status asks for, or over "
+        f"/v1/approvals/{approval.request.action_id}; send the message again after that. CancelTask stops the task."
     )
 
 
 def _name_deciders(approval: ActionRecord) -> str:
-    """Who may decide by now, in words; more than three are counted."""
+    """The present approvers, as text; more than three are counted."""
     begun = approval.request.audience[: approval.step + 1]
     named = [*dict.fromkeys(name for step in begun for name in step.principals)]
     if not named:

@@ -1,12 +1,12 @@
 """Runs and drivers of other instances: a run is released for them, and signals reach their drivers.
 
-An agent that dials in is driven where its socket is. A driver without the socket releases the run: it is stored without
-an owner, owed as ``serve:<task>``, and any instance that holds the socket takes it up.
+An agent that dials in is driven on the instance with its socket. A driver without the socket releases the run: it is
+stored without an owner, with the due row ``serve:<task>``, and any instance with the socket adopts it.
 
-What is wanted of a run that another instance drives is stored first, and owed by its due row (I9): a signal that is
-lost costs time. The row comes due at the instance with the duty of the shard, and again until it is settled; its
-handler signals as well. An append that loses to such a run has its driver give way for a moment. Nothing is stored for
-that: where the signal is lost, the next try that loses sends it again.
+A request for a run that another instance drives is stored first, with a due row (I9): a lost signal costs only time.
+The row comes due on the instance with the duty of the shard, and again until it is settled; its handler signals as
+well. An append that loses to such a run has its driver yield for a moment. That is not stored: if the signal is lost,
+the next lost try sends it again.
 """
 
 from __future__ import annotations
@@ -39,51 +39,51 @@ if TYPE_CHECKING:
 SERVE_ROW: Final = "serve"
 """The kind of the due row of a run that waits for an instance that can drive it."""
 FIRST_LOOK_MS: Final = 1_000
-"""A hint finds an instance that holds the socket long before."""
+"""A hint finds an instance with the socket much earlier."""
 _AGAIN_S: Final = 1.0
 
 
 class RemoteDrivers(Protocol):
-    """The instances that agents which dial in are linked to."""
+    """The instances with the links of agents that dial in."""
 
     async def offer(self, agent: str, task_id: str) -> None:
-        """A run was released, and is for the instances that the agent is linked to."""
+        """Offers a released run to the instances that the agent is linked to."""
         ...
 
     async def forward_input(self, agent: str, task_id: str, turn_id: str) -> bool:
-        """Hands a stored message to the instance that the agent is linked to; False where there is no other."""
+        """Passes a stored message to the instance that the agent is linked to; False if there is no other."""
         ...
 
     async def claim(self, task_id: str) -> bool:
-        """Makes a run that nobody drives ours."""
+        """Makes a run without a driver ours."""
         ...
 
 
 def is_under_way(record: TaskRecord) -> bool:
-    """Whether there is a run to be let go."""
+    """Whether there is a run to release."""
     return record.run is not None and record.status not in UNDRIVEN
 
 
 async def release_run(
     active: ActiveRun,
-    say: Callable[[DecisionDraft], None] = lambda _draft: None,
-    may: Callable[[TaskRecord], bool] = is_under_way,
+    add_facts: Callable[[DecisionDraft], None] = lambda _draft: None,
+    may_release: Callable[[TaskRecord], bool] = is_under_way,
 ) -> bool:
-    """Stores that nobody drives the run, with the facts that ``say`` adds; nothing is written from here afterwards.
+    """Stores that the run has no driver, with the facts that ``add_facts`` adds; this driver writes nothing afterwards.
 
-    False where the stored task may not be released: it stays ours.
+    False if the stored task may not be released: it stays ours.
 
     Raises:
-        RunMovedError: it was somebody else's already.
+        RunMovedError: another instance has the run already.
     """
     run, gone = active.run, False
     task = run.context.task
 
     def release(draft: DecisionDraft) -> None:
         nonlocal gone
-        gone = may(draft.record)
+        gone = may_release(draft.record)
         if gone:
-            say(draft)
+            add_facts(draft)
             draft.decision.set_field(task, OWNER, None)
 
     def terms(draft: DecisionDraft) -> AppendOptions:
@@ -103,29 +103,31 @@ async def release_run(
 
 
 async def release_to_link(
-    active: ActiveRun, say: Callable[[DecisionDraft], None], may: Callable[[TaskRecord], bool]
+    active: ActiveRun,
+    add_facts: Callable[[DecisionDraft], None],
+    may_release: Callable[[TaskRecord], bool],
 ) -> None:
-    """The same from inside the driver, which is done then; those who may take the run up are told.
+    """Releases a run from inside its driver, which ends; instances that may adopt the run are notified.
 
     Raises:
         RunMovedError: another instance drives it.
     """
-    if await release_run(active, say, may):
+    if await release_run(active, add_facts, may_release):
         await active.deps.offer(active.peer.name, active.run.context.task.id)
         raise RunMovedError
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceSignals:
-    """Nudges the drivers of other instances, and hears what others have for those of ``instance``."""
+    """Sends nudges to the drivers of other instances, and receives those for ``instance``."""
 
     nudges: Nudges
     writes: Writes
     instance: str
     log: FilteringBoundLogger
 
-    async def tell(self, nudge: Nudge, known: Mapping[EntityRef, Held] | None = None) -> None:
-        """Tells the driver of the task, if that is another instance. ``known`` may hold who it is."""
+    async def send(self, nudge: Nudge, known: Mapping[EntityRef, Held] | None = None) -> None:
+        """Nudges the driver of a task, if that is another instance. ``known`` may contain the driver."""
         try:
             instance = await self._find_driver(nudge.task, known or {})
             if instance is not None and instance != self.instance:
@@ -134,7 +136,7 @@ class InstanceSignals:
             self.log.info("nudge.lost", task=nudge.task, reason=error.reason)
 
     async def listen(self, on_nudge: Callable[[Nudge], object]) -> None:
-        """Returns once nudges are heard, however long the store keeps us waiting."""
+        """Subscribes to nudges; returns once that is done, however long the store is unavailable."""
         while True:
             try:
                 await self.nudges.listen(self.instance, on_nudge)

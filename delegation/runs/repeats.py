@@ -1,7 +1,7 @@
-"""Statuses that say again what the last one said: a sign of life, and no more. Pure.
+"""Statuses that repeat the last one: only a sign of life. Pure.
 
-One of them is stored from time to time, since the idle limit of a run restarts with each word of its agent. The
-others are dropped: an agent that ticks would fill the history with nothing.
+One of them is stored from time to time, since the idle limit of a run restarts with each update of its agent. The
+others are dropped: an agent that sends ticks would fill the history.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.draft import DecisionDraft
 
 LONGEST_MS: Final = 10_000
-"""One of the statuses of this time is stored; less where the idle limit of the run is short."""
+"""One status is stored per this time; more often if the idle limit of the run is short."""
 _OF_LIMIT: Final = 4
-"""So often within an idle limit."""
+"""How often within an idle limit."""
 
 
 def is_dropped(
     draft: DecisionDraft, before: JsonObject | None, folded: JsonObject, state: str
 ) -> bool:
-    """Whether a status is not stored: it changes ``before`` to ``folded``, and the peer named this state."""
+    """Whether a status is not stored: it changes ``before`` to ``folded``, and the peer reported ``state``."""
     if before is None or without_time(folded) != without_time(before):
         return False
     run, shown = draft.record.run, text_at(object_at(folded, "status"), "state")
-    # One that asks again wants an answer, and what a broken stream left open is over with any word after it.
+    # A repeated question needs an answer, and any update ends what a broken stream has left open.
     if (
         run is None
         or draft.record.status not in WORKING

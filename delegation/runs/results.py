@@ -1,7 +1,7 @@
-"""What the peer says becomes facts: answers, frames, and what came of a call.
+"""Turns what the peer sends into facts: answers, frames, and outcomes of calls.
 
-Hooks judge what an agent brings before it is stored. An answer that a hook does not let through is stored nowhere: the
-task fails and says why. What was shown of a stream before stays shown.
+Hooks judge an agent's output before it is stored. An answer that a hook denies is stored nowhere: the task fails with
+the reason. Frames of a stream that were shown before stay shown.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ async def apply_results(
     before: Callable[[DecisionDraft], None] | None = None,
     after: Callable[[DecisionDraft], None] | None = None,
 ) -> None:
-    """Stores what the peer answered, in as many appends as it takes.
+    """Stores the answers of the peer, in as many appends as needed.
 
     ``before`` adds to the first of them, ``after`` to the last.
     """
     results = [active.deps.outputs.redaction.clean(one) for one in results]
-    results = await let_through(active, results)
+    results = await filter_by_hooks(active, results)
     at_once = len(results)
     if before is not None and not results:
         await active.append(before)
@@ -54,7 +54,7 @@ async def apply_results(
         taken = 0
         ending = after if after is not None and at_once >= len(results) else _add_nothing
 
-        def tell(
+        def take(
             draft: DecisionDraft,
             batch: list[JsonObject] = results[:at_once],
             begin: Callable[[DecisionDraft], None] = before or _add_nothing,
@@ -68,7 +68,7 @@ async def apply_results(
 
         await _await_release(active, results)
         try:
-            await _store(active, tell)
+            await _store(active, take)
         except UnsupportedOperation:
             await active.run.refresh()
             if not active.run.is_held():
@@ -82,11 +82,11 @@ async def apply_results(
 
 
 def _add_nothing(_draft: DecisionDraft) -> None:
-    """What the peer says stands alone."""
+    """Adds nothing to the peer's facts."""
 
 
 def _observe(draft: DecisionDraft, results: list[JsonObject]) -> int:
-    """How many of the results are taken: an append holds only so much."""
+    """Observes results until the append is full; returns how many were taken."""
     for number, result in enumerate(results):
         observe(draft, result)
         if draft.more:
@@ -95,21 +95,21 @@ def _observe(draft: DecisionDraft, results: list[JsonObject]) -> int:
 
 
 async def _store(active: ActiveRun, take: Callable[[DecisionDraft], None]) -> None:
-    """Stores what was observed; where the peer asks something new, once everybody has been heard about it."""
+    """Stores what was observed; a new question of the peer is first passed to hooks and grants."""
     while True:
         try:
             await active.append(take)
-        except ConsultationRequired as unheard:
-            await _consult(active, unheard)
+        except ConsultationRequired as needed:
+            await _consult(active, needed)
         else:
-            # What was heard counts once: about the same, asked again, everybody is heard again.
+            # A consultation counts once: if the same is asked again, all are consulted again.
             if active.run.context.consulted:
                 active.run.context.consulted.clear()
             return
 
 
-async def _consult(active: ActiveRun, unheard: ConsultationRequired) -> None:
-    """Hears everybody about what the peer asks, before it is decided."""
+async def _consult(active: ActiveRun, needed: ConsultationRequired) -> None:
+    """Consults hooks and grants about what the peer asks, before it is decided."""
     record, consulted = active.run.record, active.run.context.consulted
     owner, scope = (
         Principal(record.scope.principal, record.scope.tenant),
@@ -117,12 +117,12 @@ async def _consult(active: ActiveRun, unheard: ConsultationRequired) -> None:
     )
     while consulted is not None:
         try:
-            for prompt, case in unheard.prompts:
+            for prompt, case in needed.prompts:
                 if prompt.occurrence not in consulted:
-                    heard = await active.deps.consulting.hear(
+                    outcome = await active.deps.consulting.hear(
                         case, owner, scope, active.run.context.mint
                     )
-                    consulted[prompt.occurrence] = heard
+                    consulted[prompt.occurrence] = outcome
         except StoreUnavailable as error:
             await active.hold(error)
         else:
@@ -130,24 +130,24 @@ async def _consult(active: ActiveRun, unheard: ConsultationRequired) -> None:
 
 
 async def _await_release(active: ActiveRun, results: list[JsonObject]) -> None:
-    """A bare message for a task that is paused or blocked stands nowhere else, so it waits here (CMD-8)."""
+    """Delays a bare message for a paused or blocked task until its release: no other copy of it exists (CMD-8)."""
     while active.run.is_held() and any("message" in result for result in results):
         await active.rest(active.timeouts.parked_poll_max_s)
 
 
 async def revive_lost(active: ActiveRun) -> None:
-    """A lost task that the peer tells of again is under way."""
+    """Marks a lost task as running, after the peer reported it again."""
     if active.run.record.status is Status.LOST:
-        said = RunStatus(native_status=active.run.record.attempts[-1].native_status)
+        status = RunStatus(native_status=active.run.record.attempts[-1].native_status)
         step_id = active.run.context.mint("step")
-        command = ObserveStatus(Status.RUNNING, said, step_id)
-        await active.append(lambda draft: draft.add(draft.tell(command)))
+        command = ObserveStatus(Status.RUNNING, status, step_id)
+        await active.append(lambda draft: draft.add(draft.decide(command)))
 
 
 def refuse_message(draft: DecisionDraft, failure: ErrorDetail, turns: Sequence[str]) -> None:
-    """A further message has not been taken: its turns have the reason for an answer, and the run goes on (CMD-14).
+    """Records that a further message was refused: its turns get the reason as answer, and the run goes on (CMD-14).
 
-    To be added before what the peer says of its task by now, which may answer other turns.
+    Call it before the peer's present task is observed, which may answer other turns.
     """
     if draft.record.run is not None:
         draft.note(ModelFailed(draft.context.peer, failure), RunStatus(refused=failure))
@@ -156,7 +156,7 @@ def refuse_message(draft: DecisionDraft, failure: ErrorDetail, turns: Sequence[s
 
 
 async def apply_input_outcome(active: ActiveRun, outcome: PeerOutcome, turn_id: str) -> None:
-    """Takes what came of a further message to a run that works; one that is refused leaves the run as it is."""
+    """Handles the outcome of a further message to a run that works; a refusal leaves the run as it is."""
     if (
         isinstance(outcome, RefusedByPeer | Unreached | Malformed)
         and active.remote_task() is not None
@@ -168,7 +168,7 @@ async def apply_input_outcome(active: ActiveRun, outcome: PeerOutcome, turn_id: 
 
 
 async def apply_outcome(active: ActiveRun, outcome: PeerOutcome) -> bool:
-    """Takes the answer of a unary call; False when nobody knows whether it arrived."""
+    """Handles the outcome of a unary call; False when it is unknown whether the message arrived."""
     match outcome:
         case Answered(result=result):
             await apply_results(active, [result])
@@ -176,24 +176,24 @@ async def apply_outcome(active: ActiveRun, outcome: PeerOutcome) -> bool:
             await refuse(active, outcome)
         case Unknown(reason=reason):
             active.deps.log.warning("send.unknown", task=active.run.record.task_id, reason=reason)
-            await tell_broken(active, outcome)
+            await record_broken_exchange(active, outcome)
             return False
         case _:
             assert_never(outcome)
     return True
 
 
-async def tell_broken(active: ActiveRun, outcome: Unknown | Malformed) -> None:
-    """The exchange broke under what was sent; that says nothing about the task (EVC-6, I6)."""
+async def record_broken_exchange(active: ActiveRun, outcome: Unknown | Malformed) -> None:
+    """Records that the exchange of a message broke; that proves nothing about the task (EVC-6, I6)."""
     if active.run.record.run is None:
         return
     failure = explain_break(outcome, active.run.context.peer)
-    said = ModelFailed(active.run.context.peer, failure)
-    await active.note(said)
+    failed = ModelFailed(active.run.context.peer, failure)
+    await active.note(failed)
 
 
 async def refuse(active: ActiveRun, outcome: RefusedByPeer | Unreached | Malformed) -> None:
-    """The peer did not take the message of the run, or answered nonsense: that ends the run."""
+    """Ends the run: the peer did not take its message, or sent an invalid answer."""
     refusal = explain(outcome, active.run.context, active.run.record)
     wait_ms = 0 if isinstance(outcome, Malformed) else 1000 * (outcome.retry_after_s or 0)
 
@@ -201,14 +201,14 @@ async def refuse(active: ActiveRun, outcome: RefusedByPeer | Unreached | Malform
         if refusal.hit is not None:
             draft.note(refusal.hit)
         end_run(draft, RunEnd(refusal.failure, wait_ms=wait_ms))
-        # Callers go on waiting where another attempt follows.
+        # With a further attempt, callers keep waiting.
         active.failure = refusal.error if draft.record.status in ENDED else None
 
     await active.append(end)
 
 
-async def let_through(active: ActiveRun, results: list[JsonObject]) -> list[JsonObject]:
-    """The results as far as hooks let them through: with the first that they do not, the task has failed."""
+async def filter_by_hooks(active: ActiveRun, results: list[JsonObject]) -> list[JsonObject]:
+    """The results that hooks allow; at the first one that they deny, the task fails."""
     rules = active.deps.consulting.find_rules()
     if not rules.hooks_at("before_deliver"):
         return results
@@ -217,9 +217,9 @@ async def let_through(active: ActiveRun, results: list[JsonObject]) -> list[Json
         if active.run.has_ended():
             break
         brought = _digest_brought(result)
-        if brought <= active.let_through or await _ask(active, result):
+        if brought <= active.passed_hooks or await _ask(active, result):
             passed.append(result)
-            active.let_through |= brought
+            active.passed_hooks |= brought
     return [] if active.run.has_ended() else passed
 
 
@@ -227,10 +227,10 @@ async def _ask(active: ActiveRun, result: JsonObject) -> bool:
     consulting, record = active.deps.consulting, active.run.record
     given: JsonObject = {**name_task(record), "answer": result}
     rules = consulting.find_rules()
-    heard = await consulting.hooks.hear("before_deliver", rules, given)
-    against = next((one for one in heard.said if one.verdict in {"deny", "ask"}), None)
-    # What is stored can be read by those whom the answer is kept from.
-    notes = (heard if against is None else heard.without_content()).notes
+    hook_results = await consulting.hooks.hear("before_deliver", rules, given)
+    against = next((one for one in hook_results.said if one.verdict in {"deny", "ask"}), None)
+    # Stored notes can be read by those from whom the answer is withheld.
+    notes = (hook_results if against is None else hook_results.without_content()).notes
 
     def note(draft: DecisionDraft) -> None:
         draft.add(write_notes(draft.spill, tasks.scope_of(draft.record), notes))
@@ -248,7 +248,7 @@ async def _ask(active: ActiveRun, result: JsonObject) -> bool:
 
 
 def name_task(record: TaskRecord) -> JsonObject:
-    """How a task is named to hooks."""
+    """The ids of a task for hooks."""
     scope = tasks.scope_of(record)
     return {
         "sessionId": scope.session_id,
@@ -259,7 +259,7 @@ def name_task(record: TaskRecord) -> JsonObject:
 
 
 def _digest_brought(result: JsonObject) -> frozenset[str]:
-    """All that an answer brings, piece by piece, so that each is asked about once however often it is seen."""
+    """Digests of all pieces of an answer, so that hooks judge each piece once, however often it is seen."""
     task, update = object_at(result, "task"), object_at(result, "statusUpdate")
     chunk = object_at(result, "artifactUpdate")
     pieces: list[Json] = [
@@ -277,5 +277,5 @@ def _digest(piece: Json) -> str:
     try:
         return digest(piece)
     except InvalidInput:
-        # Numbers that have no canonical form: told apart by how they are written.
+        # Numbers without a canonical form are compared by their text.
         return repr(piece)

@@ -1,12 +1,12 @@
-"""Attempts that are owed: begun when their time has come, by whichever instance finds the row (I9, ATT-13…ATT-17).
+"""Pending attempts: any instance that finds the due row begins the attempt when it is due (I9, ATT-13…ATT-17).
 
-A further attempt is a run of its own: another message at the agent, another task there, and everything that the task
-was told so far as its input. The append that begins it takes the row out of the due set, so one of two instances
-begins it, and the other one finds nothing owed.
+A further attempt is a run of its own: another message to the agent, another task there, with everything sent to the
+task so far as its input. The append that begins it drops the due row, so one of two instances begins it, and the other
+finds nothing to do.
 
-The message goes out under the id that its caller gave it, except to an agent that has made a task of it before: an
-agent may take a known id for a repeat and answer with the task that failed (A2A 1.0 section 3.3.1), so there the id
-ends with the ordinal of the attempt. Callers read their own id in any case.
+The message is sent with its caller's id, except to an agent that has made a task of it before: an agent may treat a
+known id as a repeat and answer with the task that failed (A2A 1.0 section 3.3.1), so there the ordinal of the attempt
+is added to the id. Callers always read their own id.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from passerelle.core.task.commands import BlockTask, StartRun
 from passerelle.core.task.machine import describe_blocker
 from passerelle.core.task.status import Status
 from passerelle.delegation.runs.draft import compose_input
-from passerelle.delegation.runs.finish import confirm_stop, fail_owed
+from passerelle.delegation.runs.finish import confirm_stop, fail_pending_attempt
 from passerelle.delegation.runs.limits import bound_policy, find_obstacle, list_limits
 from passerelle.delegation.runs.queued_attempts import find_card
 from passerelle.runtime.records.assigned_threads import load_assigned
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """Begins attempts that are owed."""
+    """Begins pending attempts."""
 
     dispatch: Dispatch
     references: References
     queues: AgentQueues
 
     async def begin(self, row: DueRow) -> bool:
-        """Begins the attempt that a claimed row stands for; False when none is owed (any more).
+        """Begins the attempt of a claimed row; False if none is pending (any more).
 
         Raises:
             StoreUnavailable, Draining: the row stays, and comes due again.
@@ -73,7 +73,7 @@ class Retries:
             gone = ErrorDetail(
                 "peer_gone", ErrorCategory.POLICY, str(error), source=run.context.peer
             )
-            await fail_owed(run, gone, claim)
+            await fail_pending_attempt(run, gone, claim)
             return True
         if self.dispatch.runs.is_draining:
             raise Draining("this instance is shutting down", retry_after_s=1)
@@ -82,7 +82,7 @@ class Retries:
         obstacle = find_obstacle(run.record, peer.name, card.endpoint if card else None, price)
         if obstacle is not None:
             broken = ErrorDetail("constraint", ErrorCategory.POLICY, obstacle, source=peer.name)
-            await fail_owed(run, broken, claim)
+            await fail_pending_attempt(run, broken, claim)
             return True
         admitted = await self.queues.admission.admit(peer.name, peer)
         if isinstance(admitted, str):
@@ -117,7 +117,7 @@ class Retries:
         run_id, driver = run.context.mint("run"), self.dispatch.drives(task.shard)
 
         def start(draft: DecisionDraft) -> None:
-            draft.add(draft.tell(StartRun(run_id, started, thread_id=other)))
+            draft.add(draft.decide(StartRun(run_id, started, thread_id=other)))
             if is_other and referred.tasks:
                 draft.note(referred.resolve(peer.name))
             draft.decision.set_field(task, OWNER, str(driver).encode())
@@ -133,7 +133,7 @@ class Retries:
         self.dispatch.start(run, peer, driver, {"message": message}, referred, place)
 
     async def _find_thread(self, run: Run) -> ThreadRecord | None:
-        """The thread that runs the task; an append of the run holds it from then on."""
+        """The thread that runs the task; appends of the run hold it from now on."""
         known = run.held[run.context.thread].record
         own = known if isinstance(known, ThreadRecord) else None
         thread, held = await load_assigned(self.dispatch.writes, run.record, own)
@@ -168,12 +168,12 @@ class Retries:
 
 
 async def _hold(run: Run, claim: DueClaim) -> None:
-    """Another task has to complete first: the attempt is owed again once it has."""
+    """Blocks the attempt until another task has completed; then it becomes pending again."""
 
     def hold(draft: DecisionDraft) -> None:
         blocker = draft.record.blocker
         if blocker is not None and draft.record.status is Status.RETRYING:
-            draft.add(draft.tell(BlockTask(describe_blocker(blocker.target, blocker.reason))))
+            draft.add(draft.decide(BlockTask(describe_blocker(blocker.target, blocker.reason))))
 
     await run.append(hold, lambda _draft: AppendOptions(claim=claim))
 

@@ -1,7 +1,7 @@
-"""The answers of people go back to the peer: look first, send once, record what the peer said (CMD-14).
+"""Delivers approval decisions to the agent: check the agent's task, send once, record its reply (CMD-14).
 
 The pure steps are in ``permission_bridge/return_machine.py``; here they are carried out, under the fence of the run.
-Before each send the attempt is stored, so that after a crash the peer is asked before anything is sent again.
+Before each send the attempt is stored, so that after a crash the peer is polled before anything is sent again.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from passerelle.core.task.machine import TABLE
 from passerelle.core.task.status import ENDED
 from passerelle.delegation.runs.agent_errors import (
     ON_ITS_WAY,
-    end_raised,
+    end_after_error,
     find_turns,
-    finds_fault,
     refuse_answer,
+    rejects_input,
 )
 from passerelle.delegation.runs.draft import find_action
 from passerelle.delegation.runs.liveness import note_break
@@ -76,17 +76,17 @@ if TYPE_CHECKING:
 
 _TASK_NOT_FOUND: Final = -32001
 _MESSAGE: Final = "message"
-"""What stands for the state in a bare Message, which has none."""
+"""In place of a state for a bare Message, which has none."""
 _SHOWN_HISTORY: Final = 10
-"""Messages that are asked for; agents of LangGraph refuse to show more."""
+"""Requested history length; agents of LangGraph refuse a larger one."""
 
 
 async def return_answers(active: ActiveRun) -> bool:
-    """Carries every owed answer one step; whether something was done.
+    """Takes one step for every pending answer; returns whether something was done.
 
     Raises:
-        RunMovedError: the run is driven elsewhere now.
-        StoreUnavailable: the step is taken again later.
+        RunMovedError: another instance drives the run now.
+        StoreUnavailable: the step is retried later.
     """
     done = False
     missing = [ref for ref in map(find_action, active.pending.owed) if ref not in active.run.held]
@@ -104,9 +104,9 @@ async def return_answers(active: ActiveRun) -> bool:
 
 
 def _list_groups(active: ActiveRun) -> list[tuple[str, ...]]:
-    """The answers that are owed on a run, those of one pause together: one message has to answer them all.
+    """The pending answers of a run, grouped by pause: one message has to answer all questions of a pause.
 
-    A pause with an open question owes nothing yet.
+    A pause with an open question has nothing pending yet.
     """
     pauses: dict[str, list[ActionRecord]] = {}
     for held in active.run.held.values():
@@ -124,18 +124,18 @@ def _list_groups(active: ActiveRun) -> list[tuple[str, ...]]:
 
 @dataclass(slots=True)
 class PauseAnswers:
-    """The answers of one pause on their way back; ``action_ids`` are its answered questions, at least one."""
+    """The delivery of the answers of one pause; ``action_ids`` are its answered questions, at least one."""
 
     active: ActiveRun
     action_ids: tuple[str, ...]
     _turns: dict[str, TurnInput] = field(default_factory=dict[str, "TurnInput"])
-    """Turns that were read: what they say never changes."""
+    """Turns that were read: their content never changes."""
     _is_over: bool = False
-    """Whether the agent is done with the message that was sent last."""
+    """Whether the agent is finished with the last message."""
 
     @property
     def actions(self) -> list[ActionRecord]:
-        """The questions whose answers are on their way, as the driver has them."""
+        """The questions whose answers are being delivered, as the driver holds them."""
         held = self.active.run.held
         found = [held[ref].record for ref in map(find_action, self.action_ids) if ref in held]
         return [
@@ -143,7 +143,7 @@ class PauseAnswers:
         ]
 
     async def go(self) -> bool:
-        """One step; whether something was done."""
+        """Takes one step; returns whether something was done."""
         actions = self.actions
         moved = bool(actions) and await self._step(actions)
         if moved and not self.actions:
@@ -153,11 +153,11 @@ class PauseAnswers:
     async def _step(self, actions: list[ActionRecord]) -> bool:
         remote = self._remote()
         if remote is None or self.active.run.record.status in ENDED:
-            await self._tell(FailReturn("peer_terminal"))
+            await self._append_command(FailReturn("peer_terminal"))
             return True
         if any(action.cancels_task for action in actions):
             return await self._cancel(actions)
-        sight = await self._look(actions, remote)
+        sight = await self._check_task(actions, remote)
         now_ms = self.active.deps.clock.now_ms()
         untaken = self.action_ids[0] in self.active.pending.untaken
         attempts = read_attempts(_find_last(actions), untaken=untaken)
@@ -169,9 +169,9 @@ class PauseAnswers:
                 await self._send(actions, remote)
             case Returned(native_status=native):
                 await self._begin([one for one in actions if one.return_state == "owed"])
-                await self._tell(FinishReturn(native))
+                await self._append_command(FinishReturn(native))
             case Undeliverable(reason=reason):
-                await self._tell(FailReturn(reason))
+                await self._append_command(FailReturn(reason))
             case WaitUntil(at_ms=at_ms):
                 await self._postpone(at_ms)
                 return False
@@ -184,7 +184,7 @@ class PauseAnswers:
         return run.remote_task_id if run else None
 
     async def _find_message(self, actions: list[ActionRecord]) -> JsonObject | None:
-        """The caller's own message, where a message was the answer: its turn gave the decision its name."""
+        """The caller's own message, if a message was the answer: then the decision has its turn's id."""
         decision = actions[0].decision
         if len(actions) > 1 or decision is None or not decision.decision_id.startswith("turn_"):
             return None
@@ -192,7 +192,7 @@ class PauseAnswers:
         return turn.message if turn else None
 
     async def _read_turn(self, turn_id: str) -> TurnInput | None:
-        """A turn of the task; read once, whatever is asked of it."""
+        """A turn of the task; read from the store once."""
         known, run = self._turns.get(turn_id), self.active.run
         if known is None:
             known = await run.read_turn(turn_id)
@@ -201,14 +201,14 @@ class PauseAnswers:
         return known
 
     async def _open(self, action: ActionRecord) -> Withheld | None:
-        """What the message says that answers a request for a credential; None where it says it itself, or is gone."""
+        """The sealed content of a message that provides a credential; None if it is not sealed, or gone."""
         run, turn_id, sealed = self.active.run, *await self._find_sealed(action)
         if sealed is None:
             return None
         return await run.contents.withholding.read(run.shard, sealed, turn_id)
 
     async def _forget(self, action: ActionRecord) -> None:
-        """Keeps no credential that is not on its way any more."""
+        """Deletes a credential that is not being delivered any more."""
         run, (_, sealed) = self.active.run, await self._find_sealed(action)
         if sealed is not None:
             now_ms = self.active.deps.clock.now_ms()
@@ -227,7 +227,7 @@ class PauseAnswers:
         decided = [action.decision.decision_id for action in actions if action.decision]
         return text_at(own, "messageId") if own else derive_message_id(decided)
 
-    async def _look(self, actions: list[ActionRecord], remote: str) -> TaskSighting:
+    async def _check_task(self, actions: list[ActionRecord], remote: str) -> TaskSighting:
         outcome = await self.active.peer.get(remote, history_length=_SHOWN_HISTORY)
         if isinstance(outcome, RefusedByPeer) and outcome.code == _TASK_NOT_FOUND:
             return Gone()
@@ -251,14 +251,14 @@ class PauseAnswers:
     def _waits_on(self, actions: list[ActionRecord], state: str, *, seen: bool | None) -> bool:
         """Whether the peer waits for these answers in a state in which it has refused others.
 
-        Once one of them may have reached it, only its history says that it has not.
+        Once one of them may have reached it, only its history proves that it has not.
         """
         run = self.active.run.record.run
         is_first = _find_last(actions).return_attempts == 0
         return run is not None and run.waits_on == state and (is_first or seen is False)
 
     def _is_in(self, history: list[JsonObject], mine: str) -> bool | None:
-        """Whether the peer has the message. A caller may use one id again: then it has to have each of them (G1)."""
+        """Whether the peer has the message. If a caller used one id several times, it must have each of them (G1)."""
         if not history:
             return None
         ours = sum(text_at(one, "messageId") == mine for one in self.active.run.context.accepted)
@@ -267,13 +267,13 @@ class PauseAnswers:
     async def _send(self, actions: list[ActionRecord], remote: str) -> None:
         withheld = await self._open(actions[0])
         if withheld is None and actions[0].state == "answered_by_caller":
-            await self._tell(FailReturn(f"{REFUSED}: what it says is not here any more"))
+            await self._append_command(FailReturn(f"{REFUSED}: its content is not stored any more"))
             return
         message = await self._encode(actions, remote, withheld)
         if message is None:
             await self._cancel(actions)
             return
-        await self.active.await_lease()
+        await self.active.wait_for_lease()
         send_options = await self._read_send_options(actions)
         streams = self._is_streamed(send_options)
         if not await self._begin(
@@ -281,7 +281,7 @@ class PauseAnswers:
         ):
             return
         self.active.pending.untaken.discard(self.action_ids[0])
-        await self.active.await_leave()
+        await self.active.wait_until_sendable()
         attempts = _find_last(actions).return_attempts + 1
         with adding_extensions(send_options.extensions):
             options = withheld.options if withheld else send_options.options
@@ -291,7 +291,7 @@ class PauseAnswers:
         match judged:
             case Returned(native_status=native):
                 if self.actions:
-                    await self._tell(FinishReturn(native))
+                    await self._append_command(FinishReturn(native))
                 if self._is_over:
                     await ask_again(self.active, self.action_ids, remote)
             case TurnedDown(outcome=outcome):
@@ -304,26 +304,26 @@ class PauseAnswers:
                 assert_never(judged)
 
     def _is_streamed(self, send_options: SendOptions) -> bool:
-        """Whether the answer goes out as a stream: for a caller who reads one, to an agent that has them.
+        """Whether the answer is sent as a stream: for a caller that streams, to an agent that supports it.
 
-        To all others it goes out unary. The task is known, so nothing is lost that subscribing or asking cannot bring.
+        All others get it unary. The task is known, so subscribing or polling brings everything that follows.
         """
         card = self.active.peer.peek()
         return card is not None and card.streaming and send_options.streams
 
     async def _read_send_options(self, actions: list[ActionRecord]) -> SendOptions:
-        """What was asked for beside the message that is the answer; nothing where it came another way."""
+        """The options of the message that is the answer; defaults if it came another way."""
         run = self.active.run
         turns = await find_turns(run, actions) or run.record.open_turns
         turn = await self._read_turn(turns[-1]) if turns else None
         return turn.send_options if turn else SendOptions()
 
     async def _cancel(self, actions: list[ActionRecord]) -> bool:
-        """CancelTask takes the place of words; a peer that was not reached is told again."""
-        if not await self._begin(actions, _make_wish(actions)):
+        """Sends CancelTask in place of a message; a peer that was not reached gets it again."""
+        if not await self._begin(actions, _make_cancel(actions)):
             return True
         if await cancel_task(self.active):
-            await self._tell(FinishReturn("cancel requested"))
+            await self._append_command(FinishReturn("cancel requested"))
             return True
         attempts = _find_last(actions).return_attempts + 1
         await self._postpone(self.active.deps.clock.now_ms() + back_off(attempts))
@@ -332,14 +332,14 @@ class PauseAnswers:
     async def _begin(
         self,
         seen: list[ActionRecord],
-        wish: TaskCancelRequested | None = None,
+        cancel: TaskCancelRequested | None = None,
         message_id: str = "",
         *,
         streams: bool = False,
     ) -> bool:
-        """Stores the attempt, and with it what is to go out, or the wish to stop that the answer stands for.
+        """Stores the attempt with the message to send, or with the cancel that the answer stands for.
 
-        False when somebody else has begun one since ``seen``, so that two never send.
+        Returns False when another process began a delivery after ``seen``, so two never send the same decision.
         """
         began = False
 
@@ -347,13 +347,13 @@ class PauseAnswers:
             nonlocal began
             now = [draft.decision.state(find_action(one.request.action_id)) for one in seen]
             actions = [one for one in now if isinstance(one, ActionRecord)]
-            began = list(map(_stand, actions)) == list(map(_stand, seen))
+            began = list(map(_read_progress, actions)) == list(map(_read_progress, seen))
             for action in actions if began else ():
                 draft.add(approval.decide(action, BeginReturn(), draft.decision.now_ms))
             if began and message_id:
-                _intend(draft, message_id, streams=streams)
-            if began and wish is not None and draft.record.status in TABLE[RequestCancel]:
-                draft.add(draft.tell(RequestCancel(wish)))
+                _record_intent(draft, message_id, streams=streams)
+            if began and cancel is not None and draft.record.status in TABLE[RequestCancel]:
+                draft.add(draft.decide(RequestCancel(cancel)))
 
         await self.active.run.append(begin, self._settle)
         return began
@@ -379,12 +379,12 @@ class PauseAnswers:
     async def _exchange(
         self, params: JsonObject, remote: str, *, streams: bool
     ) -> tuple[PeerOutcome, str | None]:
-        """Sends, and takes what comes; the outcome with the state in it."""
+        """Sends the answer and handles the reply; returns the outcome with the state in it."""
         if not streams:
             outcome = await self.active.send(params)
             state = _native_status(outcome)
             if isinstance(outcome, Answered):
-                # What it says to the answer and that it has it are one append.
+                # Its reply and the delivery are one append.
                 await apply_results(self.active, [outcome.result], after=self._finish(state))
                 self.active.was_answered = True
                 self._is_over = state == _MESSAGE or state in INTERRUPTED_STATES
@@ -392,7 +392,7 @@ class PauseAnswers:
         return await self._follow(params, remote)
 
     def _finish(self, state: str | None) -> Callable[[DecisionDraft], None]:
-        """Notes behind what the peer has said that the answers are there; nothing is owed for them any more."""
+        """A callback that records the delivery after the peer's reply; then nothing is pending for the answers."""
 
         def finish(draft: DecisionDraft) -> None:
             self._add(draft, FinishReturn(state or "unknown"))
@@ -401,28 +401,28 @@ class PauseAnswers:
         return finish
 
     async def _follow(self, params: JsonObject, remote: str) -> tuple[PeerOutcome, str | None]:
-        """The same as a stream: the first answer proves the delivery, the rest belongs to the run.
+        """Sends the answer as a stream: the first frame proves the delivery, the rest belongs to the run.
 
-        Of an answer the outcome has nothing, and its state stands beside it.
+        The outcome of an answer is empty; its state is returned separately.
         """
         first: tuple[PeerOutcome, str | None] | None = None
         last: StreamOutcome = Closed()
         async with aclosing(self.active.stream(params)) as stream:
-            async for said in stream:
-                if not isinstance(said, Answered):
-                    last = said
+            async for outcome in stream:
+                if not isinstance(outcome, Answered):
+                    last = outcome
                     break
                 last = Answered({})
-                first = first or (last, _native_status(said))
-                await apply_results(self.active, [said.result])
-                del said  # a stream that waits would keep it
+                first = first or (last, _native_status(outcome))
+                await apply_results(self.active, [outcome.result])
+                del outcome  # an idle stream would keep it in memory
                 if self.active.run.has_ended() or self.active.run.is_parked():
                     break
         self._is_over = first is not None and isinstance(last, Closed)
         if first is not None and isinstance(last, RefusedByPeer):
-            if finds_fault(last):
+            if rejects_input(last):
                 return last, None
-            await end_raised(self.active, last)
+            await end_after_error(self.active, last)
         elif not isinstance(last, Answered | RefusedByPeer):
             await note_break(self.active)
         if first is not None:
@@ -430,17 +430,17 @@ class PauseAnswers:
         return await self._judge_silence(remote) if isinstance(last, Closed) else (last, None)
 
     async def _judge_silence(self, remote: str) -> tuple[PeerOutcome, str | None]:
-        """What a stream without a frame came to: it has ended in good order, so an agent that waits is done with it.
+        """The outcome of a stream without a frame: it ended in good order, so an agent that waits is finished with it.
 
-        Agents of the a2a-sdk do not always keep a message of which nothing follows.
+        Agents of the a2a-sdk do not always store a message without consequences.
         """
-        sight = await self._look(self.actions, remote)
+        sight = await self._check_task(self.actions, remote)
         if isinstance(sight, StillWaiting):
             self._is_over = True
             return Answered({}), sight.native_status
         return Unknown("the stream ended before a frame came"), None
 
-    async def _tell(self, command: ActionCommand) -> None:
+    async def _append_command(self, command: ActionCommand) -> None:
         await self.active.run.append(lambda draft: self._add(draft, command), self._settle)
 
     def _add(self, draft: DecisionDraft, command: ActionCommand) -> None:
@@ -468,24 +468,24 @@ class PauseAnswers:
         await self.active.run.append(lambda _draft: None, lambda _draft: AppendOptions(due=due))
 
 
-def _intend(draft: DecisionDraft, message_id: str, *, streams: bool) -> None:
-    """Answers to a question are an exchange of their own (EVC-6)."""
+def _record_intent(draft: DecisionDraft, message_id: str, *, streams: bool) -> None:
+    """Records that an answer to a question is an exchange of its own (EVC-6)."""
     if draft.record.run is not None and draft.record.status in TABLE[SendInput]:
         requested = request(draft.context.peer, "streaming" if streams else "unary", message_id)
-        draft.add(draft.tell(SendInput(requested)))
+        draft.add(draft.decide(SendInput(requested)))
 
 
 def _is_on_its_way(action: object) -> bool:
     return isinstance(action, ActionRecord) and action.return_state in ON_ITS_WAY
 
 
-def _stand(action: ActionRecord) -> tuple[str, int]:
-    """How far an answer is on its way."""
+def _read_progress(action: ActionRecord) -> tuple[str, int]:
+    """How far the delivery of an answer is."""
     return action.return_state, action.return_attempts
 
 
 def _find_last(actions: list[ActionRecord]) -> ActionRecord:
-    """The one whose last attempt is the latest: they are sent together, but one may have been alone before."""
+    """The action with the latest attempt: they are sent together, but one may have been sent alone before."""
     return max(actions, key=lambda action: (action.return_attempts, action.updated_at))
 
 
@@ -510,8 +510,8 @@ def _make_reply(action: ActionRecord) -> DecidedQuestion | None:
     )
 
 
-def _make_wish(actions: list[ActionRecord]) -> TaskCancelRequested:
-    """The intent, which is a fact before any agent is told (CMD-9)."""
+def _make_cancel(actions: list[ActionRecord]) -> TaskCancelRequested:
+    """The intent to cancel, which is a fact before any agent is called (CMD-9)."""
     answer = next(action for action in actions if action.cancels_task)
     by_time = answer.state == "expired"
     decided_by = answer.decision.decided_by if answer.decision else ""

@@ -1,7 +1,7 @@
 """The state of one run in its driver: the entities it holds, and the appends it makes under its fence.
 
 A driver holds what it wrote, so it reads nothing between two frames. A conflict means that a command came in
-between (an answer, a wish to cancel): the entities are read again and the same frames decided again.
+between (an answer, a cancel): the entities are read again and the same frames decided again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from passerelle.core.task.record import KEPT_ARTIFACTS, TaskRecord
 from passerelle.core.task.status import HELD, UNDRIVEN, WAITING, Status
 from passerelle.delegation.runs.conclusion import complete_terms, is_waited_for, keep_content
 from passerelle.delegation.runs.draft import DecisionDraft, OpenedQuestions, RunContext, find_action
-from passerelle.delegation.runs.lost_tail import lacks, may_go_on
+from passerelle.delegation.runs.lost_tail import has_lost_tail, may_go_on
 from passerelle.runtime.common.concurrency import FairLock
 from passerelle.runtime.records.blob_overflow import BlobOverflow
 from passerelle.runtime.records.task_fields import (
@@ -54,18 +54,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 WAY_S: Final = 0.25
-"""Enough for a read and an append of another instance, and a second try."""
+"""Enough for a read and an append of another instance, and a retry."""
 
 
 class RunMovedError(Exception):
-    """The run is somebody else's now: whatever is in flight here decides nothing any more."""
+    """Another instance owns the run now: nothing in progress here takes effect any more."""
 
 
 @dataclass(eq=False)
 class Run:
-    """One run as its driver has it. As with a driver, what few of them need stands in the class.
+    """One run as its driver holds it. It has no slots: defaults that few runs change are in the class.
 
-    Each append wakes those who wait for a change, and so does the end of its driver. Before each wait they ask
+    Each append wakes those who wait for a change, and so does the end of its driver. Before each wait they check
     whether the run has ended or moved, with no await in between.
     """
 
@@ -74,59 +74,59 @@ class Run:
     copies: Blobs
     """Files that the peer named by address."""
     uploads: Uploads
-    """What it has uploaded before it named it."""
+    """Files that it uploaded before it named them."""
     contents: ContentReads
     context: RunContext
     shard: Shard
-    """Where the task lives."""
+    """The shard of the task."""
     kept: dict[EntityRef, Held] | Unread
     driver: Incarnation | None
-    """Whose run it is by its task's hash: the fence of every append. None: nobody's at the moment."""
+    """The incarnation in the field ``own`` of the task: the fence of every append. None: without a driver now."""
     asks: Callable[[DecisionDraft, JsonObject, RunStatus], OpenedQuestions]
     post_row: Callable[[IndexRow, float], Awaitable[bool]]
-    """Sends an owner-index row beside an append that may wait for company as long as is said, in seconds.
+    """Sends an owner-index row concurrently with an append; the row may wait this many seconds for a shared exchange.
 
-    What is returned says whether it was written.
+    The result is whether it was written.
     """
     list_row: Callable[[IndexRow], Awaitable[None]]
-    """Writes one that was not; the relay writes the same row, so a failure loses nothing."""
+    """Writes a row that was not sent; the relay writes the same row, so a failure loses nothing."""
     on_cost: Callable[[TaskRecord, CostRecorded], None] = lambda _record, _cost: None
-    """Told once it is stored what a run cost."""
+    """Called with the cost of a run once it is stored."""
     on_text: Callable[[DecisionDraft], None] = lambda _draft: None
-    """Told of text before it is stored, once."""
+    """Called with text once, before it is stored."""
     on_loss: Callable[[Run], None] = lambda _run: None
-    """Told that what was acknowledged to this run is not stored any more."""
+    """Called when data that was acknowledged to this run is not stored any more."""
     store_pause_s: float = 0.5
-    """How long the store is left alone when nobody knows whether it took an append."""
+    """Pause before a retry of an append of unknown outcome."""
     content: JsonObject | None = None
-    """The Task as callers may be told it: no further than what is stored (I1)."""
+    """The Task as callers may see it: no further than what is stored (I1)."""
     answer: JsonObject | None = None
     """The Message that is the answer, once it is stored (I1)."""
     templated: TemplatedTurn | None = field(default=None, init=False)
     """How its turn was rendered, as long as nothing was stored since."""
     rendered: TemplatedAnswer | None = field(default=None, init=False)
-    """What callers are shown of the stored end of a templated turn."""
+    """The stored end of a templated turn, as shown to callers."""
     seen: SeenBehaviour | None = field(default=None, init=False)
-    """What that says about the peer's habits."""
+    """The behaviour of the peer that it shows."""
     moved: bool = field(default=False, init=False)
     epoch: int = field(default=0, init=False)
-    """Of the shard, when something was stored or read here last."""
+    """Of the shard, at the last write or read here."""
     has_all: bool = field(default=False, init=False)
-    """Whether the peer's answer comes, or has come, in one piece: what is lost of the record is told again by it."""
+    """Whether the peer's answer comes, or came, in one piece, which repeats anything lost from the record."""
     last: tuple[int, str] | None = field(default=None, init=False)
     """Sequence and chain of the last event that was stored here."""
     line: FairLock = field(default_factory=FairLock, init=False)
-    """Held during each append and read, also by commands that have lost to the driver."""
-    gives_way: bool = field(default=False, init=False)
-    """Whether the line is held, or stood in, for another instance."""
+    """Held during each append and read, also by commands that lost to the driver."""
+    is_yielding: bool = field(default=False, init=False)
+    """Whether the line is held for another instance, or waited for."""
     _turn: tuple[str, TurnInput] | None = field(default=None, init=False)
-    """The last turn that was taken here, with its message to the task."""
-    _told: dict[Callable[[], None], None] | None = field(default=None, init=False)
+    """The last turn that was stored here, with its message to the task."""
+    _listeners: dict[Callable[[], None], None] | None = field(default=None, init=False)
     """Callbacks for the next change; most runs have one, or none."""
 
     @property
     def held(self) -> dict[EntityRef, Held]:
-        """The entities as they were stored last."""
+        """The entities as last stored."""
         if isinstance(self.kept, Unread):
             self.kept = self.kept.read()
         return self.kept
@@ -137,7 +137,7 @@ class Run:
 
     @property
     def record(self) -> TaskRecord:
-        """The task as it was stored last."""
+        """The task as last stored."""
         record = self.held[self.context.task].record
         if not isinstance(record, TaskRecord):
             message = f"no task {self.context.task.id}"
@@ -145,7 +145,7 @@ class Run:
         return record
 
     def recall_waiting(self) -> dict[EntityRef, Held]:
-        """The task, its thread and its open questions where it waits, as they were stored last; nothing else."""
+        """The task, its thread and its open questions as last stored, if it waits; else nothing."""
         if self.moved or self.templated is not None or self.rendered is not None:
             return {}
         own = (self.context.task, self.context.thread)
@@ -160,13 +160,13 @@ class Run:
         return await self.contents.read_turn(self.record, turn_id)
 
     def has_ended(self) -> bool:
-        """Whether nothing is left to drive: the task has ended, or another attempt at it is owed."""
+        """Whether nothing is left to drive: the task has ended, or another attempt at it is pending."""
         if self.templated is not None or self.rendered is not None:
             return self.templated is None
         return self.record.status in UNDRIVEN
 
     def is_gated(self) -> bool:
-        """Whether policy has to let its message through first."""
+        """Whether policy has to allow its message first."""
         if self.templated is not None:
             return self.templated.is_gated()
         run = self.record.run
@@ -180,7 +180,7 @@ class Run:
         return run is not None and run.delivery_mechanism == "streaming"
 
     def is_parked(self) -> bool:
-        """Whether somebody else must act first."""
+        """Whether the task waits for someone else to act."""
         return self.record.status in WAITING
 
     def is_held(self) -> bool:
@@ -192,7 +192,7 @@ class Run:
         body: Callable[[DecisionDraft], None],
         terms: Callable[[DecisionDraft], AppendOptions] | None = None,
     ) -> Written:
-        """Decides with ``body`` and appends under the fence, one at a time, again after a conflict.
+        """Decides with ``body`` and appends under the fence, one at a time; again after a conflict.
 
         Raises:
             RunMovedError: the fence does not hold any more; nothing was written.
@@ -204,7 +204,7 @@ class Run:
                 raise RunMovedError
             return await self._append(body, terms)
         finally:
-            # What was not stored was not seen: the same frames are decided again, from what stands.
+            # What was not stored was not seen: the same frames are decided again, from the stored state.
             self.context.content, self.context.answer = self.content, self.answer
             self.line.release()
 
@@ -231,7 +231,7 @@ class Run:
                 if draft.cost is not None:
                     self.on_cost(self.record, draft.cost)
                 if draft.decision.events and outcome.first == 0:
-                    # A repeat hid what came after the first try.
+                    # The append was stored at an earlier try; a later write may have followed.
                     await self._refold()
                 return outcome
             await self.writes.ask_to_yield(self.held)
@@ -244,7 +244,7 @@ class Run:
         body: Callable[[DecisionDraft], None],
         terms: Callable[[DecisionDraft], AppendOptions] | None = None,
     ) -> tuple[DecisionDraft, AppendOptions] | None:
-        """Decides; nothing is stored yet. None where there is nothing to be stored."""
+        """Decides, and stores nothing yet. None if there is nothing to store."""
         self.context.content, self.context.answer = self.content, self.answer
         draft = DecisionDraft(
             self.writes.begin(self.record.session_id, self.held),
@@ -269,10 +269,10 @@ class Run:
     ) -> bool:
         """Appends the end of a templated turn; False where it is not stored, and its answer has to be observed.
 
-        ``row`` is that of its owner's list.
+        ``row`` is the row of its owner's list.
 
         Raises:
-            RunMovedError: the run is somebody else's by now; nothing was written.
+            RunMovedError: another instance owns the run; nothing was written.
         """
         await self.line.acquire()
         try:
@@ -284,7 +284,7 @@ class Run:
             if row is None:
                 outcome = await writing
             else:
-                outcome = await self._list_beside(row, writing, packed.within_s)
+                outcome = await self._append_and_list(row, writing, packed.within_s)
             if isinstance(outcome, Appended):
                 refs = (self.context.task, self.context.thread)
                 self.kept, self.templated = (
@@ -295,7 +295,7 @@ class Run:
                     self.content = self.context.content = task
                 elif isinstance(message := answer.frame.get("message"), dict):
                     self.answer = self.context.answer = message
-                # Its driver is done with it, and tells.
+                # Its driver is done with it, and notifies the listeners.
                 self.rendered, self.seen = answer, template.seen
                 return True
             if isinstance(outcome, Again):
@@ -310,31 +310,31 @@ class Run:
             self.line.release()
 
     async def wait_for_change(self) -> None:
-        """Until the next append, or until the driver is done with the run."""
+        """Waits until the next append, or until the driver is done with the run."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         wake = partial(_wake, waiter)
         self.listen(wake)
         try:
             await waiter
         finally:
-            # Others may come and go for as long as a task lasts.
+            # Waiters may come and go for as long as a task lasts.
             self.forget(wake)
 
     def listen(self, changed: Callable[[], None]) -> None:
-        """Calls ``changed`` after the next append, or when the driver is done with the run; once. It must not raise."""
-        if self._told is None:
-            self._told = {}
-        self._told[changed] = None
+        """Calls ``changed`` once, after the next append or when the driver is done with the run. It must not raise."""
+        if self._listeners is None:
+            self._listeners = {}
+        self._listeners[changed] = None
 
     def forget(self, changed: Callable[[], None]) -> None:
-        """Does not call it any more."""
-        if self._told is not None:
-            self._told.pop(changed, None)
+        """Stops calling it."""
+        if self._listeners is not None:
+            self._listeners.pop(changed, None)
 
-    def tell_changed(self) -> None:
+    def notify_changed(self) -> None:
         """Calls the listeners for a change."""
-        told, self._told = self._told, None
-        for changed in told or ():
+        listeners, self._listeners = self._listeners, None
+        for changed in listeners or ():
             changed()
 
     async def _commit(
@@ -348,9 +348,11 @@ class Run:
         is_listed = self.record.shown and self.record.exposure == record.exposure
         if is_listed or not record.shown:
             return await writing
-        return await self._list_beside(make_row(record), writing)
+        return await self._append_and_list(make_row(record), writing)
 
-    async def _list_beside(self, row: IndexRow, writing: Awaitable[T], within_s: float = 0.0) -> T:
+    async def _append_and_list(
+        self, row: IndexRow, writing: Awaitable[T], within_s: float = 0.0
+    ) -> T:
         posted = self.post_row(row, within_s)
         try:
             return await writing
@@ -366,7 +368,7 @@ class Run:
         self.content, self.answer = self.context.content, self.context.answer
         if self.record.status is Status.RETRYING or is_waited_for(self.record):
             self.writes.wake_duties(self.shard)
-        self.tell_changed()
+        self.notify_changed()
 
     def _keep_place(self, draft: DecisionDraft) -> None:
         if self.context.volume is not None:
@@ -379,16 +381,16 @@ class Run:
     async def _recover(self, outcome: Outdated | WriteRefusal) -> None:
         if isinstance(outcome, Fenced):
             self.moved = True
-            self.tell_changed()
+            self.notify_changed()
             raise RunMovedError
         await self._reload()
         if self.moved:
             raise RunMovedError
         if isinstance(outcome, Unclaimed):
-            raise WriteConflict("the due row was settled, or claimed by somebody else")
+            raise WriteConflict("the due row was settled, or claimed by another process")
 
     async def learn(self, news: Sequence[Written]) -> bool:
-        """Takes over what was stored beside this run, in its order; False where it does not follow on what is held."""
+        """Applies what others have stored for this run, in order; False where it does not follow what is held."""
         await self.line.acquire()
         try:
             return all(map(self._follow, news))
@@ -407,16 +409,16 @@ class Run:
         if not all(ref in held and _is_next(held[ref], one) for ref, one in fresh.items()):
             return False
         if isinstance(record, TaskRecord) and self.context.task in fresh:
-            said = () if news.turn is None else (news.turn[1].message,)
+            messages = () if news.turn is None else (news.turn[1].message,)
             if self.content is None or record.inputs[: len(before.inputs)] != before.inputs:
                 return False
-            if len(record.inputs) != len(before.inputs) + len(said):
+            if len(record.inputs) != len(before.inputs) + len(messages):
                 return False  # another message has its place in what callers see
             if (record.shown_to != before.shown_to) != bool(news.frames):
                 return False
             known = self.content
-            if said:
-                self.context.accepted = [*self.context.accepted, *said]
+            if messages:
+                self.context.accepted = [*self.context.accepted, *messages]
                 known = complete_history(settle_status(known), self.context.accepted)
             content: JsonObject | None = known
             for frame in news.frames:
@@ -425,31 +427,31 @@ class Run:
             self.content, self._turn = content, news.turn
             self.context.content = content
         self.held = {**held, **fresh}
-        self.tell_changed()
+        self.notify_changed()
         return True
 
-    async def give_way(self) -> None:
-        """Appends nothing for a moment: another instance, which reads before it decides, has its turn."""
-        if self.gives_way:
+    async def yield_line(self) -> None:
+        """Appends nothing for a moment, so that another instance, which reads before it decides, gets its turn."""
+        if self.is_yielding:
             return
-        self.gives_way = True
+        self.is_yielding = True
         await self.line.acquire()
         try:
             await asyncio.sleep(WAY_S)
         finally:
-            self.gives_way = False
+            self.is_yielding = False
             self.line.release()
 
     async def refresh(self) -> None:
-        """Reads the entities again: somebody else wrote."""
+        """Reads the entities again after another writer's append."""
         await self.line.acquire()
         try:
             await self._reload()
         finally:
             self.line.release()
 
-    async def stands(self) -> bool:
-        """Whether the store has everything that was acknowledged here; where it has not, the run is told as lost.
+    async def is_stored(self) -> bool:
+        """Whether the store has everything that was acknowledged here; otherwise the run is reported as lost.
 
         Raises:
             StoreUnavailable: it cannot be read.
@@ -465,12 +467,14 @@ class Run:
     async def _reload(self) -> None:
         before, epoch = self.record, self.writes.log.shard_epoch(self.shard)
         stored = await self.writes.load(self.held)
-        if await lacks(self.writes.log, self.held, stored, self.record.session_id, self.last):
+        if await has_lost_tail(
+            self.writes.log, self.held, stored, self.record.session_id, self.last
+        ):
             self.on_loss(self)
             if not (self.has_all and may_go_on(stored[self.context.task].record)):
-                # The driver that takes the run up asks its agent for all that it has said.
+                # The driver that adopts the run reads the whole task from its agent.
                 self.moved = True
-                self.tell_changed()
+                self.notify_changed()
                 return
             self.last = None
         self.held, self.epoch = stored, epoch
@@ -481,10 +485,10 @@ class Run:
         missing = [ref for ref in wanted if ref not in self.held]
         if missing:
             self.held |= await self.writes.load(missing)
-        self.tell_changed()
+        self.notify_changed()
 
     async def _refold(self) -> None:
-        """Takes the content from what is stored: somebody else has added to it."""
+        """Folds the content from what is stored, after another writer has added to it."""
         if self.context.content is None:
             return
         content = await self.contents.fold_task(self.record)
@@ -500,10 +504,10 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 
 
 def _moves(held: Held | None, news: Held) -> bool:
-    """Whether news are newer than what is held."""
+    """Whether ``news`` is newer than what is held."""
     return held is None or news.stamp.version > held.stamp.version
 
 
 def _is_next(held: Held, news: Held) -> bool:
-    """Whether nothing was stored between what is held and the news."""
+    """Whether nothing was stored between what is held and ``news``."""
     return news.stamp.version == held.stamp.version + 1

@@ -1,4 +1,4 @@
-"""Runs as objects: made from what was just stored, or from what is stored."""
+"""Builds runs from what was just stored, or from what is stored."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CHANCES: Final = 1 << _CHANCE_BITS
 
 @dataclass(slots=True, repr=False)
 class RunFactory:
-    """Makes runs; nothing is driven by it."""
+    """Builds runs; it drives nothing."""
 
     deps: DriverDeps
     writes: Writes
@@ -59,7 +59,7 @@ class RunFactory:
     callbacks: Callbacks | None
     store_pause_s: float
     on_loss: Callable[[Run], None]
-    """Called with a run that the store has lost a part of."""
+    """Called with a run of which the store has lost a part."""
 
     def make(
         self,
@@ -98,7 +98,7 @@ class RunFactory:
             self.projections.post_index,
             self.list_row,
             self._settle,
-            self.open_text.tell,
+            self.open_text.add_chunks,
             self.on_loss,
             self.store_pause_s,
             context.content,
@@ -107,11 +107,11 @@ class RunFactory:
         run.epoch = self.writes.log.shard_epoch(context.shard)
         return run
 
-    def look(
+    def make_context(
         self, task: EntityRef, shard: Shard, thread: EntityRef, peer: str, context_id: str
     ) -> RunContext:
         terms = self.find_terms(peer)
-        # By their places, here and below: the names of so many members cost as much as all the rest of them.
+        # Positional, here and below: this many keyword arguments cost as much as everything else.
         return RunContext(
             task,
             shard,
@@ -127,14 +127,14 @@ class RunFactory:
             self.deps.outputs.redaction,
             self.spending.find_price(peer) if self.spending and self.spending.is_on else None,
             self._draw_chance,
-            # Written out, since ``list[JsonObject]()`` costs seven times as much.
+            # Literals, since ``list[JsonObject]()`` costs seven times as much.
             [],
             {},
             limits=terms.limits,
         )
 
-    async def read_back(self, task_id: str) -> tuple[RunContext, dict[EntityRef, Held]]:
-        """What a driver knew of a stored run, with its entities.
+    async def restore_run(self, task_id: str) -> tuple[RunContext, dict[EntityRef, Held]]:
+        """Restores what a driver knew of a stored run, with its entities.
 
         Raises:
             NotFound: there is no such task.
@@ -143,31 +143,31 @@ class RunFactory:
         record = (await self.writes.load([task]))[task].record
         if not isinstance(record, TaskRecord):
             raise NotFound("task", task_id)
-        context, refs = await self.view_exposure(task, record)
+        context, refs = await self.restore_context(task, record)
         return context, await self.writes.load(refs)
 
-    async def view_exposure(
+    async def restore_context(
         self, task: EntityRef, record: TaskRecord
     ) -> tuple[RunContext, list[EntityRef]]:
-        """What a driver knew of a run, from what is stored, and what it held."""
+        """Restores what a driver knew of a run, and the references of what it held."""
         thread = EntityRef(EntityKind.THREAD, record.thread_id or "")
         agent, context_id = record.peer or "", record.scope.context_id
-        context = self.look(task, task.shard, thread, agent, context_id)
+        context = self.make_context(task, task.shard, thread, agent, context_id)
         content = await self.contents.fold_task(record)
         context.content, context.accepted = content.task, list(content.accepted)
         context.moves = content.moves
         context.catalogue.update(content.catalogue)
         context.standing = await self._recall_standing(record)
-        # Answers that are owed, and the other questions of their pause, are among those that were opened.
+        # Pending answers, and the other questions of their pause, are among the opened ones.
         actions = dict.fromkeys([*record.open_actions, *record.occurrences.values()])
         if record.coverage is not None and record.coverage.review is not None:
             actions[record.coverage.review] = None
         return context, [task, thread, *map(find_action, actions)]
 
     async def _recall_standing(self, record: TaskRecord) -> dict[str, NamedArtifact]:
-        """What the tasks have produced that this one refers to; one that refers to none costs no read."""
+        """The artifacts of the tasks that this one refers to; without references it costs no read."""
         named = [edge.target for edge in record.relationships if edge.kind == "source_task"]
-        # A task that was tried again names an earlier exposure of itself.
+        # A task that was rerun names an earlier exposure of itself.
         sources = {parsed[0] for one in named if (parsed := parse_facade(one)) is not None}
         sources.discard(TaskId(record.task_id))
         if not sources:
@@ -184,7 +184,7 @@ class RunFactory:
             self.spending.settle(record.scope.principal, record.owner, cost)
 
     async def list_row(self, row: IndexRow) -> None:
-        """Puts a task into its owner's list, at once; the relay does it in any case."""
+        """Writes a task into its owner's list at once; the relay writes it in any case."""
         try:
             await self.projections.index_now(row)
         except StoreUnavailable as error:
@@ -192,11 +192,11 @@ class RunFactory:
 
 
 def make_key(record: TaskRecord) -> str:
-    """What a message of the live run is marked with at an agent that is configured so; nothing can be read from it."""
+    """The key in messages of the live run for an agent with ``correlates``; it reveals nothing."""
     return hashlib.sha256(record.attempts[-1].run_id.encode()).hexdigest()[:32]
 
 
 def _list_own(context: RunContext, held: dict[EntityRef, Held]) -> dict[EntityRef, Held]:
-    """What a run compares with each append: not the session, which others write."""
+    """The entities that a run compares with each append, without the session, which others write."""
     wanted = {context.task, context.thread}
     return {ref: one for ref, one in held.items() if ref in wanted or ref.kind is EntityKind.ACTION}

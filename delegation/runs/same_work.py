@@ -1,7 +1,7 @@
-"""A message that asks for what its context works at already, where its caller wants that back and nothing new (MK-5).
+"""Finds a running task of the context for the same request, if the caller prefers it to a new one (MK-5).
 
-Whoever wants it says so with each message. The task that such a message opens keeps a digest of what it asks for, in a
-field beside its record; a later one of the same context is compared with those of them that have not ended.
+The caller states that with each message. The task that such a message opens stores a digest of the request, in a
+separate field of its hash; later messages of the context are compared with the tasks that have not ended.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 ASKED: Final = "asked"
-"""The field of a task with the digest of what was asked for."""
+"""The field of a task with the digest of its request."""
 _CHUNK: Final = 100
 _TASKS: Final = "task_"
 
 
 def digest_words(agent: str, message: JsonObject) -> bytes:
-    """Tells what an agent is asked for: words, whatever their case and spaces, and the other parts as they are."""
+    """A digest of a request to an agent: the text, without case and extra spaces, and the other parts unchanged."""
     others = [part for part in objects_at(message, "parts") if "text" not in part]
     asked = [agent, " ".join(read_text(message).lower().split()), others]
     return hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest().encode()
 
 
 def read_fingerprint(record: TaskRecord, fields: Mapping[str, bytes]) -> str:
-    """The same of a task: as it was kept, else of its objective, which has the first words of its message (MK-30)."""
+    """The digest of a task: the stored one, else that of its objective, the first words of its message (MK-30)."""
     kept = fields.get(ASKED)
-    said: JsonObject = {"parts": [{"text": record.objective}]}
-    return (kept or digest_words(record.kind, said)).decode()
+    message: JsonObject = {"parts": [{"text": record.objective}]}
+    return (kept or digest_words(record.kind, message)).decode()
 
 
 async def find_same(
     writes: Writes, thread: ThreadRecord, agent: str, message: JsonObject
 ) -> tuple[EntityRef, Held] | None:
-    """The task of the thread whose agent was asked for the same and has not ended; None: there is none.
+    """The task of the thread with the same request to the agent that has not ended; None: there is none.
 
     Raises:
-        StoreUnavailable: nobody can tell.
+        StoreUnavailable: the tasks cannot be read.
     """
     wanted = digest_words(agent, message)
     names = await writes.log.read_open(thread.session_id)

@@ -1,9 +1,9 @@
-"""A send of unknown outcome is looked for at the peer before anything is sent again.
+"""Searches for a send of unknown outcome at the peer before anything is sent again.
 
-Every task of the remote context is listed. A task that no run has and that shows our message is ours; so is the only
+Every task of the remote context is listed. A task without a run that shows our message is ours; so is the only
 one left in a context made for us, unless another send may have made it. An empty list proves that the message never
-arrived only at a peer whose behaviour is known (``peer_profile``); then it is sent again, with the same id. Where
-nobody can tell the run is lost, and so is its turn; what follows is for the retry policy.
+arrived only at a peer of known behaviour (``peer_profile``); then the message is sent again, with the same id. If the
+outcome stays unknown the run is lost, and so is its turn; what follows is for the retry policy.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SearchResult: TypeAlias = Literal["bound", "absent", "unclear", "away", "hopeles
 
 @dataclass(frozen=True, slots=True)
 class TaskListing:
-    """The tasks of a remote context. ``whole``: there are no more than these. ``holds`` are their places in memory."""
+    """The tasks of a remote context. ``whole``: the list is complete. ``holds`` keep their memory reserved."""
 
     tasks: list[JsonObject]
     whole: bool
@@ -53,7 +53,7 @@ class TaskListing:
 
 
 async def find_send(active: ActiveRun) -> None:
-    """Binds the run to the remote task that its send made, sends again what never arrived, or ends the run as lost."""
+    """Binds the run to the remote task of its send, sends again what never arrived, or ends the run as lost."""
     run = active.run.record.run
     if run is None or run.remote_task_id is not None:
         return
@@ -61,14 +61,14 @@ async def find_send(active: ActiveRun) -> None:
     while active.run.record.run is not None and active.remote_task() is None:
         if active.run.is_held():
             return
-        verdict = await _look(active)
+        verdict = await _search_once(active)
         looks += 1
         if verdict == "bound":
             if active.run.record.status is Status.CANCELLING:
                 await cancel_task(active)
             return
         now_ms = active.deps.clock.now_ms()
-        # A peer that is away has said nothing: it has the time that a peer may be out of reach.
+        # A peer that is unreachable has proved nothing: it gets the liveness limit.
         waits = verdict == "away" and now_ms - begun_ms <= active.timeouts.liveness_s * 1000
         left_s = active.timeouts.doubt_s - (now_ms - _find_written_ms(active)) / 1000
         is_over = left_s < 0 and not waits
@@ -76,18 +76,18 @@ async def find_send(active: ActiveRun) -> None:
         if again is not None:
             if await deliver_again(active, again):
                 return
-            # Nobody knows of this one either, and it has its own time to arrive.
+            # The outcome of this send is unknown too, and it gets its own time to arrive.
             pause_s = active.timeouts.poll_s
         elif verdict == "hopeless" or is_over:
-            await end_unknown(active, _explain(verdict, active.peer.name, looks))
+            await end_unknown(active, _explain_unknown(verdict, active.peer.name, looks))
             return
         # The last look comes as soon as it can decide.
         await active.rest(pause_s if left_s < 0 else min(pause_s, left_s + _PAST_S))
         pause_s = min(pause_s * 2, active.timeouts.poll_max_s)
 
 
-def _explain(verdict: SearchResult, peer: str, looks: int) -> str:
-    """What happened, what was done to find out, and what can be done, for the caller who waits for the answer."""
+def _explain_unknown(verdict: SearchResult, peer: str, looks: int) -> str:
+    """What happened, what was checked, and what can be done, for the caller who waits for the answer."""
     match verdict:
         case "hopeless":
             found = "it has no list of tasks to look in"
@@ -95,20 +95,20 @@ def _explain(verdict: SearchResult, peer: str, looks: int) -> str:
             found = "it could not be asked for its tasks since then"
         case "unclear" | "absent" | "bound":
             times = "once" if looks == 1 else f"{looks} times"
-            found = f"its list of tasks, read {times} since then, does not tell"
+            found = f"its list of tasks, read {times} since then, does not show it"
         case _:
             assert_never(verdict)
     return (
-        f"nobody can tell whether agent {peer!r} received the message: its answer was lost, and {found}; "
-        "nothing more is sent by itself. Look at the agent first; where doing it twice does no harm, "
+        f"it is unknown whether agent {peer!r} received the message: its answer was lost, and {found}; "
+        "the gateway does not send it again. Check at the agent first; if repeating the work is harmless, "
         "send it under another idempotency key, or retry the task"
     )
 
 
 def _find_written_ms(active: ActiveRun) -> int:
-    """When the send may have begun, at the latest: the time that the peer had for it starts there.
+    """The latest time, in ms, at which the send may have begun: the peer's time to receive it starts there.
 
-    A message that was held back is sent after the task has resumed, so its time is that of the status.
+    A message that was held back is sent after the task has resumed, so the time of the status counts.
     """
     record = active.run.record
     run = record.attempts[-1]
@@ -116,8 +116,8 @@ def _find_written_ms(active: ActiveRun) -> int:
     return max(active.find_written_ms(meant_ms), active.sent_ms)
 
 
-async def _look(active: ActiveRun) -> SearchResult:
-    """What the peer's list of tasks says about the send."""
+async def _search_once(active: ActiveRun) -> SearchResult:
+    """What the peer's list of tasks proves about the send."""
     run = active.run.record.run
     if run is None or run.remote_context_id is None:
         return "hopeless"
@@ -151,7 +151,7 @@ async def _look(active: ActiveRun) -> SearchResult:
 async def _list_context(
     active: ActiveRun, context_id: str
 ) -> TaskListing | Literal["away", "hopeless"]:
-    """Every page of the list; no filter by time, since the peer's clock is not ours."""
+    """Every page of the list; without a filter by time, since the peer's clock is not ours."""
     found: list[JsonObject] = []
     holds: list[object] = []
     token = ""
@@ -179,7 +179,7 @@ async def _list_context(
 
 
 def _list_rivals(records: list[TaskRecord], run: Attempt) -> list[Attempt]:
-    """Other sends of unknown outcome into the same context."""
+    """Other sends of unknown outcome in the same context."""
     return [
         attempt
         for record in records
@@ -191,7 +191,7 @@ def _list_rivals(records: list[TaskRecord], run: Attempt) -> list[Attempt]:
 
 
 def _is_unresolved(attempt: Attempt) -> bool:
-    """Whether its send may have made a task that nobody has bound: also one that was given up as lost."""
+    """Whether its send may have made a task without a run; also true if it was given up as lost."""
     over = attempt.ended_at is not None and attempt.status is not Status.LOST
     return attempt.remote_task_id is None and not over and attempt.send_after is None
 
@@ -199,7 +199,7 @@ def _is_unresolved(attempt: Attempt) -> bool:
 async def _list_records(active: ActiveRun) -> list[TaskRecord]:
     """Every task of the session: the remote context is shared by the turns of a thread.
 
-    Read from the stream: a task that was given up before callers saw it stands in no list.
+    Read from the stream: a task that was given up before callers saw it is in no list.
     """
     writes, session = active.run.writes, active.run.record.session_id
     stream, after = StreamRef(StreamKind.SESSION, session), 0

@@ -1,8 +1,8 @@
-"""Frames of a peer's stream, as they come: several in one append, and never further ahead than the store can take.
+"""Takes the frames of a peer's stream: several in one append, and no further ahead than the buffer allows.
 
-A stream that ends says nothing about the task (I6). One that brings more than it may is read slower: the connection
-fills up, and the agent waits. One that brings much takes turns with others that do. Pieces of an artifact that come
-close behind each other wait for a moment and are stored together.
+A stream that ends proves nothing about the task (I6). A stream over its rate is read slower: the connection fills up,
+and the agent waits. A run with a high volume takes turns with other such runs. Pieces of an artifact that come close
+together wait for a moment and are stored together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.peer import Answered, Closed, Malformed, RefusedByPeer, Unknown, Unreached
-from passerelle.delegation.runs.agent_errors import end_raised
+from passerelle.delegation.runs.agent_errors import end_after_error
 from passerelle.delegation.runs.frame_buffer import FrameBuffer
 from passerelle.delegation.runs.liveness import note_break, probe
 from passerelle.delegation.runs.results import apply_results, revive_lost
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.active_run import ActiveRun
 
 _AT_ONCE: Final = (16, 262_144)
-"""Frames of one append, so that it stays below the 64 events of a batch; and bytes of its content, or one frame."""
+"""Frames per append, which keeps it below the 64 events of a batch; and bytes of their content, or one frame."""
 _IN_TURN: Final = (8, 65_536)
-"""The same of a run that brings much, while others that do wait for their turn: everybody else waits for these."""
+"""Smaller batches of a run with a high volume while other such runs wait, since everything else waits for them."""
 _SHORTEST_REST_S: Final = 0.02
-"""What a run is over its rate before its reader rests: a timer for each event would cost more than the event."""
+"""A reader pauses only when its run is over its rate by this much: a timer per event would cost more than the event."""
 
 
 async def follow_stream(
     active: ActiveRun, outcomes: AsyncGenerator[StreamOutcome, None]
 ) -> StreamOutcome:
-    """Takes the frames of a stream to its end; its last outcome, ``Closed`` where it was left from here.
+    """Takes the frames of a stream to its end; returns its last outcome, ``Closed`` if it was left from here.
 
-    A wake-up ends the stream: a peer may keep it open while it waits for an answer of ours, and two
-    streams of one task would say everything twice.
+    A wake-up ends the stream: a peer may keep it open while it waits for our answer, and two streams of one task
+    would repeat everything.
     """
     frames = FrameBuffer()
     reader = asyncio.create_task(_read(active, outcomes, frames))
@@ -58,7 +58,7 @@ async def follow_stream(
             if results:
                 await apply_results(active, results)
                 _count(active, len(results), size)
-                _tell_stored(batch)
+                _confirm_stored(batch)
                 await revive_lost(active)
                 stored_s = now_s()
             last, began = batch[-1], began or bool(results)
@@ -67,7 +67,7 @@ async def follow_stream(
                 if began:
                     await _judge_break(active, last)
                 return last
-            # They are stored: a driver that waits for the next ones would keep them.
+            # They are stored: do not keep them in memory while waiting for the next ones.
             del last, batch, results
             if active.run.record.withheld is not None:
                 break
@@ -79,16 +79,16 @@ async def follow_stream(
 
 
 async def _judge_break(active: ActiveRun, last: StreamOutcome) -> None:
-    """A stream that had begun is over, by an error of the agent or in another way; its run may be, too."""
+    """Handles the end of a stream that had begun, by an error of the agent or otherwise; its run may end, too."""
     if isinstance(last, RefusedByPeer):
-        await end_raised(active, last)
+        await end_after_error(active, last)
     elif not active.run.is_parked():
         await note_break(active)
 
 
 async def judge_end(active: ActiveRun, last: StreamOutcome) -> bool:
-    """Whether the peer is known to have the message whose stream has ended so; says what was wrong with it."""
-    # An answer that is kept back until a parent was told names no task of the agent where it is a bare Message.
+    """Whether the peer certainly has the message of an ended stream; records what was wrong with the stream."""
+    # A bare Message that waits for the parent's update names no task of the agent.
     is_answered = active.run.has_ended() or active.run.record.withheld is not None
     knows = active.remote_task() is not None or is_answered
     match last:
@@ -102,12 +102,12 @@ async def judge_end(active: ActiveRun, last: StreamOutcome) -> bool:
 
 
 async def _await_frame(active: ActiveRun, frames: FrameBuffer) -> bool:
-    """Whether a frame came, and not somebody who wants the driver to look up."""
+    """Waits for a frame; False for a wake-up that the driver has to handle first."""
     while True:
         if active.run.is_held() and active.remote_task() is not None:
             return False
         if active.is_woken and active.remote_task() is not None:
-            # An agent that never stops talking would be heard out before a wish to cancel is.
+            # Otherwise an agent that sends without a pause would delay a cancel for ever.
             frames.is_closed = True
         if len(frames) > 0:
             return True
@@ -115,17 +115,17 @@ async def _await_frame(active: ActiveRun, frames: FrameBuffer) -> bool:
         if active.run.has_ended() or (active.is_woken and active.remote_task() is not None):
             return False
         try:
-            async with asyncio.timeout(min(active.timeouts.look_s, max(active.find_owed_s(), 0.0))):
+            async with asyncio.timeout(min(active.timeouts.look_s, max(active.find_due_s(), 0.0))):
                 await active.activity.wait()
         except TimeoutError:
-            if active.find_owed_s() <= 0:
+            if active.find_due_s() <= 0:
                 active.wake()
             else:
-                await _look_around(active)
+                await _check_store(active)
 
 
 async def _gather_chunks(active: ActiveRun, frames: FrameBuffer, stored_s: float) -> None:
-    """Waits up to the chunk delay for further pieces, where these came within twice the delay after the last append."""
+    """Waits up to the chunk delay for further pieces, if these came within twice the delay after the last append."""
     delay_s = active.run.context.limits.chunk_delay_ms / 1000
     is_near = asyncio.get_running_loop().time() - stored_s < 2 * delay_s
     if not is_near or not frames.has_only_chunks():
@@ -138,7 +138,7 @@ async def _gather_chunks(active: ActiveRun, frames: FrameBuffer, stored_s: float
 
 
 def _has_room(frames: FrameBuffer) -> bool:
-    """Whether more of them would go into one append."""
+    """Whether more frames fit into one append."""
     most, most_bytes = _AT_ONCE
     return len(frames) < most and frames.size < most_bytes
 
@@ -146,32 +146,32 @@ def _has_room(frames: FrameBuffer) -> bool:
 async def _await_turn(
     active: ActiveRun, frames: FrameBuffer, *, is_behind: bool
 ) -> tuple[int, int]:
-    """How many frames, and bytes, may be taken now. What brings little, or is to be left, waits for nobody.
+    """How many frames, and bytes, may be taken now. A light run, or one that is to be left, does not wait.
 
-    A run with more bytes than one append holds takes its turn even among its like: several such runs at once would
-    hold all of it in memory.
+    A run with more bytes than one append holds takes its turn even if all callers are heavy: several such runs at once
+    would keep all of it in memory.
     """
     turns = active.deps.scheduler
     if active.is_woken:
         return _AT_ONCE
     now_s = asyncio.get_running_loop().time()
-    is_loud = is_behind or turns.sums.are_loud(active.owner, now_s)
+    is_heavy = is_behind or turns.sums.is_heavy(active.owner, now_s)
     is_small = frames.size <= _AT_ONCE[1]
-    if not is_loud or (is_small and turns.sums.is_among_its_like(active.owner, now_s)):
+    if not is_heavy or (is_small and turns.sums.has_no_light_callers(active.owner, now_s)):
         return _AT_ONCE
     await turns.take(active.owner, active.peer.name)
     return _IN_TURN if turns.waiting else _AT_ONCE
 
 
 def _count(active: ActiveRun, events: int, size: int) -> None:
-    """What a run has brought, for its caller; of one that has ended nothing follows."""
+    """Counts what a run has brought, for its caller; not after the run has ended."""
     if not active.run.has_ended():
         now_s = asyncio.get_running_loop().time()
         active.deps.scheduler.sums.count(active.owner, events, size, now_s)
 
 
-async def _look_around(active: ActiveRun) -> None:
-    """Another instance may have taken an answer, or ended the task: what it told us may be lost."""
+async def _check_store(active: ActiveRun) -> None:
+    """Reads the store: another instance may have stored an answer or an end, and its signal may be lost."""
     try:
         await active.run.refresh()
     except StoreUnavailable:
@@ -182,7 +182,7 @@ async def _look_around(active: ActiveRun) -> None:
     ):
         active.wake()
     if not active.is_throttled:
-        # A driver that does not listen cannot say that the peer is silent.
+        # Without reading, the driver cannot conclude that the peer is silent.
         await probe(active)
 
 
@@ -207,7 +207,7 @@ async def _read(
                 rate.count(1, size, now_s)
                 wait_s = rate.find_wait_s(now_s)
                 if wait_s >= _SHORTEST_REST_S:
-                    await _rest(active, wait_s)
+                    await _throttle(active, wait_s)
     except Exception:
         # The follower waits for a last outcome, and has to get one.
         active.deps.log.exception("stream.broken", task=active.run.record.task_id)
@@ -218,7 +218,7 @@ async def _read(
 
 
 async def _hold_content(active: ActiveRun, ahead: int) -> None:
-    """After a frame: until more may be held. Nothing is read meanwhile, so no time without news passes either."""
+    """Waits after a frame until more memory may be used. Reading is paused, so the idle limit is paused too."""
     active.is_throttled = True
     try:
         await active.hold_content(ahead)
@@ -226,8 +226,8 @@ async def _hold_content(active: ActiveRun, ahead: int) -> None:
         active.is_throttled = False
 
 
-async def _rest(active: ActiveRun, wait_s: float) -> None:
-    """The same until the run may bring more."""
+async def _throttle(active: ActiveRun, wait_s: float) -> None:
+    """Waits until the rate of the run allows more; logged once."""
     if not active.was_throttled:
         limits = active.run.context.limits
         active.deps.log.warning(
@@ -244,7 +244,7 @@ async def _rest(active: ActiveRun, wait_s: float) -> None:
         active.is_throttled = False
 
 
-def _tell_stored(batch: list[StreamOutcome]) -> None:
+def _confirm_stored(batch: list[StreamOutcome]) -> None:
     for outcome in batch:
         if isinstance(outcome, Answered) and outcome.on_stored is not None:
             outcome.on_stored()

@@ -1,4 +1,4 @@
-"""What templated turns and answers are made of: their templates, the sample renders behind them, the rendered ones."""
+"""The types of templated turns and answers: templates, the sample renders behind them, and rendered ones."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from passerelle.store.wire_template import Example, WireTemplate
 
 _ANSWERS: Final = 64
-"""Shapes of answers that are remembered for one of turns: agents choose the media types that stand in them."""
+"""Shapes of answers that are cached per shape of turn: agents choose the media types in them."""
 FEW_ANSWERS: Final = 4
 
 _LAST: Final = 10**15 + 1
-"""In the place of a sequence that the store fills in; no record is that long."""
+"""A placeholder for the sequence that the store fills in; no record contains a number this long."""
 
 ArtifactShape: TypeAlias = "tuple[tuple[str, ...], int, bool, bool]"
-"""Media types, number of parts, whether it has a name, and whether one of that name stands in its context."""
+"""Media types, number of parts, whether it has a name, and whether its context has an artifact of that name."""
 
 
 class AnswerShape(NamedTuple):
-    """What decides which facts an answer leads to. A tuple, since templates are found by it."""
+    """What decides the facts of an answer. A tuple, since templates are looked up by it."""
 
     is_task: bool
     says_text: bool = False
@@ -47,14 +47,14 @@ class AnswerShape(NamedTuple):
 
 @value
 class KnownThread:
-    """The thread of a context that is known, with the turn begun in it; ``stamp`` is that of before."""
+    """The thread of a known context, with the new turn begun in it; ``stamp`` is that of the stored thread."""
 
     record: ThreadRecord
     stamp: Stamp
 
 
 def split_thread(record: ThreadRecord, at: str) -> tuple[bytes, bytes]:
-    """A thread as it is stored at a time, before and behind the sequence of its last event."""
+    """A thread as stored at a time, before and behind the sequence of its last event."""
     written = write_snapshot(change(record, updated_at=at, last=_LAST))
     before, _, behind = written.partition(b'"last":%d' % _LAST)
     return before + b'"last":', behind
@@ -62,14 +62,14 @@ def split_thread(record: ThreadRecord, at: str) -> tuple[bytes, bytes]:
 
 @value
 class PassedGate:
-    """The append that let a message through as it came: the operation, and the time at which it was to be sent."""
+    """The append that let an unchanged message pass: the operation, and the intended time of the send."""
 
     op: str
     at: str
 
 
 def read_passed(task: Held) -> PassedGate | None:
-    """How the message of a task was let through by the append that was its last one."""
+    """How the last append of a task let its message pass; None if it did not."""
     record = task.record
     run = record.run if isinstance(record, TaskRecord) else None
     return (
@@ -96,12 +96,12 @@ class SampleTurn:
     example: Example
     feed: bool
     remote_context_id: str
-    """The context that the agent would be told."""
+    """The context id for the agent."""
     began_ms: int
     first: int
     """The sequence of its first event."""
     known: KnownThread | None
-    """None where it would open its context."""
+    """None if it opens its context."""
 
     def render(self, template: TurnTemplate) -> TemplatedTurn:
         """The turn as if it had been rendered."""
@@ -121,14 +121,14 @@ class SampleTurn:
 
 
 class Ordinals(NamedTuple):
-    """Of the ids that have to be known, beside being written."""
+    """Ordinals of the ids that are needed apart from the written bytes."""
 
     context: str
     task: str
     turn: str
     first_event: str
     push: str
-    """Of a push config that its caller has not named."""
+    """Of a push config without an id of its caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,28 +137,28 @@ class TurnTemplate:
 
     wire: WireTemplate
     numbers: tuple[tuple[int, str], ...]
-    """What has to be drawn (``mint_together``)."""
+    """The random numbers to draw (``mint_together``)."""
     ordinals: Ordinals
     pick_touched: Callable[[Sequence[EntityRef]], tuple[EntityRef, ...]]
-    """Out of the session, the thread and the task: what is written, in its order."""
+    """Picks the written entities out of the session, the thread and the task, in write order."""
     feed: bool
     mechanism: str
     gated: bool
-    """Whether somebody has a say in what is sent."""
+    """Whether a rule or hook judges what is sent."""
     driver: Incarnation
-    """Who drives the turns of this shape."""
+    """The driver of the turns of this shape."""
     samples: tuple[SampleTurn, SampleTurn]
     window: BatchWindow = field(default_factory=BatchWindow)
-    """Of what their agent answers; noted with each answer."""
+    """Timing of their agent's answers; updated with each answer."""
     answers: ShapeMemory[AnswerTemplate | None] = field(
         default_factory=lambda: ShapeMemory(_ANSWERS, FEW_ANSWERS)
     )
-    """What answers of each shape store last."""
+    """The templates of the last append, by shape of answer."""
 
 
 @value
 class TemplatedTurn:
-    """A rendered turn, so that its answer can be rendered, too. ``values`` are what it was filled with."""
+    """A rendered turn, so that its answer can be rendered, too. ``values`` are the rendered values."""
 
     template: TurnTemplate
     values: tuple[bytes, ...]
@@ -168,17 +168,17 @@ class TemplatedTurn:
     task: EntityRef
     turn_id: str
     remote_context_id: str
-    """The context that the agent is told."""
+    """The context id for the agent."""
     began_ms: int
     known: KnownThread | None
-    """None where it has opened its context."""
+    """None if it has opened its context."""
     first: int = 0
     """The sequence of its first event, once it is stored."""
     passed: PassedGate | None = None
-    """None where nobody has a say in what is sent, or somebody has not said it yet."""
+    """None without a gate, or before it has passed."""
 
     def is_gated(self) -> bool:
-        """Whether its message has to be let through first."""
+        """Whether its message has to pass the gate first."""
         return self.template.gated and self.passed is None
 
 
@@ -186,8 +186,8 @@ class TemplatedTurn:
 class TemplatedAnswer:
     """A templated answer in our ids.
 
-    ``packed`` is its frame as it is stored, ``texts`` are the further texts in which answers of a shape differ.
-    ``versions`` are the names of its artifacts, and which version of that name each is.
+    ``packed`` is its frame as stored, ``texts`` are the further texts that differ between answers of a shape.
+    ``versions`` are the names of its artifacts, with the version of each name.
     """
 
     shape: AnswerShape
@@ -199,29 +199,29 @@ class TemplatedAnswer:
 
 @value
 class TurnEnd:
-    """What the end of a turn depends on beside its answer: the same for all answers of a shape."""
+    """What the end of a turn depends on apart from its answer: equal for all answers of a shape."""
 
     artifacts: tuple[str, ...]
     """The ordinals of the ids of its artifacts."""
     sequences: tuple[int, ...]
-    """Which events of the turn are named, counted from its first one."""
+    """The events of the turn that are named, counted from its first one."""
     outcome: str
-    """How the thread says that it has ended."""
+    """The outcome in the thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerTemplate:
-    """What every answer of one shape stores, on a turn of one shape."""
+    """What every answer of one shape stores, for turns of one shape."""
 
     wire: WireTemplate
     numbers: tuple[tuple[int, str], ...]
-    """What has to be drawn (``mint_together``)."""
+    """The random numbers to draw (``mint_together``)."""
     pick_touched: Callable[[Sequence[EntityRef]], tuple[EntityRef, ...]]
-    """Out of the task and the thread: what is written, in its order."""
+    """Picks the written entities out of the task and the thread, in write order."""
     end: TurnEnd
     first_event: str
     """The ordinal of its id."""
     feed: bool
     row: IndexRow | None
-    """The sample row of the owner's list: another owner, another task, another time."""
+    """The sample row of the owner's list; owner, task and time are replaced."""
     seen: SeenBehaviour | None

@@ -1,4 +1,4 @@
-"""What is stored of a turn that opens a task: facts, decided in order, with the Task where callers see it at once."""
+"""What is stored for a turn that opens a task: facts, decided in order, with the Task if callers see it at once."""
 
 from __future__ import annotations
 
@@ -68,22 +68,22 @@ class TurnFacts:
     task: EntityRef
     turn_id: str
     waiting: tuple[str, ...] | None
-    """The turns that go first, where it waits behind others."""
+    """The turns before it, if it waits behind others."""
 
     @property
     def thread(self) -> ThreadRecord | None:
-        """The thread, as far as it is decided."""
+        """The thread as decided so far."""
         thread = self.decision.state(self.place.thread)
         return thread if isinstance(thread, ThreadRecord) else None
 
     @property
     def record(self) -> TaskRecord | None:
-        """The task, as far as it is decided."""
+        """The task as decided so far."""
         record = self.decision.state(self.task)
         return record if isinstance(record, TaskRecord) else None
 
     def begin(self) -> None:
-        """What stands whatever becomes of it: session, thread, task, turn, and what policy says of the call."""
+        """Adds what is stored in any case: session, thread, task, turn, and the policy's judgement of the call."""
         plan, decision = self.request.plan, self.decision
         decision.belong(plan.trace)
         self._open_thread()
@@ -144,7 +144,7 @@ class TurnFacts:
         )
 
     def _wait_for(self, blocker_id: str) -> None:
-        """Adds the edge to a task that has to complete first, at both ends: they stand in one session (GR-2)."""
+        """Adds the edge to a task that has to complete first, at both ends: both tasks are in one session (GR-2)."""
         near, far = self.record, self.decision.state(EntityRef(EntityKind.TASK, blocker_id))
         if near is None or not isinstance(far, TaskRecord):
             raise NotFound("task", blocker_id)
@@ -157,7 +157,7 @@ class TurnFacts:
             self.decision.add(tasks.decide(far, LinkTask(mirror)))
 
     def refuse(self) -> JsonObject | None:
-        """Ends the task before anybody was called, since no agent fits; the Task, as callers see it from here on."""
+        """Ends the task without a call, since no agent fits; returns the Task as callers see it from here on."""
         record, route = self.record, self.request.plan.route
         if record is None or route is None:
             return None
@@ -174,7 +174,7 @@ class TurnFacts:
         return shown
 
     def start(self, run_id: str) -> JsonObject | None:
-        """The intent to send; the Task, where callers see it from here on."""
+        """Adds the intent to send; returns the Task, if callers see it from here on."""
         record, started = self.record, self._compose()
         if started is None or record is None:
             return None
@@ -185,7 +185,7 @@ class TurnFacts:
         return self._show(facts, SUBMITTED)
 
     def wait(self, hold: QueueHold) -> JsonObject | None:
-        """That the attempt does not begin yet; the Task, where callers learn of it at once."""
+        """Adds that the attempt does not begin yet; returns the Task, if callers are notified at once."""
         record, attempt = self.record, self._compose()
         if attempt is None or record is None:
             return None
@@ -199,13 +199,13 @@ class TurnFacts:
             if (queued := self.record) is not None:
                 blocked = tasks.describe_blocker(blocker.target, blocker.reason)
                 facts = tasks.decide(queued, BlockTask(blocked))
-        if not (hold.is_told or self.request.plan.shows_at_once):
+        if not (hold.notifies_caller or self.request.plan.shows_at_once):
             self.decision.add(facts)
             return None
         return self._show(facts, hold.state, hold.text, hold)
 
     def _compose(self) -> TaskAttemptStarted | None:
-        """The first attempt, as it begins now or later."""
+        """The first attempt, for now or later."""
         thread, record = self.thread, self.record
         if thread is None or record is None:
             return None
@@ -227,14 +227,14 @@ class TurnFacts:
         if hold is not None:
             task["metadata"] = hold.describe()
         shown = complete_history(task, [self.request.command.message])
-        told = show(self.spill, facts[-1], task_frame(shown), facade, "status")
-        self.decision.add([*facts[:-1], *told])
+        shown_facts = show(self.spill, facts[-1], task_frame(shown), facade, "status")
+        self.decision.add([*facts[:-1], *shown_facts])
         return shown
 
 
 def _show_profile(route: Route | None) -> JsonObject:
-    """What the caller has asked of the agent, as the record of the task has it (TR-12)."""
+    """The caller's request for an agent, as the record of the task stores it (TR-12)."""
     if route is None or route.profile.source != "caller":
         return {}
-    said = to_wire(route.profile)
-    return {name: one for name, one in said.items() if name != "source"}
+    profile = to_wire(route.profile)
+    return {name: one for name, one in profile.items() if name != "source"}

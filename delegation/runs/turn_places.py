@@ -1,4 +1,4 @@
-"""Where a message belongs: the session and the thread of what it names, or new ones."""
+"""The place of a message: the session and the thread of what it names, or new ones."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ async def locate(
     command: SubmitTurn | task_requests.CreateTask,
     idem: str | None,
 ) -> tuple[Place, dict[EntityRef, Held]]:
-    """The place of the message, with its thread and session as they are stored.
+    """The place of the message, with its thread and session as stored.
 
     Raises:
-        NotFound: a session or a thread that is named and is not the caller's, or a context that is not known where
-            no thread is to be made.
+        NotFound: a session or a thread that is named and is not the caller's, or an unknown context where no thread may
+            be created.
         InvalidInput: a context that belongs to another session, or to another thread, than the one named (ID-3).
     """
     if command.session_id is not None and read_shard(command.session_id) is None:
@@ -57,7 +57,7 @@ async def locate(
 
 
 async def find_thread(writes: Writes, principal: Principal, command: SubmitTurn) -> Held | None:
-    """The thread of the context that a message names, at the likelier of its places; None where it names none."""
+    """The thread of the context that a message names, at its likelier place; None if it names none."""
     if command.thread_id is not None:
         _, held = await _locate_thread(writes, principal, command, command.thread_id)
         return next(iter(held.values()))
@@ -93,7 +93,7 @@ def _name_session(
 
 
 def _check_may_make(command: SubmitTurn | task_requests.CreateTask) -> None:
-    """Raises where no thread is to be made for a message that would need one."""
+    """Raises where a message needs a new thread and may not create one."""
     if not isinstance(command, SubmitTurn) or command.makes_thread:
         return
     if command.context_id is None:

@@ -1,4 +1,4 @@
-"""A message that opens a task, as it came in, and the stored turn that it has led to."""
+"""A message that opens a task, as received, and the stored turn for it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 @value
 class TurnRequest:
-    """A message that opens a task, as it came in, and how it is taken.
+    """A message that opens a task, as received, and its plan.
 
-    ``idem`` is the key of its caller under which it is taken once.
+    ``idem`` is the caller's idempotency key.
     """
 
     principal: Principal
@@ -37,12 +37,12 @@ class TurnRequest:
     plan: Delegation
     idem: str | None = None
     known: Held | None = None
-    """The thread of the context, where it was read before; it may have changed since."""
+    """The thread of the context, if it was read before; it may have changed since."""
     read_options: Callable[[], JsonObject | None] = lambda: None
-    """What its request says beside the message, for one that waits."""
+    """Reads the options of its request without the message, for one that waits."""
 
     def remember(self, place: Place, turn_id: str, task_id: str) -> IdempotencyRow | None:
-        """What a repeat finds under its key; None without one."""
+        """The idempotency row for a repeat; None without a key."""
         if self.idem is None:
             return None
         receipt = TurnReceipt(place.session.id, place.thread.id, turn_id, task_id, place.context_id)
@@ -51,7 +51,7 @@ class TurnRequest:
 
 @value
 class OpenedTurn:
-    """A stored turn with a new task: what the driver starts from."""
+    """A stored turn with a new task, for its driver."""
 
     place: Place
     task: EntityRef
@@ -60,14 +60,14 @@ class OpenedTurn:
     driver: Incarnation
     repeated: bool = False
     shown: JsonObject | None = None
-    """The Task as callers see it already."""
+    """The Task, if callers see it already."""
     templated: TemplatedTurn | None = None
-    """How it was rendered, if it was."""
+    """The rendered turn, if it was rendered."""
     position: int | None = None
-    """Where it waits behind other turns of its context, from 1."""
+    """Its position behind other turns of its context, from 1."""
 
     def accept(self) -> TurnAccepted:
-        """What its caller is told of it."""
+        """The receipt for its caller."""
         return TurnAccepted(
             session_id=self.place.session.id,
             thread_id=self.place.thread.id,

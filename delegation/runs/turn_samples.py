@@ -1,4 +1,4 @@
-"""Sample turns, from which templates are made: decided by the code that decides every turn, and not stored."""
+"""Sample turns, from which templates are made: decided by the general code, and not stored."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.turns import Turns
 
 _LONG: Final = 3000
-"""Characters of a sample message, at least: more than is read off it anywhere; each reading is a text of its own."""
+"""Minimum length of a sample message, in characters: more than any preview; each preview is a text of its own."""
 _MORE_BITS: Final = 9
-"""Of a length, so that two examples differ in their sizes, too."""
+"""Random bits added to a length, so that two examples differ in their sizes, too."""
 _SHORT: Final = 24
 _FROM_MS: Final = 1_000_000_000_000
 _FROM_BITS: Final = 38
@@ -47,7 +47,7 @@ _FROM_BITS: Final = 38
 def make_sample(
     turns: Turns, request: TurnRequest, under: tuple[Incarnation, int], *, knows: bool
 ) -> SampleTurn:
-    """Renders a sample of such a request; ``knows``: in a context that is known."""
+    """Renders a sample of such a request; ``knows``: in a known context."""
     ids = turns.writes.ids
     if not knows or request.command.context_id is None:
         return render_sample(turns, request, under)
@@ -59,9 +59,9 @@ def make_sample(
 def render_sample(
     turns: Turns, request: TurnRequest, under: tuple[Incarnation, int], known: Held | None = None
 ) -> SampleTurn:
-    """Decides a turn by the code that decides every turn, and stores nothing; ``known`` is its thread, if there is one.
+    """Decides a turn with the general code, and stores nothing; ``known`` is its thread, if there is one.
 
-    The shard of a thread is the one that its id names.
+    The shard of a thread is the one in its id.
     """
     chance = turns.writes.ids
     thread = known.record if known else None
@@ -116,7 +116,7 @@ def render_sample(
 
 
 def sample_request(request: TurnRequest, ids: Ids) -> TurnRequest:
-    """A request of the same shape, in which every text stands for itself."""
+    """A request of the same shape, in which every text is unique."""
     return change(
         request,
         principal=change(request.principal, id=sample_text(ids, _SHORT)),
@@ -127,7 +127,7 @@ def sample_request(request: TurnRequest, ids: Ids) -> TurnRequest:
 
 
 def sample_thread(request: TurnRequest, place: Place, ids: Ids) -> Held:
-    """A thread that rests, in which every text and number stands for itself."""
+    """An idle thread, in which every text and number is unique."""
     who, at = request.principal, format_ms(sample_ms(ids))
     record = ThreadRecord(
         schema=SCHEMA,
@@ -148,7 +148,7 @@ def sample_thread(request: TurnRequest, place: Place, ids: Ids) -> Held:
 
 
 def sample_command(command: SubmitTurn, ids: Ids) -> SubmitTurn:
-    """A command of the same shape, in which every text stands for itself."""
+    """A command of the same shape, in which every text is unique."""
     part: JsonObject = {"text": sample_longer(ids, _LONG)}
     message: JsonObject = {
         "messageId": sample_text(ids, _SHORT),
@@ -161,7 +161,7 @@ def sample_command(command: SubmitTurn, ids: Ids) -> SubmitTurn:
 
 
 def sample_push(push: PushConfig | None, ids: Ids) -> PushConfig | None:
-    """A push config of the same shape: it is stored as one value, whatever is in it."""
+    """A push config of the same shape: it is stored as one value, whatever its content is."""
     if push is None:
         return None
     name = sample_text(ids, _SHORT) if push.id else None
@@ -181,15 +181,15 @@ def sample_trace(trace: Trace | None, ids: Ids) -> Trace | None:
 
 
 def sample_text(ids: Ids, length: int) -> str:
-    """A text that stands nowhere else."""
+    """A unique text."""
     return "".join(f"{ids.draw(64):016x}" for _ in range(-(-length // 16)))[:length]
 
 
 def sample_longer(ids: Ids, length: int) -> str:
-    """Such a text, of any length from this one on."""
+    """A unique text of random length, at least ``length``."""
     return sample_text(ids, length + ids.draw(_MORE_BITS))
 
 
 def sample_ms(ids: Ids) -> int:
-    """A time that stands nowhere else."""
+    """A unique time."""
     return _FROM_MS + ids.draw(_FROM_BITS)

@@ -1,13 +1,12 @@
-"""Turns that differ in ids, times and words alone: their first append is rendered from a template.
+"""Turns that differ only in ids, times and texts: their first append is rendered from a template.
 
-A turn is templated when it opens a new context, or goes on with one that rests, and nothing is asked for beside the
-message, but that it is taken once under its key, that a webhook is told of it, that it has a price, that its task meets
-conditions, and that somebody has a say in what is sent. Two such turns at one agent store
-the same but for ids, times, words, names of callers, addresses of webhooks and what their threads know. What a thread
-becomes is folded, and filled in whole. What everybody says about what is sent is decided, and so is what a condition
-makes of an answer. So two samples of a shape are rendered by the code that decides every other
-turn, and a wire template is made of what they would store; from then on the ids, times, words and names of a turn are
-filled in. Where there is no template, or a turn is not templated, it is decided like any other.
+A turn is templated when it opens a new context or continues an idle one, and has nothing more than its message, an
+idempotency key, a webhook, a price, conditions of the task and a gate. Two such turns at one agent store the same
+except for ids, times, texts, names of callers, addresses of webhooks and the content of their threads. The next state
+of a thread is folded, and inserted whole. A gate's judgements, and the answers of tasks with conditions, are decided by
+the general code. So two samples of a shape are rendered by the code that decides every other turn, and a wire template
+is made of what they would store; from then on only the ids, times, texts and names of a turn are inserted.
+Without a template, a turn is decided like any other.
 """
 
 from __future__ import annotations
@@ -69,18 +68,18 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.turns import Turns
 
 SHAPES: Final = 512
-"""Shapes that are remembered: each agent has its own, with and without a key."""
+"""Shapes that are cached: each agent has its own, with and without a key."""
 FEW: Final = 16
-"""Shapes that are learnt when they come first."""
+"""The first shapes, which get a template at once."""
 TRIES: Final = 4
-"""Of cutting: a number of one example may stand somewhere else in it by chance."""
+"""Attempts to build a template: a number of one example may occur elsewhere in it by chance."""
 _TOUCHED: Final = (EntityKind.SESSION, EntityKind.THREAD, EntityKind.TASK)
-"""What a turn may open; no question, and no change of devices, grants or rules."""
+"""Entities that a turn may open or change; no question, device, grant or rule."""
 
 
 @dataclass(slots=True)
 class TemplatedTurns:
-    """Opens templated turns, and keeps their templates."""
+    """Opens templated turns, and caches their templates."""
 
     turns: Turns
     _templates: ShapeMemory[TurnTemplate | None] = field(
@@ -88,7 +87,7 @@ class TemplatedTurns:
     )
 
     async def open(self, request: TurnRequest) -> OpenedTurn | None:
-        """The stored turn; None where nothing is stored and the turn has to be decided.
+        """The stored turn; None where nothing is stored and the turn has to be decided by the general code.
 
         Raises:
             StoreUnavailable: nothing is known to be written, and no peer was called.
@@ -104,12 +103,12 @@ class TemplatedTurns:
             result = await writes.append(packed, feed=turn.template.feed)
         except StoreUnavailable as error:
             if error.wrote == "unknown":
-                self.turns.doubt(task)
+                self.turns.on_unknown_outcome(task)
             raise
         match result:
             case Appended(first=first):
                 unread = Unread(writes.log, packed, first, held)
-                # What a judged answer leads to is decided.
+                # The answer to a task with conditions is decided by the general code.
                 templated = None if request.plan.acceptance else change(turn, first=first)
                 return OpenedTurn(place, task, turn_id, unread, driver, templated=templated)
             case Again(result=bytes(stored)) if read_task(stored) != task.id:
@@ -126,7 +125,7 @@ class TemplatedTurns:
                 assert_never(result)
 
     async def _render(self, request: TurnRequest) -> tuple[TemplatedTurn, PackedBatch] | None:
-        """A turn, and what is stored of it; None where it has to be decided."""
+        """A turn, and its packed append; None where it has to be decided by the general code."""
         principal, command, plan = request.principal, request.command, request.plan
         if not is_templated(command, plan):
             return None
@@ -139,7 +138,7 @@ class TemplatedTurns:
         try:
             driver = plan.drives(shard)
         except StoreUnavailable:
-            return None  # whoever decides has the lease extended first
+            return None  # the general code has the lease extended first
         if places:
             thread = places[0].thread
             known = request.known
@@ -156,7 +155,7 @@ class TemplatedTurns:
     def _fill(
         self, request: TurnRequest, template: TurnTemplate, shard: Shard, held: Held | None
     ) -> tuple[TemplatedTurn, PackedBatch] | None:
-        """``held`` is the thread of a context that was named, which may be new."""
+        """Renders the append; ``held`` is the thread of a named context, which may be new."""
         principal, command, writes = request.principal, request.command, self.turns.writes
         message = orjson.dumps(command.message)
         if len(message) > CAP:
@@ -197,10 +196,10 @@ class TemplatedTurns:
     def _find(
         self, request: TurnRequest, under: tuple[Incarnation, int], *, knows: bool
     ) -> TurnTemplate | None:
-        """The template of a shape: what may differ and is no value of ``list_values``."""
+        """The template of a shape: everything that may differ and is no value of ``list_values``."""
         (driver, epoch), trace, templates = under, request.plan.trace, self._templates
         shape = (
-            request.plan.ground,
+            request.plan.template_key,
             _list_prices(request.plan),
             orjson.dumps(request.plan.acceptance) if request.plan.acceptance else b"",
             request.idem is None,
@@ -224,9 +223,9 @@ class TemplatedTurns:
         return template
 
 
-def _list_rest(kind: type, *said: str) -> tuple[Callable[[object], object], object]:
-    """How the members of a class beside ``said`` are read together, and what they are where nothing is asked for."""
-    rest = [one for one in fields(kind) if one.name not in said]
+def _list_rest(kind: type, *handled: str) -> tuple[Callable[[object], object], object]:
+    """A reader for the members of a class other than ``handled``, and their values when nothing is requested."""
+    rest = [one for one in fields(kind) if one.name not in handled]
     return attrgetter(*(one.name for one in rest)), tuple(one.default for one in rest)
 
 
@@ -251,7 +250,7 @@ _read_plan, _NO_PLAN = _list_rest(
     "drives",
     "trace",
     "demands",
-    "ground",
+    "template_key",
     "catalog",
     "route",
     "facts",
@@ -261,7 +260,7 @@ _read_plan, _NO_PLAN = _list_rest(
 
 
 def is_templated(command: SubmitTurn, plan: Delegation) -> bool:
-    """Whether nothing is asked for beside the message, also by members that these classes may get one day."""
+    """Whether the command and the plan have only the message and defaults. Fields added later count."""
     return (
         _read_command(command) == _NO_COMMAND
         and _read_plan(plan) == _NO_PLAN
@@ -270,7 +269,7 @@ def is_templated(command: SubmitTurn, plan: Delegation) -> bool:
 
 
 def _list_prices(plan: Delegation) -> tuple[tuple[str, int, str, str], ...]:
-    """What the call is thought to cost: the one thing said on a turn that is the same on the next."""
+    """The estimated prices of the call: the only facts of a turn that are the same for the next one."""
     return tuple(
         (one.peer, one.amount_micros, one.currency, one.basis)
         for one in plan.facts
@@ -279,12 +278,12 @@ def _list_prices(plan: Delegation) -> tuple[tuple[str, int, str, str], ...]:
 
 
 def names_webhook(command: SubmitTurn) -> bool | None:
-    """Whether its caller has named the push config that comes with a message; None where none comes."""
+    """Whether the caller has named the push config of its message; None without a config."""
     return None if command.push is None else bool(command.push.id)
 
 
 def rests(held: Held) -> bool:
-    """Whether nothing is under way in a context; nothing is in one that is new."""
+    """Whether nothing is running or waiting in a context; true for a new one."""
     thread = held.record
     is_idle = not isinstance(thread, ThreadRecord) or not (
         thread.active_turns or thread.waiting_turns
@@ -293,7 +292,7 @@ def rests(held: Held) -> bool:
 
 
 def knows_tools(held: Held | None, plan: Delegation) -> bool:
-    """Whether nothing is to be said of the tools of a turn; a context that is new knows of none."""
+    """Whether no tool facts are needed for a turn; a new context knows no tools."""
     thread = held.record if held is not None else None
     return has_tools(thread if isinstance(thread, ThreadRecord) else None, plan.catalog)
 
@@ -301,9 +300,9 @@ def knows_tools(held: Held | None, plan: Delegation) -> bool:
 def make_template(
     turns: Turns, request: TurnRequest, under: tuple[Incarnation, int], *, knows: bool = False
 ) -> TurnTemplate | None:
-    """The template of a shape, out of two samples.
+    """Builds the template of a shape from two samples.
 
-    ``under`` which incarnation and shard epoch; ``knows``: whether the context that is named is known.
+    ``under``: the incarnation and the shard epoch; ``knows``: whether the named context is known.
     """
     ids = turns.writes.ids
     for _ in range(TRIES):

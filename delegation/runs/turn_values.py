@@ -1,4 +1,4 @@
-"""What a templated turn is filled with: the values in which turns of one shape differ."""
+"""The values of a templated turn: everything in which turns of one shape differ."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from passerelle.webhooks.push_configs import SealedPush
 
 FREE: Final = frozenset({0, 1, 2, 3, *range(12, 23)})
-"""Where the message, the thread, the push config, the words, the name of the caller and the contexts stand among the
-values, which have any length.
+"""Positions of values of any length: the message, the thread, the push config, the texts, the name of the caller and
+the contexts.
 """
 
 
 def begin_known(held: Held, turn_id: str, agent: str, fresh: str) -> KnownThread | None:
-    """The thread with a turn begun in it, None for a new one; ``fresh`` is for an agent that it does not know."""
+    """The thread with the new turn begun in it, None for a new one; ``fresh`` is for an agent that it does not know."""
     thread = held.record
     if not isinstance(thread, ThreadRecord):
         return None
@@ -36,7 +36,7 @@ def begin_known(held: Held, turn_id: str, agent: str, fresh: str) -> KnownThread
 
 
 def locate_thread(thread: ThreadRecord, shard: Shard) -> Place:
-    """Where a thread stands."""
+    """The place of a thread."""
     ref = EntityRef(EntityKind.THREAD, thread.thread_id)
     return Place(shard, thread.context_id, ref, EntityRef(EntityKind.SESSION, thread.session_id))
 
@@ -51,7 +51,7 @@ def list_values(
     minted: Sequence[str],
     push: SealedPush | None,
 ) -> tuple[bytes, ...]:
-    """In what turns of a shape differ, as it stands in what is written; what is minted comes last."""
+    """The values in which turns of a shape differ, as written; minted values come last."""
     principal, command, plan, idem = (
         request.principal,
         request.command,

@@ -1,7 +1,7 @@
-"""A message comes in: where it belongs, and the task that it opens, tried again where others change its context.
+"""Accepts a message: its place, and the task that it opens; retried when others change its context.
 
-One append holds everything before a peer is called: session, thread, task, turn, the judgement of the policy, and the
-intent to send, with the run in this instance's set. Where it is refused nothing is written, and no peer is called (I1,
+One append holds everything before a peer is called: session, thread, task, turn, the policy's judgement, and the
+intent to send, with the run in this instance's set. If it is refused nothing is written, and no peer is called (I1,
 I9).
 """
 
@@ -39,7 +39,7 @@ from passerelle.delegation.runs.holds import (
     INTERRUPTS,
     MOST_WAITING,
     QUEUED,
-    InterruptWish,
+    InterruptRequest,
     QueueHold,
 )
 from passerelle.delegation.runs.limits import list_limits
@@ -74,12 +74,12 @@ if TYPE_CHECKING:
     from passerelle.webhooks.push_configs import PushConfigs
 
 
-async def hold_for_ever(_shard: Shard) -> None:
-    """The lease of a shard does not run out: nobody extends it."""
+async def keep_lease(_shard: Shard) -> None:
+    """Default of ``regain``: does nothing, for leases that do not expire."""
 
 
-async def wait_for_nobody(_thread_id: str) -> tuple[str, ...]:
-    """No turn waits."""
+async def list_no_turns(_thread_id: str) -> tuple[str, ...]:
+    """Default of ``list_waiting``: no turn waits."""
     return ()
 
 
@@ -90,21 +90,21 @@ class Turns:
     writes: Writes
     blobs: Blobs
     push_configs: PushConfigs
-    doubt: Callable[[EntityRef], None] = lambda _task: None
-    """Told of a task that may have been stored, with this instance as its driver, though its caller got an error."""
+    on_unknown_outcome: Callable[[EntityRef], None] = lambda _task: None
+    """Called with a task that may be stored with this instance as its driver, although its caller got an error."""
     list_row: Callable[[IndexRow], Awaitable[None]] | None = None
     """Writes an owner-index row at once, for a task that callers see from its first append on."""
-    list_waiting: Callable[[str], Awaitable[tuple[str, ...]]] = wait_for_nobody
+    list_waiting: Callable[[str], Awaitable[tuple[str, ...]]] = list_no_turns
     """The turns that wait in a thread, in order."""
-    regain: Callable[[Shard], Awaitable[None]] = hold_for_ever
-    """Has the lease of this instance in a shard extended where it has run out unseen."""
+    regain: Callable[[Shard], Awaitable[None]] = keep_lease
+    """Extends the lease of this instance in a shard if it has expired unnoticed."""
 
     async def open(self, request: TurnRequest) -> OpenedTurn:
         """Accepts the message as a new task, in one append.
 
         Raises:
             StoreUnavailable: nothing is known to be written, and no peer was called.
-            IdempotencyConflict: the key came with another request before.
+            IdempotencyConflict: the key was used for another request.
         """
         for tries in range(MAX_TRIES):
             place, held = await locate(
@@ -126,9 +126,9 @@ class Turns:
     async def _find_same(
         self, request: TurnRequest, place: Place, held: dict[EntityRef, Held]
     ) -> OpenedTurn | None:
-        """The turn of the task that the context works at already, if that was asked for the same (MK-5).
+        """The turn of the task of this context that already handles the same request (MK-5).
 
-        It is looked for behind the thread was read, so one that comes meanwhile is met, or changes the thread.
+        The search follows the read of the thread, so a task that is opened meanwhile is found, or changes the thread.
         """
         known = held.get(place.thread)
         thread = known.record if known is not None else None
@@ -147,10 +147,10 @@ class Turns:
     async def find_repeat(
         self, request: TurnRequest, place: Place | None = None
     ) -> OpenedTurn | None:
-        """What the key of a request that is about to be refused has led to before; None: nothing.
+        """What the key of a request that is about to be refused has opened before; None: nothing.
 
         Raises:
-            IdempotencyConflict: the key came with another request.
+            IdempotencyConflict: the key was used for another request.
         """
         if request.idem is None:
             return None
@@ -162,7 +162,7 @@ class Turns:
         return None if stored is None else await self.repeat(stored, request.plan)
 
     async def repeat(self, stored: bytes, plan: Delegation) -> OpenedTurn:
-        """What a key has led to before, by its stored receipt."""
+        """The turn that a key has opened before, by its stored receipt."""
         receipt = from_bytes(TurnReceipt, stored)
         task = EntityRef(EntityKind.TASK, receipt.task_id)
         thread = EntityRef(EntityKind.THREAD, receipt.thread_id)
@@ -195,13 +195,13 @@ class TurnAttempt:
     place: Place
     held: dict[EntityRef, Held]
     waiting: tuple[str, ...] | None = None
-    """The turns that go first, where it waits behind others."""
+    """The turns before it, if it waits behind others."""
 
-    async def _have_wait(self) -> None:
-        """Where turns of the context go first it waits behind them.
+    async def _queue_if_busy(self) -> None:
+        """Has the turn wait behind earlier turns of the context, if its queue policy says so.
 
         Raises:
-            UnsupportedOperation: it is not to wait.
+            UnsupportedOperation: the policy is to reject it.
         """
         held = self.held.get(self.place.thread)
         thread = held.record if held is not None else None
@@ -237,13 +237,13 @@ class TurnAttempt:
         )
 
     async def append(self) -> OpenedTurn | None:
-        """Stores it; None when somebody else changed the context meanwhile."""
+        """Stores it; None if another writer changed the context meanwhile."""
         await self.turns.regain(self.place.shard)
         try:
-            await self._have_wait()
+            await self._queue_if_busy()
             draft = self.draft()
         except UnsupportedOperation:
-            # The context may be at work on this very message.
+            # The context may be busy with this very message.
             repeated = await self.turns.find_repeat(self.request, self.place)
             if repeated is None:
                 raise
@@ -275,7 +275,7 @@ class TurnAttempt:
                 raise UnsupportedOperation("the turn could not be stored; try again")
 
     def draft(self) -> TurnDraft:
-        """Decides; nothing is stored yet."""
+        """Decides, and stores nothing yet."""
         writes, plan, shard = self.turns.writes, self.request.plan, self.place.shard
         task = EntityRef(EntityKind.TASK, writes.ids.mint("task", shard))
         turn_id, run_id = writes.ids.mint("turn", shard), writes.ids.mint("run", shard)
@@ -295,7 +295,7 @@ class TurnAttempt:
             shown = facts.refuse()
         elif (hold := self._find_hold()) is not None:
             shown = facts.wait(hold)
-            self._owe_interruption(decision, task)
+            self._schedule_interruption(decision, task)
             self._keep_words(decision, task)
             row = DueChange(f"{QUEUED}:{task.id}", decision.now_ms + FIRST_LOOK_MS)
             terms = AppendOptions(due=(row,))
@@ -315,21 +315,21 @@ class TurnAttempt:
         return TurnDraft(decision, terms, spill, task, turn_id, driver, shown)
 
     def _keep_words(self, decision: Decision, task: EntityRef) -> None:
-        """What tells a later message that it asks for the same, where the caller wants that."""
+        """Stores the digest by which a later message with the same request is found, if the caller wants that."""
         command = self.request.command
         if command.when_same is not None:
             decision.set_field(task, ASKED, digest_words(command.agent, command.message))
 
-    def _owe_interruption(self, decision: Decision, task: EntityRef) -> None:
-        """Where the message is to stop what goes on in its context, that is owed with it: by its due row (I9)."""
+    def _schedule_interruption(self, decision: Decision, task: EntityRef) -> None:
+        """Stores with the task that it has to stop the running turns of its context; its due row does it (I9)."""
         thread = decision.state(self.place.thread)
         if self.waiting is None or not isinstance(thread, ThreadRecord):
             return
         if (self.request.command.when_busy or thread.queue_policy) == "interrupt":
-            decision.set_field(task, INTERRUPTS, to_bytes(InterruptWish(thread.active_turns)))
+            decision.set_field(task, INTERRUPTS, to_bytes(InterruptRequest(thread.active_turns)))
 
     async def _list(self, draft: TurnDraft, held: Mapping[EntityRef, Held]) -> None:
-        """A caller who is told of the task finds it in its list (LT-7)."""
+        """Lists the task at once: a caller who gets its id finds it in the list (LT-7)."""
         stored = held[draft.task].record
         if draft.shown is None or self.turns.list_row is None or not isinstance(stored, TaskRecord):
             return
@@ -342,7 +342,7 @@ class TurnAttempt:
             return await self.turns.writes.commit(decision, self.held, terms)
         except StoreUnavailable as error:
             if error.wrote == "unknown":
-                self.turns.doubt(task)
+                self.turns.on_unknown_outcome(task)
             raise
 
     def _attach_push(self, decision: Decision, task: EntityRef) -> tuple[TargetChange, ...]:
@@ -356,4 +356,4 @@ class TurnAttempt:
 
 
 def _refuse_busy(policy: str) -> UnsupportedOperation:
-    return UnsupportedOperation("another message of this context is worked at", policy=policy)
+    return UnsupportedOperation("another message of this context is in progress", policy=policy)

@@ -1,8 +1,8 @@
-"""How much a run brings in all: the bytes of its artifacts, and what this process holds of its task.
+"""How much a run brings in all: the bytes of its artifacts, and the memory that its task uses in this process.
 
-The second is more: many small pieces, data and metadata take memory beside what they say. An agent that brings more
-than its limit is told to stop, and its run fails as ``artifact_too_large``. What came until then is stored and can be
-read. ``delegation.runs.read_scheduler`` bounds what a run brings in a time.
+The memory is more: many small pieces, data and metadata take more than their text. An agent that exceeds its limit is
+cancelled, and its run fails as ``artifact_too_large``. Its output until then is stored and can be read.
+``delegation.runs.read_scheduler`` limits what a run brings per second.
 """
 
 from __future__ import annotations
@@ -23,167 +23,172 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1024 * 1024
 LARGE_BYTES: Final = _MIB
-"""From here on a Task is written, and read, piece by piece."""
+"""From this size on a Task is written, and read, piece by piece."""
 _OBJECT_BYTES: Final = 256
-"""What a part takes beside what it says: a piece of two letters is no smaller."""
+"""Memory of a part apart from its content: even a piece of two letters takes it."""
 _JSON_TIMES: Final = 4
-"""As objects, JSON takes so many times its length."""
+"""As objects, JSON takes this many times its length."""
 _SAYING: Final = ("text", "raw", "url")
 _HOLDING: Final = ("data", "metadata")
 
 
 @value
 class OutputLimits:
-    """What an agent may bring, in bytes and of one run in a second; the names are those of the settings."""
+    """Limits of an agent's output, in bytes or per second of one run; the names are those of the settings."""
 
     artifact_bytes: int = 256 * _MIB
     task_bytes: int = 1024 * _MIB
     events_per_s: int = 1_000
     bytes_per_s: int = 16 * _MIB
     chunk_delay_ms: int = 50
-    """For how long a piece of an artifact may wait for others that are stored with it."""
+    """How long a piece of an artifact may wait for others that are stored with it."""
     held_bytes: int = 1024 * _MIB
-    """What a process may hold of one task: all of its memory budget."""
+    """Memory that a process may use for one task: its whole memory budget."""
 
 
 NO_LIMITS_OF_ITS_OWN: Final = OutputLimits()
-"""Where the settings say nothing."""
+"""The limits without settings."""
 
 
 @value
-class Extent:
-    """``said``: bytes of what parts say, as limits count them. ``held``: the memory that all of it takes, roughly."""
+class ContentSize:
+    """``content_bytes``: the parts' content, as limits count it. ``memory_bytes``: about the memory that it takes."""
 
-    said: int = 0
-    held: int = 0
+    content_bytes: int = 0
+    memory_bytes: int = 0
 
-    def exchange(self, before: Extent, now: Extent) -> Extent:
-        """What this sum is where a part of it was ``before`` and is ``now``."""
-        return Extent(self.said - before.said + now.said, self.held - before.held + now.held)
+    def exchange(self, before: ContentSize, now: ContentSize) -> ContentSize:
+        """This sum after a part of it has changed from ``before`` to ``now``."""
+        return ContentSize(
+            self.content_bytes - before.content_bytes + now.content_bytes,
+            self.memory_bytes - before.memory_bytes + now.memory_bytes,
+        )
 
 
-_NOTHING: Final = Extent()
+_NOTHING: Final = ContentSize()
 _METADATA: Final = None
-"""In the place of a name: the metadata of the task."""
+"""The key for the metadata of the task in place of an artifact's name."""
 
 
 @dataclass(slots=True)
 class Volume:
-    """What is stored of a run by the names of its artifacts at the agent; ``total`` is the sum."""
+    """The stored sizes of a run by the agent's artifact ids; ``total`` is their sum."""
 
-    extents: dict[str | None, Extent] = field(default_factory=dict["str | None", Extent])
-    total: Extent = _NOTHING
+    sizes: dict[str | None, ContentSize] = field(default_factory=dict["str | None", ContentSize])
+    total: ContentSize = _NOTHING
     metadata_bytes: int = 0
-    """Of the metadata of the task, when it was measured last."""
+    """Size of the metadata of the task when it was last measured."""
 
-    def set(self, name: str | None, extent: Extent) -> None:
-        """An artifact has this extent now."""
-        self.total = self.total.exchange(self.extents.get(name, _NOTHING), extent)
-        self.extents[name] = extent
+    def set(self, name: str | None, size: ContentSize) -> None:
+        """Sets the present size of an artifact."""
+        self.total = self.total.exchange(self.sizes.get(name, _NOTHING), size)
+        self.sizes[name] = size
 
 
 @dataclass(slots=True)
 class Growth:
-    """What a decision adds to a volume, which stays as it is until that is stored."""
+    """What a decision adds to a volume, which stays unchanged until the decision is stored."""
 
     volume: Volume
     limits: OutputLimits
-    extents: dict[str | None, Extent] = field(default_factory=dict["str | None", Extent])
-    _total: Extent | None = None
+    sizes: dict[str | None, ContentSize] = field(default_factory=dict["str | None", ContentSize])
+    _total: ContentSize | None = None
 
     @property
-    def total(self) -> Extent:
-        """Of the run, with what is added."""
+    def total(self) -> ContentSize:
+        """The size of the run including this growth."""
         return self.volume.total if self._total is None else self._total
 
     def take(self, artifact: JsonObject, *, appends: bool = False) -> None:
         """Counts an artifact, or a piece of one that ``appends``.
 
         Raises:
-            ArtifactTooLarge: it, or all of them together, is beyond the limit.
+            ArtifactTooLarge: it, or all of them together, exceeds the limit.
         """
         name = text_at(artifact, "artifactId")
-        extent, known = measure_extent(artifact), self._find(name)
+        size, known = measure_size(artifact), self._find(name)
         if appends:
-            extent = Extent(known.said + extent.said, known.held + extent.held)
-        if extent.said > self.limits.artifact_bytes:
+            size = ContentSize(
+                known.content_bytes + size.content_bytes, known.memory_bytes + size.memory_bytes
+            )
+        if size.content_bytes > self.limits.artifact_bytes:
             raise ArtifactTooLarge(
                 f"artifact {name[:60]!r} (artifact_bytes)", self.limits.artifact_bytes
             )
-        self._set(name, known, extent)
+        self._set(name, known, size)
 
     def take_metadata(self, brought: JsonObject, task: JsonObject) -> None:
-        """Counts what an update brings to the metadata of ``task``, which has it already.
+        """Counts the metadata of an update of ``task``, which contains it already.
 
         Raises:
-            ArtifactTooLarge: what is held of the task is beyond the limit.
+            ArtifactTooLarge: the memory of the task exceeds the limit.
         """
         known = self._find(_METADATA)
-        held = known.held + _measure_json(brought)
-        # Most of it takes the place of what was there. That costs a look at all of it, each time the sum has doubled.
+        held = known.memory_bytes + _measure_json(brought)
+        # Most of it replaces earlier metadata. So all of it is measured again each time the sum has doubled.
         if held > 2 * self.volume.metadata_bytes:
             held = self.volume.metadata_bytes = _measure_json(object_at(task, "metadata"))
-        self._set(_METADATA, known, Extent(0, held))
+        self._set(_METADATA, known, ContentSize(0, held))
 
     def settle(self) -> None:
-        """It is stored."""
-        for name, extent in self.extents.items():
-            self.volume.set(name, extent)
-        self.extents, self._total = {}, None
+        """The growth is stored."""
+        for name, size in self.sizes.items():
+            self.volume.set(name, size)
+        self.sizes, self._total = {}, None
 
-    def _find(self, name: str | None) -> Extent:
-        known = self.extents.get(name)
-        return known if known is not None else self.volume.extents.get(name, _NOTHING)
+    def _find(self, name: str | None) -> ContentSize:
+        known = self.sizes.get(name)
+        return known if known is not None else self.volume.sizes.get(name, _NOTHING)
 
-    def _set(self, name: str | None, known: Extent, extent: Extent) -> None:
-        total = self.total.exchange(known, extent)
-        if total.said > self.limits.task_bytes:
+    def _set(self, name: str | None, known: ContentSize, size: ContentSize) -> None:
+        total = self.total.exchange(known, size)
+        if total.content_bytes > self.limits.task_bytes:
             raise ArtifactTooLarge("all artifacts of the task (task_bytes)", self.limits.task_bytes)
-        if total.held > self.limits.held_bytes:
+        if total.memory_bytes > self.limits.held_bytes:
             raise ArtifactTooLarge(
                 "the task, as it is held in memory (memory.budget_bytes)", self.limits.held_bytes
             )
         self._total = total
-        self.extents[name] = extent
+        self.sizes[name] = size
 
 
 def measure_task(task: JsonObject | None) -> Volume:
-    """The volume of a Task that is known already."""
+    """The volume of a known Task."""
     volume = Volume()
     for artifact in objects_at(task or {}, "artifacts"):
-        volume.set(text_at(artifact, "artifactId"), measure_extent(artifact))
+        volume.set(text_at(artifact, "artifactId"), measure_size(artifact))
     volume.metadata_bytes = _measure_json(object_at(task or {}, "metadata"))
-    volume.set(_METADATA, Extent(0, volume.metadata_bytes))
+    volume.set(_METADATA, ContentSize(0, volume.metadata_bytes))
     return volume
 
 
-def measure_extent(artifact: JsonObject) -> Extent:
-    """What an artifact, or a piece of one, says, and what it takes as objects of this process."""
-    said, held = 0, _OBJECT_BYTES
+def measure_size(artifact: JsonObject) -> ContentSize:
+    """The content of an artifact, or of a piece of one, in bytes, and the memory of its objects."""
+    content_bytes, memory_bytes = 0, _OBJECT_BYTES
     if "metadata" in artifact:
-        held += _measure_json(object_at(artifact, "metadata"))
+        memory_bytes += _measure_json(object_at(artifact, "metadata"))
     for part in objects_at(artifact, "parts"):
-        said += measure_part(part)
-        held += _OBJECT_BYTES
+        content_bytes += measure_part(part)
+        memory_bytes += _OBJECT_BYTES
         for name in _SAYING:
             if name in part:
-                held += sys.getsizeof(part[name])
+                memory_bytes += sys.getsizeof(part[name])
         for name in _HOLDING:
             if name in part:
-                held += _measure_json(part[name])
-    return Extent(said, held)
+                memory_bytes += _measure_json(part[name])
+    return ContentSize(content_bytes, memory_bytes)
 
 
 def _measure_json(value: Json) -> int:
-    """The memory of JSON of any form, roughly; of none nothing."""
+    """The approximate memory of a JSON value; zero for an empty one."""
     return _JSON_TIMES * len(orjson.dumps(value)) if value else 0
 
 
 def measure_frame(frame: JsonObject) -> int:
-    """Bytes that a frame of an agent brings in artifacts and in its message, roughly."""
+    """The approximate bytes of a frame of an agent, in artifacts and in its message."""
     if "artifactUpdate" in frame:
         return measure_artifact(object_at(object_at(frame, "artifactUpdate"), "artifact"))
     task = object_at(frame, "task")
     status = object_at(task or object_at(frame, "statusUpdate"), "status")
-    said = object_at(status, "message") or object_at(frame, "message")
-    return measure_artifact(said) + sum(map(measure_artifact, objects_at(task, "artifacts")))
+    message = object_at(status, "message") or object_at(frame, "message")
+    return measure_artifact(message) + sum(map(measure_artifact, objects_at(task, "artifacts")))

@@ -1,1 +1,1 @@
-"""Stored streams replayed and compared; what is derived from them repaired."""
+"""Replays stored streams, compares the result with stored data, and repairs derived data."""

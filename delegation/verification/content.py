@@ -1,4 +1,4 @@
-"""Whether content that facts and records name is in the blob store: a backup without it is not whole."""
+"""Checks that content named by facts and records is in the blob store: a backup without it is incomplete."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from passerelle.runtime.records.task_fields import CONTENT, IN_BLOB, IN_PIECES
 
 if TYPE_CHECKING:
     from passerelle.core.ids import Shard
-    from passerelle.delegation.verification.stream import Look
+    from passerelle.delegation.verification.stream import SessionReplay
     from passerelle.store.store import Store
 
 
-async def find_missing_content(store: Store, look: Look) -> list[Problem]:
-    """What is not there any more, or has another length than its fact says. Copies of files may expire."""
+async def find_missing_content(store: Store, replay: SessionReplay) -> list[Problem]:
+    """Finds content that is missing, or has another length than its fact states. Copies of files may expire."""
     found: list[Problem] = []
-    for shard, sha256, size, subject in _list_named(look):
+    for shard, sha256, size, subject in _list_named(replay):
         if not await _is_there(store, shard, sha256, size):
             detail = f"content {sha256} is missing from the blob store"
-            found.append(Problem("content", look.session, subject, detail))
+            found.append(Problem("content", replay.session, subject, detail))
     return found
 
 
-def _list_named(look: Look) -> list[tuple[Shard, str, int | None, str]]:
-    """Shard, hash, length and who names it, each hash once."""
-    shard = shard_of(look.session)
+def _list_named(replay: SessionReplay) -> list[tuple[Shard, str, int | None, str]]:
+    """Shard, hash, length and the id that names it, each hash once."""
+    shard = shard_of(replay.session)
     named: dict[str, tuple[Shard, str, int | None, str]] = {}
-    for event in look.events:
+    for event in replay.events:
         for name, ref in event.fact.refs.items():
             if ref.blob is not None and not name.startswith(COPY):
                 subject = event.fact.scope.task_id or event.event_id
                 row = (shard, ref.blob, ref.size, subject)
                 named.setdefault(ref.blob, row)
-    for loaded in look.stored:
+    for loaded in replay.stored:
         kept = loaded.fields.get(CONTENT, b"")
         if kept.startswith(IN_BLOB):
             sha256 = kept.removeprefix(IN_BLOB).decode()

@@ -1,4 +1,4 @@
-"""What a verification found, for people and for programs."""
+"""The result of a verification, for people and for programs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final
 DERIVED: Final = frozenset(
     {"open_set", "stray_row", "read_model", "unlisted", "listed", "inbox"},
 )
-"""Kinds of differences in what can be made again from streams."""
+"""Kinds of differences in data that can be rebuilt from streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is not as it must be. ``kind`` is a word for programs, ``subject`` an id."""
+    """One difference or damage. ``kind`` is a stable word for programs, ``subject`` an id."""
 
     kind: str
     session: str
@@ -26,7 +26,7 @@ class Problem:
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What was looked at, and what was found."""
+    """Counts of what was checked, and the problems found."""
 
     sessions: int = 0
     events: int = 0
@@ -36,33 +36,33 @@ class VerifyReport:
     unknown_events: int = 0
     """Events of a class or schema that this version does not read (ENV-5, ENV-13)."""
     other_schema: int = 0
-    earlier_form: int = 0
-    """Without members that came later and say nothing here: read as the same."""
     """Snapshots of another schema than this version writes: there is nothing to compare them with."""
+    earlier_form: int = 0
+    """Snapshots without members that were added later and are empty here: they count as equal."""
     archived: int = 0
     """Sessions that were read from the archive."""
     trimmed: int = 0
     """Sessions whose beginning is not in the stream any more: only their chain was checked."""
     rebuilt: int = 0
-    """Sessions whose read models and lists were made again and compared."""
+    """Sessions whose read models and lists were rebuilt and compared."""
     problems: list[Problem] = field(default_factory=list[Problem])
 
     repaired: list[Problem] = field(default_factory=list[Problem])
-    """Differences that were found and are there no more."""
+    """Differences that were found and repaired."""
 
     @property
     def ok(self) -> bool:
-        """Whether all is as it must be."""
+        """Whether there are no problems."""
         return not self.problems
 
     @property
     def lines(self) -> list[str]:
-        """A line for each problem, and for each that was repaired."""
+        """One line for each repaired and for each remaining problem."""
         repaired = [f"repaired: {problem}" for problem in self.repaired]
         return [*repaired, *(str(problem) for problem in self.problems)]
 
     def foretell(self) -> list[str]:
-        """A line for each problem, which says whether a repair would make it again from the streams."""
+        """One line for each problem, with whether a repair would rebuild it from the streams."""
         return [
             f"{'would repair' if one.kind in DERIVED else 'cannot repair'}: {one}"
             for one in self.problems
@@ -70,7 +70,7 @@ class VerifyReport:
 
     @property
     def summary(self) -> str:
-        """One line about all of it."""
+        """One line with all counts."""
         skipped = "".join(
             f", {count} {what}"
             for count, what in (

@@ -1,7 +1,7 @@
-"""Rows in lists and inboxes that name what is not, or stands elsewhere: the shard of the record has lost its tail.
+"""Stray rows: rows in lists and inboxes whose record is missing or elsewhere, since its shard has lost its tail.
 
-A task or a question and the lists that name it live in different shards. A failover that takes the record leaves the
-row; nothing in the feed of the record's shard speaks of it any more.
+A task or a question and the lists that name it are in different shards. A failover that loses the record leaves the
+row, and nothing in the feed of the record's shard mentions it any more.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 _PAGE: Final = 256
 _AT_ONCE: Final = 16
-"""Lists that are read side by side: there may be as many as callers, and most are short."""
+"""Lists that are read concurrently: there may be as many as callers, and most are short."""
 
 Since: TypeAlias = Mapping[Shard, int]
-"""Shards whose rows are looked at, and from which time on, in ms."""
+"""Shards whose rows are checked, each with the earliest time of a row, in ms."""
 
 EVERYTHING: Final[Since] = dict.fromkeys(ALL_SHARDS, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class StrayRow:
-    """A row of ``owner``: in a list of tasks, or (``place`` None) a question that would wait for an answer."""
+    """A row of ``owner``: in a list of tasks, or (``place`` None) a pending question in the inbox."""
 
     owner: str
     place: OwnerList | None
@@ -57,28 +57,28 @@ class StrayRow:
 
 
 async def find_stray_rows(store: Store, since: Since = EVERYTHING) -> list[StrayRow]:
-    """What stands so twice, a moment apart: a row may be written beside the append that it comes from.
+    """Finds rows that are stray in two checks, a moment apart: a row may be written before the append it comes from.
 
     Raises:
         StoreUnavailable: the store does not answer.
     """
     lists, owners = await store.inspection.list_views()
-    looks = [
-        *(partial(_look_at_list, store, place, since) for place in lists),
-        *(partial(_look_at_inbox, store, owner, since) for owner in owners),
+    checks = [
+        *(partial(_check_list, store, place, since) for place in lists),
+        *(partial(_check_inbox, store, owner, since) for owner in owners),
     ]
     found: list[StrayRow] = []
-    for first in range(0, len(looks), _AT_ONCE):
-        part = await join_all(look() for look in looks[first : first + _AT_ONCE])
+    for first in range(0, len(checks), _AT_ONCE):
+        part = await join_all(check() for check in checks[first : first + _AT_ONCE])
         found += [one for rows in part for one in rows]
     return [one for one in found if await still_strays(store, one)]
 
 
 async def repair_stray(store: Store, stray: StrayRow) -> None:
-    """Takes the row out, and has the task stand where its record says.
+    """Removes the row, and writes the row of the task that its record gives.
 
     Raises:
-        StoreUnavailable: the store does not take it.
+        StoreUnavailable: the store does not accept it.
     """
     if stray.place is None:
         await store.views.drop_question(stray.owner, stray.subject)
@@ -90,7 +90,7 @@ async def repair_stray(store: Store, stray: StrayRow) -> None:
 
 
 async def still_strays(store: Store, stray: StrayRow) -> bool:
-    """Whether a row is there, and wrong, when it is looked at once more, and the relay is not about to mend it."""
+    """Whether a row is still stray at a second check, and the relay is not about to correct it."""
     place, subject = stray.place, stray.subject
     named = (
         (subject, EntityRef(EntityKind.ACTION, subject)) if place is None else _name(place, subject)
@@ -100,8 +100,8 @@ async def still_strays(store: Store, stray: StrayRow) -> bool:
     if session is not None and await read_owed(store, session):
         return False
     if place is None:
-        return any(one == stray for one in await _look_at_inbox(store, stray.owner, EVERYTHING))
-    # Behind the look at what is owed: a row that was passed on since then stands right.
+        return any(one == stray for one in await _check_inbox(store, stray.owner, EVERYTHING))
+    # Read after the pending feed rows: a row that was relayed since is correct now.
     parts = await store.views.find_parts(stray.owner, place.agent, subject)
     return place.part in parts and _judge(place, subject, record) is not None
 
@@ -116,7 +116,7 @@ def _find_session(record: Record | None) -> str | None:
             return None
 
 
-async def _look_at_list(store: Store, place: OwnerList, since: Since) -> list[StrayRow]:
+async def _check_list(store: Store, place: OwnerList, since: Since) -> list[StrayRow]:
     found: list[StrayRow] = []
     before: tuple[int, str] | None = None
     while True:
@@ -140,13 +140,13 @@ def _is_wanted(name: str, at_ms: int, since: Since) -> bool:
 
 
 def _judge(place: OwnerList, name: str, record: Record | None) -> str | None:
-    """What is wrong with a row, if something is."""
+    """What is wrong with a row, or None."""
     if record is None:
         return f"is listed ({place.part}) and has no record"
     if not isinstance(record, TaskRecord) or record.status is Status.ARCHIVED:
         return None
     row = make_row(record)
-    # An earlier exposure stands where it has ended, and what is not seen may have been tried again.
+    # The row of an earlier exposure stays where that ended, and an unseen task may have been retried.
     if row.facade != name or place.agent != row.agent or place.agent == UNSEEN:
         return None
     if row.owner != place.owner or row.part == place.part:
@@ -154,7 +154,7 @@ def _judge(place: OwnerList, name: str, record: Record | None) -> str | None:
     return f"is in the list of {place.part} tasks and is {find_part(record)}"
 
 
-async def _look_at_inbox(store: Store, owner: str, since: Since) -> list[StrayRow]:
+async def _check_inbox(store: Store, owner: str, since: Since) -> list[StrayRow]:
     pending = [name for name, _ in await store.projections.read_inbox(owner)]
     wanted = [name for name in pending if read_shard(name) in since]
     refs = {name: EntityRef(EntityKind.ACTION, name) for name in wanted}
@@ -162,9 +162,9 @@ async def _look_at_inbox(store: Store, owner: str, since: Since) -> list[StrayRo
     found: list[StrayRow] = []
     for name, record in records.items():
         if record is None:
-            found.append(StrayRow(owner, None, name, "waits in an inbox and has no record"))
+            found.append(StrayRow(owner, None, name, "is pending in an inbox and has no record"))
         elif isinstance(record, ActionRecord) and not record.is_open:
-            found.append(StrayRow(owner, None, name, "waits in an inbox and is closed"))
+            found.append(StrayRow(owner, None, name, "is pending in an inbox and is closed"))
     return found
 
 
@@ -182,7 +182,7 @@ def _name_task(name: str) -> tuple[str, EntityRef | None]:
 async def _load(
     store: Store, named: Iterable[tuple[str, EntityRef | None]]
 ) -> dict[str, Record | None]:
-    """Records by the names that stand in lists; without those that cannot be read, which are told of elsewhere."""
+    """Records by their names in lists; unreadable ones are missing here, since they are reported elsewhere."""
     refs = {name: ref for name, ref in named if ref is not None}
     records: dict[EntityRef, Record | None] = {}
     wanted = list(dict.fromkeys(refs.values()))

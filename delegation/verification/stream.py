@@ -1,4 +1,4 @@
-"""One stored session looked at for verification: read as it stood at one moment, checked, replayed, compared."""
+"""Reads one stored session for verification, as of one moment, checks it, replays it and compares it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 _PAGE: Final = 512
 _LOOKS: Final = 8
-"""How often a session that is being written to is read again, before what was read last is judged."""
+"""How often a session that is being written is read again before the last read is judged."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A session as it stood at one moment: its stream, what it replays to, and what is stored."""
+class SessionReplay:
+    """A session at one moment: its stream, what it replays to, and what is stored."""
 
     session: str
     head: Head
@@ -43,16 +43,16 @@ class Look:
     states: dict[EntityRef, Record]
     stored: Sequence[Loaded]
     problems: Sequence[Problem]
-    """What is wrong with single entries."""
+    """Problems of single entries."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether the stream begins with its first event. What was archived is not replayed here."""
+        """Whether the stream begins with its first event. Archived events are not replayed here."""
         return self.head.first == 1
 
 
-async def look_at(facts: EventLog, session: str) -> Look | None:
-    """Reads a session between two equal heads; None when there is no such stream."""
+async def replay_session(facts: EventLog, session: str) -> SessionReplay | None:
+    """Reads a session between two equal heads; None if there is no such stream."""
     stream = StreamRef(StreamKind.SESSION, session)
     looks = 0
     while True:
@@ -67,7 +67,7 @@ async def look_at(facts: EventLog, session: str) -> Look | None:
         refs = dict.fromkeys((*states, EntityRef(EntityKind.SESSION, session)))
         stored = await facts.load(list(refs))
         if await facts.read_head(stream) == head or looks == _LOOKS:
-            return Look(session, head, entries, events, states, stored, problems)
+            return SessionReplay(session, head, entries, events, states, stored, problems)
 
 
 async def _read_entries(facts: EventLog, stream: StreamRef) -> list[Entry]:
@@ -80,7 +80,7 @@ async def _read_entries(facts: EventLog, stream: StreamRef) -> list[Entry]:
 
 
 def _decode_all(session: str, entries: Sequence[Entry], found: list[Problem]) -> list[Event]:
-    """The events of entries; one that cannot be read is named and left out."""
+    """The events of entries; unreadable entries are reported and left out."""
     events: list[Event] = []
     seen: set[str] = set()
     for entry in entries:
@@ -90,7 +90,7 @@ def _decode_all(session: str, entries: Sequence[Entry], found: list[Problem]) ->
             found.append(Problem("unreadable", session, entry.event_id, str(error)))
             continue
         if entry.event_id in seen:
-            found.append(Problem("repeated", session, entry.event_id, "the id stands twice"))
+            found.append(Problem("repeated", session, entry.event_id, "the id occurs twice"))
         seen.add(entry.event_id)
         found += _check_entry(session, entry, event)
         events.append(event)
@@ -100,9 +100,9 @@ def _decode_all(session: str, entries: Sequence[Entry], found: list[Problem]) ->
 def _check_entry(session: str, entry: Entry, event: Event) -> list[Problem]:
     found: list[Problem] = []
     scope = event.fact.scope
-    said = (event.event_id, event.type, event.sequence, scope.session_id)
-    if said != (entry.event_id, entry.type, entry.sequence, session):
-        detail = f"entry {entry.sequence} says otherwise than its envelope: {said}"
+    envelope = (event.event_id, event.type, event.sequence, scope.session_id)
+    if envelope != (entry.event_id, entry.type, entry.sequence, session):
+        detail = f"entry {entry.sequence} does not match its envelope: {envelope}"
         found.append(Problem("entry", session, entry.event_id, detail))
     try:
         check_scope(event.type, scope)
@@ -113,7 +113,7 @@ def _check_entry(session: str, entry: Entry, event: Event) -> list[Problem]:
 
 
 def check_chain(session: str, head: Head, entries: Sequence[Entry]) -> list[Problem]:
-    """Holes and breaks of a stream: what is missing is named once, and reading goes on behind it."""
+    """Gaps and breaks of a stream: each gap is reported once, and the check continues after it."""
     found: list[Problem] = []
     expected = head.first
     chain = start_chain(head.epoch) if head.first == 1 else None
@@ -126,26 +126,26 @@ def check_chain(session: str, head: Head, entries: Sequence[Entry]) -> list[Prob
             found.append(Problem("chain", session, entry.event_id, detail))
         expected, chain = entry.sequence + 1, extend_chain(entry.previous, entry.event_id)
     if expected != head.sequence + 1:
-        detail = f"the head says {head.sequence}, the last entry is {expected - 1}"
+        detail = f"the head is at {head.sequence}, the last entry is {expected - 1}"
         found.append(Problem("gap", session, session, detail))
     elif chain is not None and chain != head.chain:
-        detail = f"the head says {head.chain}, the last entry {chain}"
+        detail = f"the head has chain {head.chain}, the last entry {chain}"
         found.append(Problem("chain", session, session, detail))
     return found
 
 
 def count_events(events: Sequence[Event], report: VerifyReport) -> None:
-    """Counts events, and those among them that no machine reads (ENV-13)."""
+    """Counts events, and those that no state machine reads (ENV-13)."""
     report.events += len(events)
     report.vendor_events += sum(isinstance(e.fact.payload, VendorPayload) for e in events)
     report.unknown_events += sum(isinstance(e.fact.payload, OpaquePayload) for e in events)
 
 
-def compare_all(look: Look, report: VerifyReport) -> list[Problem]:
-    """Each stored snapshot against the replay, byte for byte, within one schema (I4)."""
+def compare_all(session: SessionReplay, report: VerifyReport) -> list[Problem]:
+    """Compares each stored snapshot with the replay, byte for byte, within one schema (I4)."""
     found: list[Problem] = []
-    for loaded in look.stored:
-        record = look.states.get(loaded.ref)
+    for loaded in session.stored:
+        record = session.states.get(loaded.ref)
         replayed = b"" if record is None else write_snapshot(record)
         if not replayed and not loaded.snapshot:
             continue
@@ -159,17 +159,17 @@ def compare_all(look: Look, report: VerifyReport) -> list[Problem]:
             report.earlier_form += 1
             continue
         if loaded.snapshot == replayed:
-            detail = "the edges beside the snapshot are not those of the facts"
+            detail = "the edges stored with the snapshot differ from the facts"
         else:
             detail = _differ(loaded.snapshot, replayed)
-        found.append(Problem("mismatch", look.session, loaded.ref.id, detail))
+        found.append(Problem("mismatch", session.session, loaded.ref.id, detail))
     return found
 
 
 def _is_same(record: Record | None, loaded: Loaded, replayed: bytes) -> bool:
-    """Whether a record is stored as its facts say: in one snapshot, or a task with edges in the fields beside it.
+    """Whether a record is stored as its facts state: in one snapshot, or a task with edges in separate fields.
 
-    The snapshot of a task that was last written before there were such fields holds all of its edges.
+    Before there were such fields, the snapshot of a task contained all of its edges.
     """
     if not isinstance(record, TaskRecord):
         return loaded.snapshot == replayed
@@ -190,9 +190,9 @@ def _is_other_schema(stored: bytes, replayed: bytes) -> bool:
 
 
 def _is_earlier_form(record: Record | None, loaded: Loaded, replayed: bytes) -> bool:
-    """Whether a version wrote it that did not know some members: it lacks these alone, and reads as the same."""
+    """Whether an older version wrote it: only members that it did not know are missing, and it reads as equal."""
     if not _is_same(record, replace(loaded, snapshot=replayed), replayed):
-        return False  # what stands beside the snapshot is wrong
+        return False  # the fields stored with the snapshot are wrong
     try:
         read = read_snapshot(loaded.ref.kind, loaded.snapshot)
         stored, ours = orjson.loads(loaded.snapshot), orjson.loads(replayed)
@@ -202,7 +202,7 @@ def _is_earlier_form(record: Record | None, loaded: Loaded, replayed: bytes) -> 
 
 
 def _is_within(stored: object, ours: object) -> bool:
-    """Whether every member that is stored is one of ours."""
+    """Whether every stored member is one of this version."""
     if isinstance(stored, dict) and isinstance(ours, dict):
         members, known = cast("dict[str, object]", stored), cast("dict[str, object]", ours)
         return all(name in known and _is_within(one, known[name]) for name, one in members.items())
@@ -214,7 +214,7 @@ def _is_within(stored: object, ours: object) -> bool:
 
 def _differ(stored: bytes, replayed: bytes) -> str:
     if not stored or not replayed:
-        return "nothing is stored" if not stored else "no fact stands for it"
+        return "nothing is stored" if not stored else "it has no facts"
     pairs = enumerate(zip(stored, replayed, strict=False))
     shorter = min(len(stored), len(replayed))
     at = next((place for place, (one, two) in pairs if one != two), shorter)

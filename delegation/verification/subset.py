@@ -1,4 +1,4 @@
-"""Which sessions are verified where not all are: some that are drawn, or those in which something happened lately."""
+"""Selects the sessions to verify: a random sample, or those with recent events."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _BITS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class SessionSubset:
-    """``sample`` of them at most, and only those with an event at or after ``since_ms``; None: no such bound.
+    """At most ``sample`` sessions, and only those with an event at or after ``since_ms``; None: no such bound.
 
-    ``draw(bits)`` gives the chance of a sample.
+    ``draw(bits)`` returns random bits for the sample.
     """
 
     sample: int | None = None
@@ -35,7 +35,7 @@ class SessionSubset:
 
     @property
     def is_all(self) -> bool:
-        """Whether nothing is left out."""
+        """Whether no session is left out."""
         return self.sample is None and self.since_ms is None
 
 
@@ -43,7 +43,7 @@ ALL: Final = SessionSubset()
 
 
 async def choose(log: EventLog, sessions: Iterable[str], subset: SessionSubset) -> list[str]:
-    """Those of the sessions that are chosen, by their ids. One whose last event cannot be read is.
+    """The selected sessions, by their ids. A session whose last event cannot be read is always selected.
 
     Raises:
         StoreUnavailable: the store does not answer.
@@ -62,8 +62,8 @@ async def _list_since(log: EventLog, names: list[str], since_ms: int) -> list[st
     for first in range(0, len(names), _AT_ONCE):
         part = names[first : first + _AT_ONCE]
         times = await join_all(_read_last_ms(log, name) for name in part)
-        told = zip(part, times, strict=True)
-        found += [name for name, at_ms in told if at_ms is None or at_ms >= since_ms]
+        dated = zip(part, times, strict=True)
+        found += [name for name, at_ms in dated if at_ms is None or at_ms >= since_ms]
     return found
 
 

@@ -1,11 +1,11 @@
-"""The validator: every stored stream is replayed, and must give byte for byte the stored snapshots (I4, VAL-1).
+"""The validator: replays every stored stream and compares the result with the stored snapshots, byte for byte.
 
-It trusts nothing that is derived. Sequences must be dense and the chain unbroken; the fields of an entry must say
-what its envelope says; an event must have the ids of its class (ENV-6); a snapshot must be the fold of its facts; and
-a task that has not ended must have a living driver, a due row or an open question, so that something moves it on.
+It trusts no derived data (I4, VAL-1). Sequences must be dense and the chain unbroken; the fields of an entry must
+match its envelope; an event must have the ids of its class (ENV-6); a snapshot must be the fold of its facts; and a
+task that has not ended must have a living driver, a due row or an open question, so that something moves it on.
 
-On request, what is derived from the records is made again and compared as well, and repaired. It may look while a
-gateway works: what moved meanwhile is looked at again. Facts and records are never written.
+On request, what is derived from the records is also rebuilt, compared and repaired. It may run while a gateway works:
+what changed meanwhile is read again. Facts and records are never written.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from passerelle.delegation.verification.stream import (
     check_chain,
     compare_all,
     count_events,
-    look_at,
+    replay_session,
 )
 from passerelle.delegation.verification.subset import ALL, choose
 
@@ -57,13 +57,12 @@ async def verify_store(
     rebuild: bool = False,
     repair: bool = False,
     subset: SessionSubset = ALL,
-    tell: Callable[[int, int], None] = lambda _done, _of: None,
+    on_progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> VerifyReport:
-    """Verifies one session, those of a ``subset``, or all of them and that no snapshot stands outside of them.
+    """Verifies one session, those of a ``subset``, or all of them and that no snapshot exists outside of them.
 
-    With ``rebuild``, what is derived from the records is made again from the streams, too: read models, lists, open
-    sets, inboxes. With ``repair`` it is also written where it differs. ``tell`` hears how many sessions are done, and
-    of how many.
+    With ``rebuild``, also rebuilds what is derived from the records from the streams: read models, lists, open sets,
+    inboxes. With ``repair``, also writes what differs. ``on_progress(done, total)`` is called after each session.
 
     Raises:
         NotFound: there is no such session.
@@ -82,7 +81,7 @@ async def verify_store(
     walk.report.archived = len(archived.intersection(chosen))
     for done, name in enumerate(chosen, 1):
         await walk.verify(name)
-        tell(done, len(chosen))
+        on_progress(done, len(chosen))
     if subset.is_all:
         await walk.verify_strays(inventory)
     if subset.is_all and walk.rebuild:
@@ -92,7 +91,7 @@ async def verify_store(
 
 @dataclass(slots=True)
 class Walk:
-    """One way through a store: what was found, and which entities the replays gave."""
+    """One pass over a store: the findings, and the entities that the replays gave."""
 
     store: Store
     rebuild: bool = False
@@ -103,7 +102,7 @@ class Walk:
     replayed: set[EntityRef] = field(default_factory=set[EntityRef])
 
     async def list_archived(self) -> list[str]:
-        """Sessions that stand in the archive; a segment that cannot be read is a problem."""
+        """The archived sessions; an unreadable segment is a problem."""
         found = list[str]()
         for shard in ALL_SHARDS:
             for segment in await self.store.archive.list_segments(shard):
@@ -115,44 +114,44 @@ class Walk:
         return found
 
     async def verify(self, session: str) -> None:
-        """Verifies a session, if there is such a stream."""
+        """Verifies a session, if its stream exists."""
         self.seen.add(session)
         try:
-            look = await look_at(self.store.log, session) if read_shard(session) else None
+            replay = await replay_session(self.store.log, session) if read_shard(session) else None
         except ArchiveDamaged as error:
             self.report.problems.append(Problem("archive", session, session, error.reason))
             return
-        if look is None:
+        if replay is None:
             return
         report = self.report
         report.sessions += 1
-        count_events(look.events, report)
-        report.problems += [*look.problems, *check_chain(session, look.head, look.entries)]
-        self.replayed |= look.states.keys()
-        if not look.is_whole:
+        count_events(replay.events, report)
+        report.problems += [*replay.problems, *check_chain(session, replay.head, replay.entries)]
+        self.replayed |= replay.states.keys()
+        if not replay.is_whole:
             self.trimmed.add(session)
             report.trimmed += 1
             return
-        report.problems += compare_all(look, report)
-        report.problems += await find_undriven(self.store, look)
-        report.problems += await find_missing_content(self.store, look)
+        report.problems += compare_all(replay, report)
+        report.problems += await find_undriven(self.store, replay)
+        report.problems += await find_missing_content(self.store, replay)
         if self.rebuild:
             report.problems += await self._rebuild(session)
             report.rebuilt += 1
 
     async def verify_rows(self) -> None:
-        """Rows of lists and inboxes that name what is not: no session of theirs tells of them."""
+        """Finds rows of lists and inboxes without a record: no session of theirs reports them."""
         for stray in await find_stray_rows(self.store):
             if not self.repair:
                 self.report.problems.append(stray.problem)
                 continue
             await repair_stray(self.store, stray)
             is_left = await still_strays(self.store, stray)
-            told = self.report.problems if is_left else self.report.repaired
-            told.append(stray.problem)
+            problems = self.report.problems if is_left else self.report.repaired
+            problems.append(stray.problem)
 
     async def _rebuild(self, session: str) -> list[Problem]:
-        """Differences that are there while nothing is written to the session, and that were not repaired."""
+        """Differences that exist while the session is not written, and that were not repaired."""
         if self.repair:
             one = await repair_session(self.store, session)
             self.report.repaired += [found for found in one.found if found not in one.left]
@@ -160,16 +159,20 @@ class Walk:
         looks = 0
         while True:
             looks += 1
-            look = await look_at(self.store.log, session)
-            if look is None:
+            replay = await replay_session(self.store.log, session)
+            if replay is None:
                 return []
-            found = await compare_rebuilt(self.store, look)
+            found = await compare_rebuilt(self.store, replay)
             stream = StreamRef(StreamKind.SESSION, session)
-            if not found or looks == _LOOKS or await self.store.log.read_head(stream) == look.head:
+            if (
+                not found
+                or looks == _LOOKS
+                or await self.store.log.read_head(stream) == replay.head
+            ):
                 return found
 
     async def verify_strays(self, inventory: Iterable[EntityRef]) -> None:
-        """Snapshots that no replay gave: their session is trimmed, newer than the list, or nothing stands for them."""
+        """Checks snapshots that no replay gave: their session is trimmed, newer than the list, or without facts."""
         refs = [ref for ref in inventory if ref not in self.replayed]
         for first in range(0, len(refs), _AT_ONCE):
             for loaded in await self.store.log.load(refs[first : first + _AT_ONCE]):

@@ -134,7 +134,7 @@ class Routing:
             await self.dispatch.adopt(task)
         except PasserelleError as error:
             self.dispatch.log.warning("run.not_adopted", task=task.id, reason=str(error))
-            self.dispatch.mend(task)
+            self.dispatch.adopt_if_undriven(task)
 
     async def stop(self, agent: str, remote: str) -> None:
         """A task of an agent that is linked here is to stop; its driver sees what comes of it."""

@@ -26,7 +26,7 @@ async def test_busy_agent(gateway: GatewayProcess, caller: Caller, peer: Scripte
     assert task["status"]["state"] == "TASK_STATE_WORKING"
     said = await explain(gateway, task["id"], "waiting")
     assert "takes no more work for now (HTTP 429)" in said
-    assert "the message was not taken; it is tried again at" in said
+    assert "the message was not accepted; it is retried at" in said
     assert "and can be cancelled" in said
     blocked = await explain(gateway, task["id"], "blocked")
     assert blocked.removeprefix("blocked").strip().startswith("dependency agent:")
@@ -50,8 +50,8 @@ async def test_unknown_outcome(gateway: GatewayProcess, caller: Caller, peer: Sc
     peer.lists = True
     assert task["status"]["state"] == "TASK_STATE_FAILED"
     said = await explain(gateway, task["id"], "end")
-    assert "nobody can tell whether agent" in said
+    assert "it is unknown whether agent" in said
     assert "it has no list of tasks to look in" in said
-    assert "Look at the agent first" in said
+    assert "Check at the agent first" in said
     assert "retry the task" in said
     assert peer.count("SendMessage") == 1

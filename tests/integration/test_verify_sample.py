@@ -78,7 +78,7 @@ async def test_only_sessions_with_an_event_since_then_are_looked_at(store: Store
 
     async def count(since_ms: int) -> tuple[int, int]:
         subset = SessionSubset(since_ms=since_ms)
-        report = await verify_store(store, subset=subset, tell=tell)
+        report = await verify_store(store, subset=subset, on_progress=tell)
         return report.sessions, report.archived
 
     assert await count(0) == (2, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.delegation.runs.outputs import Fetched, Fetcher, FileAway, FileGone
+from passerelle.delegation.runs.outputs import Fetched, Fetcher, FileGone, FileUnavailable
 from passerelle.webhooks.addresses import WebhookRules
 from tests.support.file_server import File, FileServer
 from tests.support.names import Inside
@@ -26,7 +26,7 @@ async def test_server_that_is_not_there_is_away_and_not_gone() -> None:
     async with FileServer() as server:
         url = server.url
     fetcher = Fetcher(WebhookRules((url,)), 1_024, 5.0)
-    assert isinstance(await fetcher.fetch(f"{url}/r.pdf"), FileAway)
+    assert isinstance(await fetcher.fetch(f"{url}/r.pdf"), FileUnavailable)
     await fetcher.close()
 
 

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.anyio
 
 _TOLD_S: Final = 8.0
 _SENTENCE: Final = (
-    "the connection to agent {!r} broke off, and its task has not moved for 0.4 s; "
-    "the gateway keeps asking for it"
+    "the connection to agent {!r} broke, and its task has not changed for 0.4 s; "
+    "the gateway keeps polling it"
 )
 
 

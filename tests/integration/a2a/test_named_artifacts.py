@@ -189,7 +189,7 @@ async def test_what_is_clear_is_not_asked(rig: Rig) -> None:
     assert "report" in str(rig.peer.tasks[reference].record)
     assert alone["id"] not in str(sent)
     assert await read_warnings(rig, told["id"], "owner-token") == [
-        "the message names an artifact that no task of its context has; the agent is not told"
+        "the message names an artifact that no task of its context has; it is sent without the name"
     ]
 
 

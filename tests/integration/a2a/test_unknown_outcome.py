@@ -39,7 +39,7 @@ def read_unknown(task: JsonObject) -> JsonObject:
         "peer": "echo",
     }
     said = str(status["message"])
-    assert "nobody can tell whether agent 'echo' received the message" in said
+    assert "it is unknown whether agent 'echo' received the message" in said
     assert "it has no list of tasks to look in" in said
     assert "another idempotency key" in said
     return task

@@ -82,7 +82,7 @@ def read_wait(task: JsonObject) -> str:
     }
     said = str(cast("JsonObject", task["status"])["message"])
     assert "takes no more work for now" in said
-    assert "it is tried again at" in said
+    assert "it is retried at" in said
     assert "can be cancelled" in said
     return said
 

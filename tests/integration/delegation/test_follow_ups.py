@@ -251,7 +251,7 @@ async def test_a_broken_stream_is_told_by_whoever_has_taken_the_run_up(house: Ho
     told = cast("JsonObject", (await house.hear(accepted))["task"])
     status = cast("JsonObject", told["status"])
     assert status["state"] == "TASK_STATE_WORKING"
-    assert "has not moved" in str(status["message"])
+    assert "has not changed" in str(status["message"])
     record = await house.record(accepted)
     assert (record.status, record.attempts[-1].stalled_at is not None) == (Status.RUNNING, True)
     (remote,) = house.peer.tasks.values()

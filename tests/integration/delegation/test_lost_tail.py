@@ -99,7 +99,7 @@ async def test_history_that_lacks_what_was_acknowledged_is_a_loss(
     before.bring_back()
     for _ in range(rewritten):
         await change(house, session, task)
-    assert not await driver.run.stands()
+    assert not await driver.run.is_stored()
     assert losses == [(task.shard, 0, "driver")]
     assert driver.run.moved, "nothing is written over another history"
     house.peer.release_all()

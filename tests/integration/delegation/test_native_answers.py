@@ -162,7 +162,7 @@ async def test_one_of_two_requests_waits_for_the_other(house: House) -> None:
     facade, _ = await _park(house, call("a"), call("b"))
     waiting = await _say(house, facade, confirm("a"))
     assert _state(waiting) == WAITS
-    assert "More of them are needed" in str(_parts(waiting)[0]["text"])
+    assert "More answers are needed" in str(_parts(waiting)[0]["text"])
     assert len(house.peer.messages) == 1
     done = await _say(house, facade, confirm("b"))
     assert _state(done) == "TASK_STATE_COMPLETED"
@@ -210,7 +210,7 @@ async def test_answer_that_is_none_is_turned_down_whole_and_the_status_says_why(
     assert question == _parts(before)
     # A second one says its own reason, once.
     again = await _say(house, facade, confirm("elsewhere"))
-    assert [one for one in _parts(again) if "does not count" in str(one.get("text"))] == [
+    assert [one for one in _parts(again) if "was not accepted" in str(one.get("text"))] == [
         _parts(again)[0]
     ]
     assert len(house.peer.messages) == 1
@@ -270,7 +270,7 @@ async def test_yes_in_the_agents_form_is_one_vote_where_two_must_agree(house: Ho
     accepted, _ = await house.talk("go")
     task = await _say(house, accepted.facade, confirm("adk-1"))
     assert _state(task) == WAITS
-    assert "More of them are needed" in str(_parts(task)[0]["text"])
+    assert "More answers are needed" in str(_parts(task)[0]["text"])
     assert len(house.peer.messages) == 1
     # The vote of the same person counts once.
     await _say(house, accepted.facade, confirm("adk-1"))
@@ -403,7 +403,7 @@ async def test_answer_that_names_nothing_counts_for_nothing_that_was_asked_meanw
     )
     task = await say()
     assert _state(task) == WAITS
-    assert "does not count" in str(_parts(task)[0]["text"])
+    assert "was not accepted" in str(_parts(task)[0]["text"])
     assert len(house.peer.messages) == 2
     # Now it was shown: nothing else can be meant.
     assert _state(await say()) == "TASK_STATE_COMPLETED"

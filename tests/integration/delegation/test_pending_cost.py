@@ -24,7 +24,7 @@ _PAGE: Final = 5
 _MANY: Final = 10_000
 
 
-async def fill_inbox(house: House, count: int) -> None:
+async def project_inbox(house: House, count: int) -> None:
     """Copies of questions in the inbox of the owner, of a time long ago."""
     shard = shard_of(ADA.key)
     for first in range(0, count, 1_000):
@@ -77,7 +77,7 @@ async def test_page_of_ten_thousand_questions_reads_its_own_and_shows_the_newest
     house: House,
 ) -> None:
     actions = await ask(house, _PAGE)
-    await fill_inbox(house, _MANY)
+    await project_inbox(house, _MANY)
     counting = CountingLog(house.log.log)
     house.parts.writes.log = counting
     began_s = time.monotonic()

@@ -86,7 +86,7 @@ async def test_turns_of_a_busy_thread_are_queued_behind_those_that_go_first(hous
         (two.turn_id, [one.turn_id]),
     ]
     for turn in queue["turns"]:
-        assert "another message of this context is worked at" in turn["reason"]
+        assert "another message of this context is in progress" in turn["reason"]
     assert queue.get("gated", []) == []
     promoted = await house.service.execute(
         ADA, PromoteQueuedTurn(first.thread_id, two.turn_id), None

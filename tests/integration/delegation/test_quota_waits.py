@@ -219,7 +219,9 @@ async def test_who_comes_after_the_quota_began_anew_goes_behind_those_that_wait(
     late = await house.send("late", wait="none")
     await house.until(early, Status.COMPLETED)
     assert (await house.record(late)).status is Status.WAITING_RESOURCE
-    assert "it goes after others of its caller" in str((await house.read(late))["status"])
+    assert "it is queued behind other messages of its caller" in str(
+        (await house.read(late))["status"]
+    )
     assert house.peer.texts == ["covered", "early"]
 
 

@@ -204,7 +204,7 @@ async def expect_unknown(house: House, accepted: TurnAccepted) -> str:
     assert task["id"] == accepted.facade
     assert await house.read(accepted) == task
     said = str(task["status"])
-    assert "nobody can tell whether agent 'echo' received the message" in said
+    assert "it is unknown whether agent 'echo' received the message" in said
     return said
 
 

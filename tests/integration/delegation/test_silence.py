@@ -104,7 +104,7 @@ async def test_agent_without_news_times_out_by_its_limit_though_it_lives(house: 
     ]
     assert told == TaskTimedOut("idle", 5_000)
     assert record.attempts[-1].status is Status.TIMED_OUT
-    assert "no news of the agent for 5 s" in str((await watching)[-1])
+    assert "sent no update for 5 s" in str((await watching)[-1])
     await wait_until(lambda: house.peer.count("CancelTask") == 1, 15, "the peer was told to stop")
     due = await house.due(accepted.task_id)
     assert not {f"idle:{accepted.task_id}", f"timeout:{accepted.task_id}"} & set(due)

@@ -79,7 +79,7 @@ async def test_queue_of_three_is_promoted_and_removed_in_order(house: House) -> 
     one, two, three = (turn.turn_id for turn in turns)
     record = await house.record(turns[0])
     assert (record.status, record.attempts) == (Status.QUEUED, ())
-    assert "another message of this context is worked at" in str(record.status_reason)
+    assert "another message of this context is in progress" in str(record.status_reason)
     assert await list_queue(house, first) == [one, two, three]
     promoted = await house.service.execute(ADA, PromoteQueuedTurn(first.thread_id, three), None)
     assert [turn.turn_id for turn in cast("TurnQueue", promoted).turns] == [three, one, two]
@@ -148,7 +148,7 @@ async def test_context_is_set_to_a_policy(house: House) -> None:
     assert aside.position is None
     changed = await house.service.execute(ADA, SetQueuePolicy(first.thread_id, "reject"), None)
     assert cast("TurnQueue", changed).policy == "reject"
-    with pytest.raises(UnsupportedOperation, match="worked at"):
+    with pytest.raises(UnsupportedOperation, match="in progress"):
         await follow(house, first, "refused", None)
     await house.service.execute(ADA, SetQueuePolicy(first.thread_id, "queue"), None)
     waits = await follow(house, first, "waits", None)

@@ -30,7 +30,7 @@ async def test_context_rests_whose_waiting_turn_was_cancelled(house: House, poli
     turn = await follow(house, first, "never")
     await house.service.execute(ADA, CancelTask(turn.task_id), None)
     await house.until(turn, Status.CANCELLED)
-    with pytest.raises(UnsupportedOperation, match="worked at"):
+    with pytest.raises(UnsupportedOperation, match="in progress"):
         await follow(house, first, "too early", "reject")
     house.peer.release_all()
     await house.until(first, Status.COMPLETED)

@@ -25,7 +25,7 @@ from passerelle.core.session import machine
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_bytes
 from passerelle.delegation.verification.report import DERIVED
-from passerelle.delegation.verification.stream import look_at
+from passerelle.delegation.verification.stream import replay_session
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.runtime.records.writes import AppendOptions, Written
 from passerelle.store import keys
@@ -269,7 +269,7 @@ async def test_session_whose_views_were_made_anew_says_so_once(
     forget_feed(instances.url)
 
     async def list_told(session: str) -> list[HistoryReconstructed]:
-        look = await look_at(store.log, session)
+        look = await replay_session(store.log, session)
         assert look is not None
         payloads = (event.fact.payload for event in look.events)
         return [one for one in payloads if isinstance(one, HistoryReconstructed)]
@@ -280,7 +280,7 @@ async def test_session_whose_views_were_made_anew_says_so_once(
     last = await store.log.read_head(StreamRef(StreamKind.SESSION, sessions[0]))
     assert last is not None
     await instances.stack.enter_async_context(relaying.duties)
-    await relaying.duties.view_rebuild.owe_all(SOURCE)
+    await relaying.duties.view_rebuild.schedule_all(SOURCE)
     await wait_until(is_told, 60, "the session says that its views were made anew")
     await await_settled(instances.url)
     (told,) = await list_told(sessions[0])
@@ -290,13 +290,13 @@ async def test_session_whose_views_were_made_anew_says_so_once(
         1,
         last.sequence,
     )
-    look = await look_at(store.log, sessions[0])
+    look = await replay_session(store.log, sessions[0])
     assert look is not None
     tasks = [one for one in look.states.values() if isinstance(one, TaskRecord)]
     shown = to_bytes(show_tasks(sessions[0], last.sequence, tasks, 0))
     assert told.sha256 == hashlib.sha256(shown).hexdigest()
     assert await list_told(sessions[1]) == [], "nothing of it differed"
-    await relaying.duties.view_rebuild.owe_all(SOURCE)
+    await relaying.duties.view_rebuild.schedule_all(SOURCE)
     await await_settled(instances.url)
     assert await list_told(sessions[0]) == [told], "nothing differs any more"
     assert await list_problems(store) == []

@@ -83,4 +83,4 @@ def test_task_without_a_run_or_a_limit_has_no_end() -> None:
 
 def test_caller_is_told_which_limit_it_was() -> None:
     assert explain_limit(task(), "total") == "the task took longer than 60 s"
-    assert explain_limit(task(), "idle") == "there was no news of the agent for 5 s"
+    assert explain_limit(task(), "idle") == "the agent sent no update for 5 s"

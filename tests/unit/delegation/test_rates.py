@@ -54,12 +54,12 @@ def test_the_runs_of_a_caller_are_judged_by_what_they_bring_together() -> None:
         # Not much for one run.
         sums.count("alice", QUIET_EVENTS // 16, 100, now_s=7.0)
     sums.count("bob", QUIET_EVENTS, QUIET_BYTES, now_s=7.0)
-    assert sums.are_loud("alice", 7.0)
-    assert not sums.are_loud("bob", 7.0)
-    assert not sums.are_loud("carol", 7.0)
+    assert sums.is_heavy("alice", 7.0)
+    assert not sums.is_heavy("bob", 7.0)
+    assert not sums.is_heavy("carol", 7.0)
     sums.count("bob", 0, 1, now_s=7.0)
-    assert sums.are_loud("bob", 7.0)
-    assert not sums.are_loud("alice", 8.0)
+    assert sums.is_heavy("bob", 7.0)
+    assert not sums.is_heavy("alice", 8.0)
 
 
 def test_whoever_is_loud_is_so_however_many_others_there_are() -> None:
@@ -67,22 +67,22 @@ def test_whoever_is_loud_is_so_however_many_others_there_are() -> None:
     sums.count("alice", QUIET_EVENTS * 2, 0, now_s=7.0)
     for number in range(5_000):
         sums.count(f"other {number}", 1, 1, now_s=7.0)
-    assert sums.are_loud("alice", 7.0)
-    assert not sums.are_loud("other 4999", 7.0)
+    assert sums.is_heavy("alice", 7.0)
+    assert not sums.is_heavy("other 4999", 7.0)
     assert len(sums) <= 1_025
 
 
 def test_whoever_brings_little_is_there_for_a_while_after_a_request_or_an_event() -> None:
     sums = CallerLoads()
     sums.count("alice", QUIET_EVENTS * 20, 0, now_s=7.0)
-    assert sums.is_among_its_like("alice", 7.0)
+    assert sums.has_no_light_callers("alice", 7.0)
     sums.note("alice", 7.5)
-    assert sums.is_among_its_like("bob", 7.5), "a request of who brings much asks for nothing"
+    assert sums.has_no_light_callers("bob", 7.5), "a request of who brings much asks for nothing"
     sums.note("bob", 8.0)
-    assert not sums.is_among_its_like("alice", 18.0)
-    assert sums.is_among_its_like("alice", 18.1)
+    assert not sums.has_no_light_callers("alice", 18.0)
+    assert sums.has_no_light_callers("alice", 18.1)
     sums.count("carol", 1, 10, now_s=18.1)
-    assert not sums.is_among_its_like("alice", 18.1)
-    assert sums.is_among_its_like("carol", 18.1), "there is nobody else"
+    assert not sums.has_no_light_callers("alice", 18.1)
+    assert sums.has_no_light_callers("carol", 18.1), "there is nobody else"
     sums.count("carol", QUIET_EVENTS * 2, 10, now_s=18.2)
-    assert sums.is_among_its_like("alice", 18.2), "carol brings much herself by now"
+    assert sums.has_no_light_callers("alice", 18.2), "carol brings much herself by now"

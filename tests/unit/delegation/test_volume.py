@@ -9,12 +9,12 @@ import pytest
 from passerelle.core.errors import ArtifactTooLarge
 from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.runs.volume import (
-    Extent,
+    ContentSize,
     Growth,
     OutputLimits,
     Volume,
-    measure_extent,
     measure_frame,
+    measure_size,
     measure_task,
 )
 
@@ -30,13 +30,13 @@ def test_pieces_add_up_and_one_that_replaces_begins_anew() -> None:
     growth = Growth(volume, LIMITS)
     growth.take(piece("a", "1234"))
     growth.take(piece("a", "12", "34"), appends=True)
-    assert (growth.total.said, volume.total.said) == (8, 0)
+    assert (growth.total.content_bytes, volume.total.content_bytes) == (8, 0)
     growth.settle()
-    assert growth.total == volume.total == volume.extents["a"]
-    assert volume.total.said == 8
+    assert growth.total == volume.total == volume.sizes["a"]
+    assert volume.total.content_bytes == 8
     growth.take(piece("a", "1"))
     growth.settle()
-    assert volume.total == measure_extent(piece("a", "1"))
+    assert volume.total == measure_size(piece("a", "1"))
 
 
 @pytest.mark.parametrize("before", [0, 4, 10])
@@ -47,7 +47,7 @@ def test_an_artifact_of_exactly_the_limit_is_taken_and_one_byte_more_is_not(befo
     with pytest.raises(ArtifactTooLarge, match="artifact_bytes"):
         growth.take(piece("a", "x"), appends=True)
     # What was refused is not counted, so the rest can be stored.
-    assert growth.total.said == 10
+    assert growth.total.content_bytes == 10
 
 
 def test_all_artifacts_together_have_a_limit() -> None:
@@ -64,11 +64,11 @@ def test_every_kind_of_content_counts_in_bytes() -> None:
         "artifactId": "a",
         "parts": [{"text": "äöü"}, {"raw": "AAAA"}, {"data": {"k": 1}}, {"url": "http://x"}, 7],
     }
-    assert measure_task({"artifacts": [artifact]}).total.said == 6 + 4 + 7 + 8
+    assert measure_task({"artifacts": [artifact]}).total.content_bytes == 6 + 4 + 7 + 8
     assert measure_frame({"artifactUpdate": {"artifact": artifact}}) == 25
     assert measure_frame({"task": {"artifacts": [artifact, artifact]}}) == 50
     assert measure_frame({"statusUpdate": {}}) == 0
-    assert measure_task(None).total == Extent()
+    assert measure_task(None).total == ContentSize()
 
 
 def hoard(brought: JsonObject) -> int:
@@ -120,4 +120,4 @@ def test_metadata_of_a_task_counts_as_it_is_held_and_not_as_it_was_sent(*, is_ke
     else:
         tell()
     growth.settle()
-    assert growth.total.said == 0
+    assert growth.total.content_bytes == 0

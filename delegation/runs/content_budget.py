@@ -1,12 +1,12 @@
-"""What the runs of this process hold of their tasks, together: beyond a bound they grow one after another.
+"""The memory that the runs of this process use for their tasks: beyond a bound they grow one after another.
 
 A driver keeps the content of its task until the run ends, up to the limits of outputs. Twenty runs of one caller may
-bring twenty times that. So the contents of all runs have a bound, and those of one caller have half of it. Beyond it
-the largest run that has more to read goes on, until it has ended or paused; the streams of the others are not read
-meanwhile, and their agents wait. The largest one, since it ends next: by itself or at its limit. So what is held is at
-most the bound and one task more, and nobody waits for ever.
+bring twenty times that. So the contents of all runs share a bound, and those of one caller half of it. Beyond it only
+the largest run that has more to read continues, until it ends or pauses; the streams of the others are not read
+meanwhile, and their agents wait. The largest one, since it ends next: by itself or at its limit. So memory use is at
+most the bound and one task more, and no run waits for ever.
 
-What is small waits for nobody.
+Small contents never wait.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 SMALL_BYTES: Final = 1024 * 1024
-"""What a run may hold without being counted."""
+"""The content of a run up to this size is not counted."""
 DEFAULT_BYTES: Final = 128 * 1024 * 1024
-"""Where nobody says anything else."""
+"""The bound without a setting."""
 _SHARES: Final = 2
 PAUSE_S: Final = 10.0
-"""A run that has the turn and has brought nothing for so long gives it to the next one."""
+"""A run that has the turn and has brought nothing for this long passes it on."""
 
 
 @dataclass(eq=False, slots=True)
@@ -35,30 +35,30 @@ class HeldContent:
     owner: str
     size: int = 0
     grew_s: float = 0.0
-    """When it grew last, or was given the turn, by the clock of the room."""
+    """When it last grew, or got the turn, by the clock of the budget."""
 
 
 @dataclass(slots=True)
-class ContentRoom:
-    """The bound, with those who wait for their turn. ``clock`` is monotonic, in seconds."""
+class ContentBudget:
+    """The bound, and the runs that wait for their turn. ``clock`` is monotonic, in seconds."""
 
     total: int = DEFAULT_BYTES
     clock: Callable[[], float] = lambda: asyncio.get_running_loop().time()
     held: int = 0
     _owners: dict[str, set[HeldContent]] = field(default_factory=dict[str, "set[HeldContent]"])
     _turns: dict[str, HeldContent] = field(default_factory=dict[str, "HeldContent"])
-    """Who goes on beyond a bound, by owner; under the empty name beyond that of all."""
+    """The run that continues beyond a bound, by owner; under the empty name, beyond the bound for all."""
     _waiting: dict[HeldContent, asyncio.Event] = field(
         default_factory=dict["HeldContent", "asyncio.Event"]
     )
 
     @property
     def waiting(self) -> int:
-        """How many runs wait."""
+        """The number of waiting runs."""
         return len(self._waiting)
 
     def grow(self, content: HeldContent, size: int) -> None:
-        """The content has this size now; what has ended has none."""
+        """Sets the present size of a content; zero for a run that has ended."""
         counted = size if size > SMALL_BYTES else 0
         self.held += counted - content.size
         content.size, content.grew_s = counted, self.clock()
@@ -74,7 +74,7 @@ class ContentRoom:
             self._wake()
 
     def may_grow(self, content: HeldContent) -> bool:
-        """Whether more may be read of a run now."""
+        """Whether more of a run's stream may be read now."""
         if not content.size:
             return True
         mine = self._owners[content.owner]
@@ -84,11 +84,11 @@ class ContentRoom:
         return self.held <= self.total or self._has_turn("", content, self._waiting)
 
     async def wait(self, content: HeldContent) -> None:
-        """Returns as soon as more may be read of a run."""
+        """Returns as soon as more of a run's stream may be read."""
         while not self.may_grow(content):
             waits = self._waiting.setdefault(content, asyncio.Event())
             try:
-                # Who has the turn may have paused: looked at again, though nobody has ended.
+                # The run with the turn may have paused: checked again without a wake-up.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(PAUSE_S):
                         await waits.wait()
@@ -96,7 +96,7 @@ class ContentRoom:
                 self._waiting.pop(content, None)
 
     def _has_turn(self, name: str, content: HeldContent, others: Iterable[HeldContent]) -> bool:
-        """Whether it is the turn of ``content``; who has it keeps it as long as it grows."""
+        """Whether ``content`` has the turn; a run keeps it as long as it grows."""
         now = self._turns.get(name)
         if now is not None and now is not content and self.clock() - now.grew_s < PAUSE_S:
             return False

@@ -1,4 +1,4 @@
-"""What becomes of a look of a duty that fails: it is logged, and the next one comes."""
+"""Logs the failure of one pass of a duty, so that the duty continues with the next one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def outlive(
+def log_failures(
     log: FilteringBoundLogger, event: str, count: Callable[[str, int], None] | None = None
 ) -> Generator[None]:
-    """Whatever fails within is logged as ``event`` and goes no further.
+    """Logs any exception of the block as ``event`` and suppresses it.
 
-    It is counted as ``failed``, or as a ``fault`` where it is none of our own errors.
+    Counts it as ``failed``, or as ``fault`` if it is not a ``PasserelleError``.
     """
     outcome = ""
     try:

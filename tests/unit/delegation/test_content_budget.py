@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from passerelle.delegation.runs.content_room import (
+from passerelle.delegation.runs.content_budget import (
     PAUSE_S,
     SMALL_BYTES,
-    ContentRoom,
+    ContentBudget,
     HeldContent,
 )
 from tests.support.waiting import wait_until
@@ -39,24 +39,24 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def room(clock: Clock) -> ContentRoom:
-    return ContentRoom(100 * MB, clock)
+def room(clock: Clock) -> ContentBudget:
+    return ContentBudget(100 * MB, clock)
 
 
-def hold(room: ContentRoom, owner: str, megabytes: int) -> HeldContent:
+def hold(room: ContentBudget, owner: str, megabytes: int) -> HeldContent:
     content = HeldContent(owner)
     room.grow(content, megabytes * MB)
     return content
 
 
-async def begin_to_wait(room: ContentRoom, content: HeldContent) -> asyncio.Task[None]:
+async def begin_to_wait(room: ContentBudget, content: HeldContent) -> asyncio.Task[None]:
     before = room.waiting
     waiting = asyncio.create_task(room.wait(content))
     await wait_until(lambda: room.waiting > before, 5, "it waits")
     return waiting
 
 
-def test_what_is_small_is_not_counted(room: ContentRoom) -> None:
+def test_what_is_small_is_not_counted(room: ContentBudget) -> None:
     hold(room, "ada", 90)
     small = HeldContent("ada")
     room.grow(small, SMALL_BYTES)
@@ -65,7 +65,7 @@ def test_what_is_small_is_not_counted(room: ContentRoom) -> None:
 
 
 async def test_beyond_the_share_of_a_caller_its_largest_run_goes_on_and_the_others_wait(
-    room: ContentRoom,
+    room: ContentBudget,
 ) -> None:
     large, small = hold(room, "ada", 40), hold(room, "ada", 20)
     other = hold(room, "bob", 30)
@@ -78,7 +78,7 @@ async def test_beyond_the_share_of_a_caller_its_largest_run_goes_on_and_the_othe
     assert room.held == 50 * MB
 
 
-async def test_the_largest_one_that_waits_is_next(room: ContentRoom) -> None:
+async def test_the_largest_one_that_waits_is_next(room: ContentBudget) -> None:
     first, middle, least = (hold(room, "ada", megabytes) for megabytes in (60, 56, 52))
     assert room.may_grow(first)
     waiting = [await begin_to_wait(room, one) for one in (least, middle)]
@@ -90,7 +90,7 @@ async def test_the_largest_one_that_waits_is_next(room: ContentRoom) -> None:
 
 
 async def test_who_has_brought_nothing_for_a_while_gives_its_turn_away(
-    room: ContentRoom, clock: Clock
+    room: ContentBudget, clock: Clock
 ) -> None:
     paused, other = hold(room, "ada", 40), hold(room, "ada", 20)
     assert room.may_grow(paused), "it has the turn from now on"
@@ -101,12 +101,12 @@ async def test_who_has_brought_nothing_for_a_while_gives_its_turn_away(
     assert not room.may_grow(paused)
 
 
-def test_beyond_the_bound_of_all_one_run_goes_on(room: ContentRoom) -> None:
+def test_beyond_the_bound_of_all_one_run_goes_on(room: ContentBudget) -> None:
     runs = [hold(room, f"caller-{number}", 30) for number in range(4)]
     assert [room.may_grow(one) for one in runs] == [True, False, False, False]
 
 
-def test_beyond_both_bounds_one_run_goes_on_and_not_one_of_each_caller(room: ContentRoom) -> None:
+def test_beyond_both_bounds_one_run_goes_on_and_not_one_of_each_caller(room: ContentBudget) -> None:
     runs = [hold(room, owner, 30) for owner in ("ada", "ada", "bob", "bob")]
     assert [room.may_grow(one) for one in runs] == [True, False, False, False]
 
@@ -126,7 +126,7 @@ class Rooms(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
-        self.room = ContentRoom(100 * MB, self.clock)
+        self.room = ContentBudget(100 * MB, self.clock)
         self.runs: list[Run] = []
 
     @rule(owner=st.sampled_from(["ada", "bob", "carol"]))
