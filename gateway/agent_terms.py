@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.principal import OWNER
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.delegation.runs.volume import OutputLimits
-from passerelle.gateway.auth.principals import enter_client, find_principal
+from passerelle.gateway.auth.principals import find_principal, make_client_principal
 from passerelle.gateway.capabilities import describe_capabilities
 from passerelle.gateway.settings.policy import read_policy
 from passerelle.gateway.settings.values import make_retry_policy
@@ -104,4 +104,4 @@ class AgentTerms:
 
     def list_callers(self) -> tuple[Principal, ...]:
         """Everybody whom the configuration knows by name: the owner and the clients."""
-        return OWNER, *(enter_client(client) for client in self._settings.clients)
+        return OWNER, *(make_client_principal(client) for client in self._settings.clients)

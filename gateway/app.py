@@ -19,7 +19,7 @@ from passerelle.gateway.auth.access import open_access
 from passerelle.gateway.channel_port import open_channel_port
 from passerelle.gateway.edges import make_edges
 from passerelle.gateway.grpc.extra import open_grpc
-from passerelle.gateway.reload import Reloading, take_over
+from passerelle.gateway.reload import Reloading, apply_settings
 from passerelle.gateway.server import Server, bind, stop_on_signals
 from passerelle.gateway.server_tls import load_server_tls
 from passerelle.gateway.settings.layers import Sources
@@ -108,7 +108,7 @@ def _make_reloading(
     async def apply(old: Settings, new: Settings) -> None:
         if tls is not None and tls.renew(new.tls):
             structlog.get_logger("passerelle").info("tls.renewed")
-        await take_over(gateway, access, old, new)
+        await apply_settings(gateway, access, old, new)
 
     def note_fault(fault: str | None) -> None:
         gateway.terms.fault = fault
@@ -126,13 +126,13 @@ async def _serve(
     reloading: Reloading,
     manager: ServiceManager,
 ) -> None:
-    with stop_on_signals(stop, server.hurry):
+    with stop_on_signals(stop, server.abandon_answers):
         watch = asyncio.create_task(_watch(gateway, stop))
         ready = asyncio.create_task(announcement)
         reload = asyncio.create_task(reloading.run(), name="config")
         memory = asyncio.create_task(give_back(), name="memory")
         alive = asyncio.create_task(manager.keep_alive(), name="watchdog")
-        ending = asyncio.create_task(_tell_of_the_end(stop, manager), name="service.end")
+        ending = asyncio.create_task(_announce_end(stop, manager), name="service.end")
         try:
             await server.serve(stop)
         finally:
@@ -154,14 +154,14 @@ async def _announce(
     on_ready: Callable[[Addresses], Coroutine[None, None, None]] | None,
     manager: ServiceManager,
 ) -> None:
-    manager.tell("READY=1")
+    manager.notify("READY=1")
     if on_ready is not None:
         await on_ready(addresses)
 
 
-async def _tell_of_the_end(stop: asyncio.Event, manager: ServiceManager) -> None:
+async def _announce_end(stop: asyncio.Event, manager: ServiceManager) -> None:
     await stop.wait()
-    manager.tell("STOPPING=1")
+    manager.notify("STOPPING=1")
 
 
 async def _watch(gateway: Gateway, stop: asyncio.Event) -> None:

@@ -49,7 +49,7 @@ from passerelle.gateway.settings.values import (
 from passerelle.gateway.span_export import open_spans
 from passerelle.gateway.store_setup import find_archive_obstacle, fit_engine, open_store
 from passerelle.peers.registry import PeerRegistry
-from passerelle.peers.reverse.cards import Dialling
+from passerelle.peers.reverse.cards import DialInState
 from passerelle.peers.reverse.local import LocalLinks
 from passerelle.permission_bridge.devices.attempts import DeliveryAttempts
 from passerelle.permission_bridge.devices.delivery import Forwarding
@@ -141,9 +141,9 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         hub = await stack.enter_async_context(_make_hub(store, outages))
         limiter = Limiter(store.limits, SystemIds().mint("inst", Shard(0)), store.clock)
         await stack.enter_async_context(limiter)
-        dialling = Dialling(store.agents, LocalLinks())
+        dial_in = DialInState(store.agents, LocalLinks())
         memory = _make_memory(settings, outages, metrics)
-        peers = _make_peers(settings, limiter, metrics, spans, dialling, memory)
+        peers = _make_peers(settings, limiter, metrics, spans, dial_in, memory)
         stack.push_async_callback(peers.close)
         window = CallWindow(metrics, SystemClock(), peers.list_cards)
         await stack.enter_async_context(window.follow())
@@ -175,12 +175,12 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         )
         links = _make_links(store, parts, late)
         routing = Routing(
-            dialling,
+            dial_in,
             parts.writes,
             parts.dispatch,
             parts.inputs,
             late.drives,
-            peers.is_dialled,
+            peers.dials_in,
             terms.find_connect_ms,
             late.drop,
         )
@@ -291,7 +291,7 @@ def _make_peers(
     limiter: Limiter,
     metrics: Metrics,
     spans: Spans | None,
-    dialling: Dialling,
+    dial_in: DialInState,
     memory: MemoryRoom,
 ) -> PeerRegistry:
     return PeerRegistry(
@@ -300,7 +300,7 @@ def _make_peers(
         limiter,
         metrics.count_peer_call,
         spans,
-        dialling,
+        dial_in,
         memory,
     )
 
@@ -346,9 +346,9 @@ def _list_dependencies(
         list_callers=terms.list_callers,
         timeouts=terms.timeouts,
         tally=outages.tally,
-        news=late.tell,
+        wake_duties=late.wake_duties,
         on_feed_snapshot=late.on_feed_snapshot,
-        hurry=late.hurry,
+        wake_relay=late.wake_relay,
         outputs=make_policy(read_output_terms(settings.outputs)),
         spending=spending,
         message_bounds=settings.requests.bounds(),

@@ -21,7 +21,7 @@ from passerelle.channels.texts import Texts
 from passerelle.core.session.device import name_list
 from passerelle.gateway.http.stream_link import StreamLinks
 from passerelle.gateway.http.streams import StreamEdge
-from passerelle.gateway.reverse.outgoing_calls import OutgoingAsking
+from passerelle.gateway.reverse.outgoing_calls import OutgoingCalls
 from passerelle.gateway.rpc.table import ANSWERING, call
 from passerelle.runtime.common.calls import Caller
 from passerelle.runtime.common.clock import SystemClock, SystemIds
@@ -165,7 +165,7 @@ def make_channel_edges(
         ids=SystemIds(),
         redeem=tickets.redeem,
         agents=gateway.host,
-        asked=OutgoingAsking(face.operations, face.parts),
+        asked=OutgoingCalls(face.operations, face.parts),
     )
     streams = StreamEdge(
         gateway.hub,

@@ -64,12 +64,12 @@ class ConnectionSlot:
         self._table.authenticate(self)
 
     def begin(self, address: str | None) -> bool:
-        """A request of somebody at an address begins, of whom nothing is known yet. As ``stand_for``."""
+        """A request of somebody at an address begins, of whom nothing is known yet. As ``count_for``."""
         self.is_authenticated = False
         self._table.forget(self)
-        return self.stand_for(address)
+        return self.count_for(address)
 
-    def stand_for(self, address: str | None) -> bool:
+    def count_for(self, address: str | None) -> bool:
         """It counts for an address from now on, None for nobody; False where that one has all of its places."""
         return self._table.move(self, address)
 
@@ -126,7 +126,7 @@ class ConnectionTable:
         self._count(address)
         return slot
 
-    def hand_over(self, slot: ConnectionSlot, connection: CountedConnection) -> None:
+    def replace_connection(self, slot: ConnectionSlot, connection: CountedConnection) -> None:
         """Another protocol is spoken on it from now on."""
         for slots in (self._strangers, self._callers):
             if slot in slots:
@@ -145,7 +145,7 @@ class ConnectionTable:
             self._strangers[slot] = connection
 
     def move(self, slot: ConnectionSlot, address: str | None) -> bool:
-        """``Slot.stand_for``; of a connection that has ended nothing is counted."""
+        """``Slot.count_for``; of a connection that has ended nothing is counted."""
         if slot.address == address or not (slot in self._strangers or slot in self._callers):
             return True
         if address is not None and not self._has_room(address):

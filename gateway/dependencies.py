@@ -82,10 +82,10 @@ class Dependencies:
     find_rules: Callable[[], Policy]
     timeouts: Timeouts
     tally: Callable[[str, float, str], None]
-    news: Callable[[Shard], None]
+    wake_duties: Callable[[Shard], None]
     on_feed_snapshot: Callable[[FeedSnapshot], None] = lambda _seen: None
     """Told of questions that were stored here, so that the relay need not read them."""
-    hurry: Callable[[Shard], None] = lambda _shard: None
+    wake_relay: Callable[[Shard], None] = lambda _shard: None
     """Has the relay visit a shard at once, where its duty is ours."""
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
     regain: Callable[[Shard], Awaitable[None]] = hold_for_ever
@@ -159,14 +159,14 @@ class CoreServices:
 def make_core_services(deps: Dependencies, sealer: Sealer | None) -> CoreServices:
     """The services of one service; nothing is driven yet."""
     store = deps.store
-    arrivals = InboxArrivals(store.projections, deps.hurry)
+    arrivals = InboxArrivals(store.projections, deps.wake_relay)
     writes = Writes(
         store.log,
         deps.clock,
         deps.ids,
         store.runtime_id,
         deps.tally,
-        deps.news,
+        deps.wake_duties,
         on_feed_snapshot=deps.on_feed_snapshot,
         shard_ms=deps.shard_ms,
         arrivals=arrivals,

@@ -60,10 +60,10 @@ class DutiesProxy:
         """As ``Relay.on_feed_snapshot``."""
         self._duties.relay.on_feed_snapshot(seen)
 
-    def tell(self, shard: Shard) -> None:
+    def wake_duties(self, shard: Shard) -> None:
         """An append has set what others wait for."""
         self._duties.wake(shard, _NEWS_S)
 
-    def hurry(self, shard: Shard) -> None:
+    def wake_relay(self, shard: Shard) -> None:
         """Somebody waits for what the relay carries from a shard."""
         self._duties.relay.wake(shard)

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from passerelle.channels.endpoint import ChannelEndpoint
-    from passerelle.gateway.a2a.heads import BeginOffered, ServeOffered
+    from passerelle.gateway.a2a.heads import AsyncHandler, SyncHandler
     from passerelle.gateway.assembly import Gateway
     from passerelle.gateway.auth.access import Access
     from passerelle.gateway.settings.model import Settings
@@ -82,7 +82,7 @@ class Edges:
 
 
 @dataclass(frozen=True, slots=True)
-class FaceFirst:
+class FaceRouter:
     """The hot paths of the face do not pass the router."""
 
     face: Face
@@ -90,14 +90,14 @@ class FaceFirst:
     requests: Requests
 
     @property
-    def begin_offered(self) -> BeginOffered:
-        """``KnowsHeads``."""
-        return self.face.begin_offered
+    def handle_sync(self) -> SyncHandler:
+        """``CachedHeadApp``."""
+        return self.face.handle_sync
 
     @property
-    def serve_offered(self) -> ServeOffered:
-        """``KnowsHeads``: only the face keeps what it made of a head."""
-        return self.face.serve_offered
+    def handle_async(self) -> AsyncHandler:
+        """``CachedHeadApp``: only the face keeps what it made of a head."""
+        return self.face.handle_async
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """One request."""
@@ -174,7 +174,7 @@ def make_edges(
     site = make_site(
         routes,
         settings,
-        lambda rest: FaceFirst(face, rest, Requests(SystemIds())),
+        lambda rest: FaceRouter(face, rest, Requests(SystemIds())),
     )
 
     async def drain() -> None:
@@ -220,7 +220,7 @@ def _make_blob_edge(gateway: Gateway, access: Access) -> BlobEdge:
     return BlobEdge(
         dispatch.uploads,
         dispatch.outputs,
-        gateway.peers.is_dialled,
+        gateway.peers.dials_in,
         access.authenticator,
         access.reader,
         gateway.gate,

@@ -66,7 +66,7 @@ def watch_agents(
             metrics.peers.paused.labels(name).set(_STATES[find_state(name)])
             for interface, mode in peers.list_breakers(name).items():
                 metrics.peers.breakers.labels(name, interface).set(_MODES[mode])
-        for name in peers.dialling:
+        for name in peers.dial_in_names:
             metrics.peers.links.labels(name).set(peers.count_links(name))
 
     return read

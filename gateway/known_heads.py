@@ -1,9 +1,9 @@
-"""A head that was read is not read again: requests on a kept connection mostly have the same one, byte for byte.
+"""Serves repeated request heads without parsing them: on a kept connection most heads are equal byte for byte.
 
-What the parser made of it is used once more, and so is what the application made of it (``a2a.heads.HeadCache``). Only
-a request that came alone and whole is known again, so the parser stands between two messages all the while. An
-application that kept something and ``KnowsHeads`` serves the next request from that; every other one is called as for a
-head that was read just now.
+The scope that the parser made is reused, and so is what the application kept for it (``a2a.heads.HeadCache``). Only a
+request that arrived alone and whole is served this way, so the parser is always between two messages. A
+``CachedHeadApp`` that kept something serves the next request from its cache; every other application is called as for
+a newly parsed head.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final, cast
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from passerelle.core.wire.record import value
-from passerelle.gateway.a2a.heads import OFFER, KnowsHeads
+from passerelle.gateway.a2a.heads import ASGI_EXTENSION, CachedHeadApp
 from passerelle.gateway.request_bounds import (
     BoundedRequests,
-    ServerOffer,
-    hear_nothing,
+    RequestExtensions,
+    ignore_response_end,
     write_at_once,
 )
 
@@ -43,7 +43,7 @@ class KnownHead:
     kept: HeadCache
 
 
-class _Unheard(asyncio.Event):
+class _UnusedEvent(asyncio.Event):
     """What is told to nobody: most requests are served without a message."""
 
     def set(self) -> None:
@@ -53,7 +53,7 @@ class _Unheard(asyncio.Event):
         return
 
 
-_UNHEARD: Final = _Unheard()
+_UNUSED_EVENT: Final = _UnusedEvent()
 
 
 class KnownRequest(RequestResponseCycle):
@@ -71,7 +71,7 @@ class KnownRequest(RequestResponseCycle):
     response_complete = False
     chunked_encoding = None
     expected_content_length = 0
-    message_event: asyncio.Event = _UNHEARD
+    message_event: asyncio.Event = _UNUSED_EVENT
 
     def __init__(self, connection: KnownHeads, known: KnownHead, body: bytes) -> None:
         self.scope = known.scope
@@ -96,11 +96,11 @@ class KnownRequest(RequestResponseCycle):
         return body
 
     async def receive(self) -> ASGIReceiveEvent:
-        if self.message_event is _UNHEARD:
-            self.hear()
+        if self.message_event is _UNUSED_EVENT:
+            self.use_messages()
         return await super().receive()
 
-    def hear(self) -> None:
+    def use_messages(self) -> None:
         """From here on there are messages, first of the body if nobody took it."""
         self.message_event = asyncio.Event()
         body, self._whole = self._whole, None
@@ -120,13 +120,13 @@ class KnownHeads(BoundedRequests):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._app = app = cast("ASGI3Application", self.app)  # pyright: ignore[reportUnknownMemberType]
-        self._knows: KnowsHeads | None = app if isinstance(app, KnowsHeads) else None
+        self._knows: CachedHeadApp | None = app if isinstance(app, CachedHeadApp) else None
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         if isinstance(self._served, KnownRequest):
             # It knows us, as we know it, and nothing is called at the end of a request that was begun.
-            self._served.on_response = hear_nothing
+            self._served.on_response = ignore_response_end
 
     def data_received(self, data: bytes) -> None:
         if self._awaited_s is not None or (
@@ -203,15 +203,15 @@ class KnownHeads(BoundedRequests):
         body = data[len(known.head) :]
         self.cycle = self._served = request = KnownRequest(self, known, body)
         knows = self._knows
-        if knows is not None and known.kept.reading is not None:
+        if knows is not None and known.kept.parsed is not None:
             # What is begun here is this request's alone, and so is its context.
             own = self.context.copy()
-            if not own.run(knows.begin_offered, request, body, request.receive, request.send):
-                self._start_asgi_task(request, partial(knows.serve_offered, request))
+            if not own.run(knows.handle_sync, request, body, request.receive, request.send):
+                self._start_asgi_task(request, partial(knows.handle_async, request))
             return
         # Who reads the scope may change it, and finds the offer there.
         request.scope = scope = known.scope.copy()
         scope["state"] = self.app_state.copy()
-        scope["extensions"] = {OFFER: ServerOffer(request, self, known.kept)}  # type: ignore[dict-item]
-        request.hear()
+        scope["extensions"] = {ASGI_EXTENSION: RequestExtensions(request, self, known.kept)}  # type: ignore[dict-item]
+        request.use_messages()
         self._start_asgi_task(request, self._app)

@@ -321,7 +321,7 @@ def _make_telling(services: CoreServices, webhooks: Webhooks) -> _Telling:
         STREAM: StreamWebhookKind(stream_webhooks, store.log, deps.machine),
         NOTIFIER: _make_notifiers(deps, writes),
     }
-    dead_letters = DeadLetters(store.targets, kinds, deps.news)
+    dead_letters = DeadLetters(store.targets, kinds, deps.wake_duties)
     return _Telling(following, push_configs, stream_webhooks, dead_letters)
 
 

@@ -18,7 +18,7 @@ import structlog
 from passerelle.core.errors import ConfigInvalid, PasserelleError
 from passerelle.core.payloads.governance import PolicyChanged
 from passerelle.core.principal import OWNER
-from passerelle.gateway.auth.principals import enter_client
+from passerelle.gateway.auth.principals import make_client_principal
 from passerelle.gateway.settings.changes import compare, list_limit_changes
 from passerelle.gateway.settings.layers import find_config
 from passerelle.gateway.settings.section import read_output_terms
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.observability.metrics import Metrics
 
 
-async def take_over(gateway: Gateway, access: Access, old: Settings, new: Settings) -> None:
+async def apply_settings(gateway: Gateway, access: Access, old: Settings, new: Settings) -> None:
     """Swaps what can be swapped; a request under way ends with what it began with.
 
     Raises:
@@ -72,30 +72,30 @@ async def take_over(gateway: Gateway, access: Access, old: Settings, new: Settin
     gateway.parts.dispatch.outputs.reload(read_output_terms(new.outputs))
     if new.log_level != old.log_level:
         configure_logs(new.log_level, old.log_format)
-    await _tell_limits(gateway, old, new)
-    await _tell_policy(gateway, ruled.version, rules)
+    await _record_limit_changes(gateway, old, new)
+    await _record_policy_change(gateway, ruled.version, rules)
 
 
-async def _tell_policy(gateway: Gateway, previous: str, rules: Policy) -> None:
+async def _record_policy_change(gateway: Gateway, previous: str, rules: Policy) -> None:
     """The rules of before and of now, in the home of whoever owns the gateway (EXT-3)."""
     if rules.version == previous:
         return
     changed = PolicyChanged("rules", "configuration", rules.version, previous, rules.mode)
-    await _tell(Home(gateway.parts.writes), OWNER, changed, f"policy {previous} {rules.version}")
+    await _record(Home(gateway.parts.writes), OWNER, changed, f"policy {previous} {rules.version}")
 
 
-async def _tell_limits(gateway: Gateway, old: Settings, new: Settings) -> None:
+async def _record_limit_changes(gateway: Gateway, old: Settings, new: Settings) -> None:
     """Every instance reads the same file: the row of the fact makes it one (EVC-17)."""
     home = Home(gateway.parts.writes)
-    clients = {client.name: enter_client(client) for client in new.clients}
+    clients = {client.name: make_client_principal(client) for client in new.clients}
     for fact in list_limit_changes(old, new):
         who = clients.get(fact.limited.name, OWNER) if fact.limited.kind == "caller" else OWNER
         limited = fact.limited
         key = f"{limited.kind} {limited.name} {fact.kind} {fact.unit} {fact.old} {fact.new}"
-        await _tell(home, who, fact, key)
+        await _record(home, who, fact, key)
 
 
-async def _tell(home: Home, who: Principal, fact: LimitChanged | PolicyChanged, key: str) -> None:
+async def _record(home: Home, who: Principal, fact: LimitChanged | PolicyChanged, key: str) -> None:
     try:
         await home.record(who, fact, key=key)
     except PasserelleError as error:
@@ -156,16 +156,16 @@ class Reloading:
     async def reload(self) -> bool:
         """Reads all sources and takes over what they say; False where they are wrong."""
         try:
-            reading = read_settings(self._sources)
-            fault = _explain(reading)
+            loaded = read_settings(self._sources)
+            fault = _explain(loaded)
         except ConfigInvalid as error:
-            reading, fault = None, error.message
-        if reading is None or reading.settings is None or fault is not None:
+            loaded, fault = None, error.message
+        if loaded is None or loaded.settings is None or fault is not None:
             self._refuse(fault or "the configuration cannot be read")
             return False
-        return await self._take_over(reading.settings)
+        return await self._apply_loaded(loaded.settings)
 
-    async def _take_over(self, new: Settings) -> bool:
+    async def _apply_loaded(self, new: Settings) -> bool:
         old = self.settings
         changes = compare(old, new)
         try:
@@ -214,12 +214,12 @@ class Reloading:
                 self._wanted.set()
 
 
-def _explain(reading: LoadResult) -> str | None:
-    if not reading.faults:
+def _explain(loaded: LoadResult) -> str | None:
+    if not loaded.faults:
         return None
-    more = len(reading.faults) - 1
+    more = len(loaded.faults) - 1
     rest = f" (and {more} more; passerelle check shows all)" if more else ""
-    return f"{reading.faults[0]}{rest}"
+    return f"{loaded.faults[0]}{rest}"
 
 
 def _digest(path: Path) -> bytes | None:

@@ -23,7 +23,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from passerelle.a2a_mapping.socket_frames import PATH
-from passerelle.gateway.a2a.heads import OFFER, HeadCache
+from passerelle.gateway.a2a.heads import ASGI_EXTENSION, HeadCache
 from passerelle.gateway.a2a.http_request import OnCallerLeft
 from passerelle.gateway.connections import SLOT, ConnectionTable
 
@@ -61,7 +61,7 @@ _TOO_MANY: Final = (
 )
 
 
-def hear_nothing() -> None:
+def ignore_response_end() -> None:
     """In place of a connection that has ended, where the end of an answer is told."""
 
 
@@ -127,14 +127,14 @@ class Watchers:
         self._lefts.add(left)
         return partial(self._lefts.discard, left)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """The caller has left."""
         self._has_left = True
         for left in tuple(self._lefts):
             left()
 
 
-class ServerOffer:
+class RequestExtensions:
     """``a2a.heads.ServerExtensions`` of one request.
 
     It knows the cycle of its request weakly, since that has the scope in which this stands: a request with a body that
@@ -164,7 +164,7 @@ class ServerOffer:
         return cycle is not None and write_at_once(cycle, status, lines, body)
 
 
-class _Reading(FlowControl):
+class _RequestFlow(FlowControl):
     """Whoever reads a body resumes reading; nobody does while enough waits to be served."""
 
     is_full = False
@@ -204,7 +204,7 @@ class BoundedRequests(HttpToolsProtocol):
     """Of the server; without limits where it has none."""
     _served: RequestResponseCycle | None = None
     """The request that is served, or was served last; ``cycle`` is the one that was read last."""
-    _offer: ServerOffer | None = None
+    _offer: RequestExtensions | None = None
     """For the request that was read last."""
     _unread_bytes = 0
     _piece_bytes = 0
@@ -224,7 +224,7 @@ class BoundedRequests(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.flow = self._reading = _Reading(transport)
+        self.flow = self._flow = _RequestFlow(transport)
         self.context = copy_context()
         """Of the connection: that of each request is a copy of it."""
         self.watchers = Watchers()
@@ -249,7 +249,7 @@ class BoundedRequests(HttpToolsProtocol):
             # uvicorn tells the request that was read last, which may have waited behind this one.
             served.disconnected = True
             served.message_event.set()
-        self.watchers.tell()
+        self.watchers.notify()
 
     def data_received(self, data: bytes) -> None:
         self._is_silent = False
@@ -280,7 +280,7 @@ class BoundedRequests(HttpToolsProtocol):
         socket = self.transport.get_protocol()
         if self._slot is not None and isinstance(socket, BoundedSockets):
             socket.take_slot(self._slot)
-            self.table.hand_over(self._slot, socket)
+            self.table.replace_connection(self._slot, socket)
 
     def _parse(self, data: bytes) -> None:
         self._unread_bytes = self._piece_bytes = self._unread_bytes + len(data)
@@ -305,16 +305,16 @@ class BoundedRequests(HttpToolsProtocol):
 
     def _hold(self, data: bytes, start: int) -> None:
         self._held, self._held_at = data, start
-        self._reading.is_full = True
+        self._flow.is_full = True
         self.flow.pause_reading()
 
     def on_response_complete(self) -> None:
         self._end_for_client()
-        self._reading.is_full = bool(self._held) or (len(self.pipeline) > 1 and self._is_large())
+        self._flow.is_full = bool(self._held) or (len(self.pipeline) > 1 and self._is_large())
         super().on_response_complete()
         if self._held:
             data, self._held = self._held, b""
-            self._reading.is_full = False
+            self._flow.is_full = False
             self._parse_heads(data, self._held_at)
             self.flow.resume_reading()
 
@@ -336,8 +336,8 @@ class BoundedRequests(HttpToolsProtocol):
         if cycle is None:  # a WebSocket, which is served elsewhere
             return
         # The task that serves it begins after this.
-        self._offer = offer = ServerOffer(cycle, self, HeadCache())
-        self.scope["extensions"] = {OFFER: offer}  # type: ignore[dict-item]
+        self._offer = offer = RequestExtensions(cycle, self, HeadCache())
+        self.scope["extensions"] = {ASGI_EXTENSION: offer}  # type: ignore[dict-item]
 
     def _begin_for_client(self) -> bool:
         """A further request of the proxy begins; False where its client has as many as it may."""
@@ -347,7 +347,7 @@ class BoundedRequests(HttpToolsProtocol):
     def _end_for_client(self) -> None:
         """An answer of the proxy has ended; what waits behind it keeps the place."""
         if self._is_forwarded and self._slot is not None and not self.pipeline:
-            self._slot.stand_for(None)
+            self._slot.count_for(None)
 
     def _is_large(self) -> bool:
         """Whether no more is read of the body that came last before somebody takes it."""
@@ -363,7 +363,7 @@ class BoundedRequests(HttpToolsProtocol):
         self._unread_bytes -= len(body)
         super().on_body(body)
         if self.pipeline and self._is_large():
-            self._reading.is_full = True
+            self._flow.is_full = True
 
     def on_message_complete(self) -> None:
         self._unread_bytes = 0
@@ -378,7 +378,7 @@ class BoundedRequests(HttpToolsProtocol):
     def _forget_waiting(self) -> None:
         """None of the requests that wait is served any more; each knows the connection, which knows the last one."""
         for cycle, _ in self.pipeline:
-            cycle.on_response = hear_nothing
+            cycle.on_response = ignore_response_end
         self.pipeline.clear()
         self._held = b""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 import structlog
 import uvicorn
 
-from passerelle.gateway.a2a.heads import ServerExtensions, find_offer
+from passerelle.gateway.a2a.heads import ServerExtensions, find_server_extensions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -103,33 +103,33 @@ class _Application:
             await receive()
             return
         self.served += 1
-        offer = find_offer(scope)
+        offer = find_server_extensions(scope)
         if self.served == 1 or offer is None:
             await self._serve(receive, send)
         else:
             # From here on the head is one that is known.
-            offer.kept.reading = cast("Any", self)
+            offer.kept.parsed = cast("Any", self)
             body = offer.take_body()
             if body is None:
                 await self._serve(receive, send)
             elif not offer.write_at_once(200, b"", body):
                 raise TrialFailed("a whole answer could not be written at once")
 
-    def begin_offered(
+    def handle_sync(
         self,
         offer: ServerExtensions,
         body: bytes,
-        _receive: Any,  # noqa: ANN401  as ``KnowsHeads``
+        _receive: Any,  # noqa: ANN401  as ``CachedHeadApp``
         _send: Any,  # noqa: ANN401  the same
     ) -> bool:
         """Every other request is served in place of this."""
         self.served += 1
         return self.served % 2 == 0 and offer.write_at_once(200, b"", body)
 
-    async def serve_offered(
+    async def handle_async(
         self,
         _offer: ServerExtensions,
-        _scope: Any,  # noqa: ANN401  as ``KnowsHeads``
+        _scope: Any,  # noqa: ANN401  as ``CachedHeadApp``
         receive: Any,  # noqa: ANN401  the same
         send: Any,  # noqa: ANN401  the same
     ) -> None:

@@ -40,7 +40,7 @@ class PromptServer(uvicorn.Server):
     """Ends by ``end`` alone: uvicorn's signal handlers raise the signal again and so change the exit status.
 
     It ends as soon as it can. uvicorn asks ten times a second whether it shall end, and waits a tenth of a second after
-    it has told its connections, whether there were any or not.
+    it has notified its connections, whether there were any or not.
 
     Answers under way have the ``timeout_graceful_shutdown`` of the configuration. The lifespan protocol is not spoken.
     """
@@ -90,29 +90,29 @@ class PromptServer(uvicorn.Server):
         for bound in sockets or ():
             bound.close()
         try:
-            await asyncio.wait_for(self._see_out(), self.config.timeout_graceful_shutdown)
+            await asyncio.wait_for(self._close_connections(), self.config.timeout_graceful_shutdown)
         except TimeoutError:
             tasks = self.server_state.tasks
             structlog.get_logger().warning("server.answers_cut", answers=len(tasks))
             for task in tasks:
                 task.cancel()
 
-    async def _see_out(self) -> None:
+    async def _close_connections(self) -> None:
         """Tells every connection, also one that was just made, and waits until all of them and their tasks are gone."""
-        told: set[Protocols] = set()
+        notified: set[Protocols] = set()
         for _ in range(_TURNS):
-            self._tell(told)
+            self._shut_down(notified)
             await asyncio.sleep(0)
         state = self.server_state
         while (state.connections or state.tasks) and not self.force_exit:
-            self._tell(told)
+            self._shut_down(notified)
             await asyncio.sleep(_LOOK_S)
         for server in self.servers:
             await server.wait_closed()
 
-    def _tell(self, told: set[Protocols]) -> None:
-        for connection in self.server_state.connections - told:
-            told.add(connection)
+    def _shut_down(self, notified: set[Protocols]) -> None:
+        for connection in self.server_state.connections - notified:
+            notified.add(connection)
             connection.shutdown()
 
 
@@ -223,25 +223,25 @@ class Server:
             await _finish(serving)
             self._listener.close()
 
-    def hurry(self) -> None:
+    def abandon_answers(self) -> None:
         """Gives up waiting for answers under way."""
         self._uvicorn.force_exit = True
 
 
 @contextlib.contextmanager
 def stop_on_signals(
-    stop: asyncio.Event, hurry: Callable[[], None] | None = None
+    stop: asyncio.Event, on_repeat: Callable[[], None] | None = None
 ) -> Generator[None]:
-    """SIGINT and SIGTERM set ``stop``; a further one calls ``hurry``. For the loop of the main thread."""
+    """SIGINT and SIGTERM set ``stop``; a further one calls ``on_repeat``. For the loop of the main thread."""
     loop = asyncio.get_running_loop()
 
-    def hear() -> None:
-        if stop.is_set() and hurry is not None:
-            hurry()
+    def on_signal() -> None:
+        if stop.is_set() and on_repeat is not None:
+            on_repeat()
         stop.set()
 
     for number in _SIGNALS:
-        loop.add_signal_handler(number, hear)
+        loop.add_signal_handler(number, on_signal)
     try:
         yield
     finally:

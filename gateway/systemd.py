@@ -29,7 +29,7 @@ class ServiceManager:
     address: str | None
     watchdog_s: float | None
 
-    def tell(self, state: ServiceState) -> None:
+    def notify(self, state: ServiceState) -> None:
         """Says one word; from ``STOPPING=1`` on the process ends."""
         if self.address is None:
             return
@@ -42,7 +42,7 @@ class ServiceManager:
         if self.address is None or self.watchdog_s is None:
             return
         while True:
-            self.tell("WATCHDOG=1")
+            self.notify("WATCHDOG=1")
             await asyncio.sleep(self.watchdog_s / 2)
 
 

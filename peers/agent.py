@@ -16,8 +16,8 @@ from passerelle.core.errors import RemoteError
 from passerelle.core.peer import Answered, RefusedByPeer, Unknown, Unreached
 from passerelle.peers import answers
 from passerelle.peers.call import SENDS, PeerCall
-from passerelle.peers.limits import AT_ONCE, UNLIMITED, Questions
-from passerelle.peers.line import Line
+from passerelle.peers.guarded_transport import GuardedTransport
+from passerelle.peers.limits import AT_ONCE, UNLIMITED, QueryLimit
 from passerelle.peers.status import name_outcome
 from passerelle.runtime.observability.spans import end_call
 
@@ -67,12 +67,12 @@ class AgentPeer:
         self._cards = cards
         self._transports = transports
         self._limit = limit
-        self._questions = Questions(config.bounds.concurrency or AT_ONCE)
+        self._queries = QueryLimit(config.bounds.concurrency or AT_ONCE)
         self._clock = clock
         self._count = count
         self._spans = spans
-        self._lines: dict[Interface, Line] = {}
-        self._last: Line | None = None
+        self._guarded: dict[Interface, GuardedTransport] = {}
+        self._last: GuardedTransport | None = None
         self._unfit: set[Interface] = set()
         self._unfit_of = ""
 
@@ -170,16 +170,16 @@ class AgentPeer:
         params: JsonObject = {"id": task}
         if history_length is not None:
             params["historyLength"] = history_length
-        async with self._questions.ask():
+        async with self._queries.ask():
             return await self._ask("GetTask", params)
 
     async def list(self, params: JsonObject) -> PeerOutcome:
-        async with self._questions.ask():
+        async with self._queries.ask():
             return await self._ask("ListTasks", params)
 
     async def subscribe(self, task: str) -> AsyncGenerator[StreamOutcome, None]:
         async with (
-            self._questions.open() as place,
+            self._queries.open() as place,
             aclosing(self._follow("SubscribeToTask", {"id": task})) as outcomes,
         ):
             async for outcome in outcomes:
@@ -191,17 +191,16 @@ class AgentPeer:
         return await self._ask("CancelTask", {"id": task})
 
     async def ask_for_news(self, task: str, config: JsonObject) -> PeerOutcome:
-        async with self._questions.ask():
+        async with self._queries.ask():
             return await self._ask("CreateTaskPushNotificationConfig", {**config, "taskId": task})
 
     @property
     def rests(self) -> bool:
         """Whether a send would be held back now, over each interface that was used."""
-        lines = self._lines
-        for line in lines.values():
-            if line.admits:
+        for guarded in self._guarded.values():
+            if guarded.admits:
                 return False
-        return bool(lines)
+        return bool(self._guarded)
 
     @property
     def is_full(self) -> bool:
@@ -210,7 +209,7 @@ class AgentPeer:
 
     def list_breakers(self) -> dict[str, BreakerMode]:
         """How the breaker of each interface that was used stands."""
-        return {interface.choice: line.mode for interface, line in self._lines.items()}
+        return {interface.choice: guarded.mode for interface, guarded in self._guarded.items()}
 
     async def read_extended_card(self) -> PeerOutcome:
         """GetExtendedAgentCard: what the agent says of itself to those who show credentials."""
@@ -235,15 +234,17 @@ class AgentPeer:
             tried: TriedInterfaces = []
             while True:
                 known = self._cards.fresh or await self._cards.load()
-                line = self._choose(known, call, tried)
-                if line is None:
+                guarded = self._choose(known, call, tried)
+                if guarded is None:
                     break
-                outcome = await line.call(call)
+                outcome = await guarded.call(call)
                 if isinstance(outcome, Unknown) and call.operation in SENDS:
                     outcome = answers.judge_send(outcome)
-                if isinstance(outcome, Answered) or not self._goes_elsewhere(line, call, outcome):
+                if isinstance(outcome, Answered) or not self._goes_elsewhere(
+                    guarded, call, outcome
+                ):
                     break
-                tried.append(line.interface)
+                tried.append(guarded.interface)
         except RemoteError as error:
             # No card: nothing was sent.
             outcome = Unreached(error.message)
@@ -267,21 +268,21 @@ class AgentPeer:
         span = self._begin_span(self._spans, call) if self._spans else None
         try:
             tried: TriedInterfaces = []
-            while (line := self._choose(await self._cards.load(), call, tried)) is not None:
+            while (guarded := self._choose(await self._cards.load(), call, tried)) is not None:
                 has_begun = False
-                async with aclosing(line.follow(call)) as outcomes:
+                async with aclosing(guarded.follow(call)) as outcomes:
                     async for outcome in outcomes:
                         if isinstance(outcome, Unknown) and operation in SENDS:
                             outcome = answers.judge_send(outcome)  # noqa: PLW2901  the same outcome, read as one of a send
                         last = _ANSWER if isinstance(outcome, Answered) else outcome
-                        if not has_begun and self._goes_elsewhere(line, call, outcome):
+                        if not has_begun and self._goes_elsewhere(guarded, call, outcome):
                             break
                         has_begun = True
                         yield outcome
                         del outcome
                 if has_begun:
                     return
-                tried.append(line.interface)
+                tried.append(guarded.interface)
         except RemoteError as error:
             last = Unreached(error.message)
         finally:
@@ -291,7 +292,9 @@ class AgentPeer:
                 self._count(self.name, name_outcome(last))
         yield last or _NO_INTERFACE
 
-    def _choose(self, known: KnownCard, call: PeerCall, tried: TriedInterfaces) -> Line | None:
+    def _choose(
+        self, known: KnownCard, call: PeerCall, tried: TriedInterfaces
+    ) -> GuardedTransport | None:
         """The best interface that was not tried. The card is loaded for each: the last one may not have fitted it."""
         for interface in self._list_fit(known) if self._unfit else known.interfaces:
             if interface not in tried and (call.operation != "ListTasks" or interface.lists):
@@ -315,21 +318,23 @@ class AgentPeer:
             self._unfit, self._unfit_of = set(), sha256
         self._unfit.add(interface)
 
-    def _open(self, interface: Interface) -> Line:
-        line = self._lines.get(interface)
-        if line is None:
+    def _open(self, interface: Interface) -> GuardedTransport:
+        guarded = self._guarded.get(interface)
+        if guarded is None:
             transport = self._transports[interface.choice]
-            line = self._lines[interface] = Line(
+            guarded = self._guarded[interface] = GuardedTransport(
                 self.name, interface, transport, self._probe, self._clock
             )
-        self._last = line
-        return line
+        self._last = guarded
+        return guarded
 
     async def _probe(self) -> bool:
         self._cards.expire()
         return not (await self._cards.load()).card.stale
 
-    def _goes_elsewhere(self, line: Line, call: PeerCall, outcome: StreamOutcome) -> bool:
+    def _goes_elsewhere(
+        self, guarded: GuardedTransport, call: PeerCall, outcome: StreamOutcome
+    ) -> bool:
         """Whether the outcome proves that nothing was accepted, and is the interface's own fault."""
         match outcome:
             case Unreached(why="lease"):
@@ -345,7 +350,7 @@ class AgentPeer:
             case _:
                 return False
         # An endpoint that is gone, or speaks another version, has a new card.
-        self._note_unfit(line.interface)
+        self._note_unfit(guarded.interface)
         self._cards.expire()
         return True
 

@@ -15,7 +15,7 @@ from passerelle.peers.http_transport import HttpTransport
 from passerelle.peers.jsonrpc import JsonRpc
 from passerelle.peers.legacy import LegacyHttpJson, LegacyJsonRpc
 from passerelle.peers.limits import SendLimit
-from passerelle.peers.reverse.cards import BroughtCards
+from passerelle.peers.reverse.cards import DialInCards
 from passerelle.peers.reverse.transport import ChannelTransport
 from passerelle.peers.sessions import PeerSessions
 from passerelle.peers.signatures import CardJudge
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from passerelle.peers.credential import PeerCredential
     from passerelle.peers.grpc.channels import GrpcChannels
     from passerelle.peers.interface import Choice, InterfaceKind
-    from passerelle.peers.reverse.cards import Dialling
+    from passerelle.peers.reverse.cards import DialInState
     from passerelle.runtime.limits.limit import Limit
     from passerelle.runtime.observability.spans import Spans
 
@@ -60,11 +60,11 @@ def make_peer(
     limit: Limit | None = None,
     count: Callable[[str, str], None] = lambda _agent, _outcome: None,
     spans: Spans | None = None,
-    dialling: Dialling | None = None,
+    dial_in: DialInState | None = None,
 ) -> AgentPeer:
     """A peer with everything that carries calls to it; ``limit`` bounds what is sent to it.
 
-    ``count`` hears of each call: the name of the agent, and how it ended. ``dialling`` is for agents that dial in.
+    ``count`` hears of each call: the name of the agent, and how it ended. ``dial_in`` is for agents that dial in.
 
     Raises:
         ConfigInvalid: a certificate cannot be read, or an agent dials in where nobody can.
@@ -72,12 +72,12 @@ def make_peer(
     credential = _make_credential(config, connections.sessions, clock)
     client = HttpClient(config, connections.sessions, credential)
     if config.dials_in:
-        if dialling is None:
+        if dial_in is None:
             raise ConfigInvalid(f"agents.{config.name}.transport", "nobody can dial in here")
         judge = CardJudge(config.trust, client.read_public, clock)
-        brought = BroughtCards(config, dialling.agents, judge, clock)
+        brought = DialInCards(config, dial_in.agents, judge, clock)
         carried: Mapping[InterfaceKind, Transport] = {
-            "CHANNEL/1.0": ChannelTransport(config, dialling.links, dialling.agents.cancel)
+            "CHANNEL/1.0": ChannelTransport(config, dial_in.links, dial_in.agents.cancel)
         }
         return AgentPeer(config, brought, carried, SendLimit(limit), clock, count, spans)
     transports: dict[InterfaceKind, Transport] = {

@@ -12,10 +12,10 @@ from passerelle.core.errors import InvalidAgentResponse
 from passerelle.core.peer import PeerCard
 from passerelle.peers.answers import NotJson, parse_json
 from passerelle.peers.interface import (
+    AllowedTargets,
     Interface,
-    Reach,
     choose_tenant,
-    is_unsaid,
+    lacks_scheme,
     order,
     read_extensions,
     read_offer,
@@ -57,7 +57,7 @@ def read_card(config: PeerConfig, kinds: tuple[Choice, ...], raw: bytes) -> Know
     return KnownCard(described, interfaces)
 
 
-def read_brought_card(config: PeerConfig, raw: bytes) -> KnownCard:
+def read_dial_in_card(config: PeerConfig, raw: bytes) -> KnownCard:
     """Reads the card that an agent brings when it dials in: its addresses do not count.
 
     Raises:
@@ -92,13 +92,13 @@ def _parse(config: PeerConfig, raw: bytes) -> JsonObject:
 def _choose_interfaces(
     config: PeerConfig, kinds: tuple[Choice, ...], card: JsonObject
 ) -> tuple[Interface, ...]:
-    reach = Reach(config.origins, host_of(config.url), config.grpc)
-    offer = read_offer(card, reach)
+    allowed = AllowedTargets(config.origins, host_of(config.url), config.grpc)
+    offer = read_offer(card, allowed)
     chosen = order(choose_tenant(offer.usable, find_tenant(config.name)), kinds)
     if chosen:
         return chosen
     if offer.foreign:
-        reason = "; ".join(dict.fromkeys(_say_foreign(one, reach) for one in offer.foreign))
+        reason = "; ".join(dict.fromkeys(_say_foreign(one, allowed) for one in offer.foreign))
     elif not objects_at(card, "supportedInterfaces") and not card.get("url"):
         reason = "missing, or empty"
     else:
@@ -106,12 +106,12 @@ def _choose_interfaces(
     raise reject_card(config, "supportedInterfaces", reason)
 
 
-def _say_foreign(interface: Interface, reach: Reach) -> str:
+def _say_foreign(interface: Interface, allowed: AllowedTargets) -> str:
     """Why calls may not go there, and the setting that would let them."""
-    if not is_unsaid(interface):
+    if not lacks_scheme(interface):
         return f"{interface.origin} is neither the card's origin nor in allowed_origins"
     said = f"gRPC at {interface.url}: a card does not say whether that is TLS or plain text"
-    if host_of(interface.origin) == reach.host:
+    if host_of(interface.origin) == allowed.host:
         return f"{said}; set `grpc: plaintext` or `grpc: tls` for this agent"
     plain, tls = (f"{scheme}://{interface.url}" for scheme in ("http", "https"))
     return f"{said}, and it is not the card's host; put {plain} (plain text) or {tls} (TLS) into allowed_origins"

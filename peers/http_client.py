@@ -16,7 +16,7 @@ from passerelle.peers import exchange
 from passerelle.peers.credential import HEADER_VALUE, ShownCredential
 from passerelle.peers.origin import origin_of
 from passerelle.peers.request_head import close_head, write_head, write_headers
-from passerelle.peers.sessions import asking
+from passerelle.peers.sessions import check_before_send
 from passerelle.runtime.common.carried import AUTHORIZATION, find_wanted, write_trace
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class HttpClient:
         may_leave: MayLeave | None,
     ) -> aiohttp.ClientResponse:
         dressed = add_credential(request, shown)
-        with asking(may_leave):
+        with check_before_send(may_leave):
             return await self._sessions.open(origin).request(
                 dressed.method,
                 dressed.url,

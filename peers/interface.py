@@ -86,7 +86,7 @@ class CardInterfaces:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class AllowedTargets:
     """Where calls may go: to ``origins``, and over gRPC, as ``grpc`` says, to every port of ``host``."""
 
     origins: frozenset[str]
@@ -94,14 +94,14 @@ class Reach:
     grpc: Security | None = None
 
 
-def read_offer(card: JsonObject, reach: Reach) -> CardInterfaces:
+def read_offer(card: JsonObject, allowed: AllowedTargets) -> CardInterfaces:
     """The interfaces of a card that are spoken here."""
     extensions = read_extensions(card)
     usable: list[Interface] = []
     foreign: list[Interface] = []
-    for listed in _list_all(card, reach):
-        interface = _find_home(listed, reach)
-        if interface.origin not in reach.origins and not _is_dialled(interface, reach):
+    for listed in _list_all(card, allowed):
+        interface = _find_home(listed, allowed)
+        if interface.origin not in allowed.origins and not _is_dialled(interface, allowed):
             foreign.append(interface)
         else:
             usable.append(replace(interface, extensions=extensions))
@@ -134,65 +134,65 @@ def order(
     return tuple(sorted(named, key=lambda one: ranks[one.choice]))
 
 
-def is_unsaid(interface: Interface) -> bool:
+def lacks_scheme(interface: Interface) -> bool:
     """Whether the address leaves open whether it is TLS."""
     return interface.binding == "GRPC" and "://" not in interface.url
 
 
-def _find_home(interface: Interface, reach: Reach) -> Interface:
+def _find_home(interface: Interface, allowed: AllowedTargets) -> Interface:
     """The interface under the name of this machine that calls may go to, where its card says another one of it.
 
     A program that listens on every address says that it is at 0.0.0.0, and samples say localhost. That is the card's
     host then, at the same port.
     """
     host = host_of(interface.origin)
-    if interface.origin in reach.origins or is_unsaid(interface) or host not in _LOCAL:
+    if interface.origin in allowed.origins or lacks_scheme(interface) or host not in _LOCAL:
         return interface
-    for origin in sorted(reach.origins):
+    for origin in sorted(allowed.origins):
         known = host_of(origin)
-        is_here = known in _LOCAL or (host in _EVERY and known == reach.host)
+        is_here = known in _LOCAL or (host in _EVERY and known == allowed.host)
         if is_here and move(interface.origin, origin) == origin:
             return replace(interface, url=move(interface.url, origin), origin=origin)
     return interface
 
 
-def _is_dialled(interface: Interface, reach: Reach) -> bool:
-    if reach.grpc is None or not is_unsaid(interface):
+def _is_dialled(interface: Interface, allowed: AllowedTargets) -> bool:
+    if allowed.grpc is None or not lacks_scheme(interface):
         return False
-    return host_of(interface.origin) == reach.host
+    return host_of(interface.origin) == allowed.host
 
 
-def _list_all(card: JsonObject, reach: Reach) -> Iterator[Interface]:
+def _list_all(card: JsonObject, allowed: AllowedTargets) -> Iterator[Interface]:
     listed = objects_at(card, "supportedInterfaces")
     for entry in (*listed, *list_further(card)):
         kind = text_at(entry, "protocolBinding"), text_at(entry, "protocolVersion") or _LISTED
-        yield from _read(kind, text_at(entry, "url"), reach, text_at(entry, "tenant") or None)
+        yield from _read(kind, text_at(entry, "url"), allowed, text_at(entry, "tenant") or None)
     older = text_at(card, "protocolVersion") or ("" if listed else _ADDRESSED)
     if older and text_at(card, "url"):
         # A2A 0.3 section 5.5: no preferred transport means JSON-RPC.
         first = text_at(card, "preferredTransport") or "JSONRPC"
-        yield from _read((first, older), text_at(card, "url"), reach)
+        yield from _read((first, older), text_at(card, "url"), allowed)
         for entry in objects_at(card, "additionalInterfaces"):
-            yield from _read((text_at(entry, "transport"), older), text_at(entry, "url"), reach)
+            yield from _read((text_at(entry, "transport"), older), text_at(entry, "url"), allowed)
 
 
 def _read(
-    kind: tuple[str, str], url: str, reach: Reach, tenant: str | None = None
+    kind: tuple[str, str], url: str, allowed: AllowedTargets, tenant: str | None = None
 ) -> Iterator[Interface]:
     binding, version = kind
     # Patch numbers do not change the protocol (A2A 1.0 section 3.6).
     known = _WRITTEN.get((binding, ".".join(version.split(".")[:2])))
     if known is None:
         return
-    origin = _find_dialled(url, reach) if binding == "GRPC" else origin_of(url)
+    origin = _find_dialled(url, allowed) if binding == "GRPC" else origin_of(url)
     if origin is not None:
         yield Interface(*known, url, origin, tenant)
 
 
-def _find_dialled(url: str, reach: Reach) -> str | None:
+def _find_dialled(url: str, allowed: AllowedTargets) -> str | None:
     """The origin of an address of gRPC: where it has no scheme, what the operator allows says whether it is TLS."""
     if "://" in url:
         return origin_of(url)
-    schemes = ("http", "https") if reach.grpc == "plaintext" else ("https", "http")
+    schemes = ("http", "https") if allowed.grpc == "plaintext" else ("https", "http")
     spellings = [origin_of(f"{scheme}://{url}") for scheme in schemes]
-    return next((one for one in spellings if one in reach.origins), spellings[0])
+    return next((one for one in spellings if one in allowed.origins), spellings[0])

@@ -93,7 +93,7 @@ _OPENING_S: Final = 2.0
 
 
 @dataclass(slots=True)
-class QueuePlace:
+class QuerySlot:
     """A place among those who ask; given back once, whoever does it."""
 
     gate: asyncio.Semaphore
@@ -107,7 +107,7 @@ class QueuePlace:
 
 
 @dataclass(slots=True)
-class Questions:
+class QueryLimit:
     """Lets in ``at_once`` of them, in the order in which they come."""
 
     at_once: int
@@ -124,10 +124,10 @@ class Questions:
             yield
 
     @asynccontextmanager
-    async def open(self) -> AsyncGenerator[QueuePlace]:
+    async def open(self) -> AsyncGenerator[QuerySlot]:
         """A place until the stream says something, or a moment has passed, or the block ends."""
         await self._gate.acquire()
-        place = QueuePlace(self._gate)
+        place = QuerySlot(self._gate)
         timer = asyncio.get_running_loop().call_later(self.opening_s, place.leave)
         try:
             yield place

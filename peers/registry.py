@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock
     from passerelle.peers.agent import AgentPeer
     from passerelle.peers.config import PeerConfig
-    from passerelle.peers.reverse.cards import Dialling
+    from passerelle.peers.reverse.cards import DialInState
     from passerelle.runtime.common.breaker import BreakerMode
     from passerelle.runtime.limits.limit import Limit
     from passerelle.runtime.limits.limiter import Limiter
@@ -36,7 +36,7 @@ class PeerRegistry:
         limiter: Limiter | None = None,
         count: Callable[[str, str], None] = lambda _agent, _outcome: None,
         spans: Spans | None = None,
-        dialling: Dialling | None = None,
+        dial_in: DialInState | None = None,
         memory: MemoryRoom | None = None,
     ) -> None:
         """``limiter`` shares the limits of peers with other instances; without one nothing is limited.
@@ -47,7 +47,7 @@ class PeerRegistry:
         self._limiter = limiter
         self._count = count
         self._spans = spans
-        self._dialling = dialling
+        self._dial_in = dial_in
         self._limits: dict[str, Limit] = {}
         self._connections = Connections(PeerSessions(memory=memory))
         self._peers: Mapping[str, AgentPeer] = {}
@@ -67,19 +67,19 @@ class PeerRegistry:
         return peer
 
     @property
-    def dialling(self) -> tuple[str, ...]:
+    def dial_in_names(self) -> tuple[str, ...]:
         """The names of those that dial in."""
         return tuple(name for name, peer in self._peers.items() if peer.config.dials_in)
 
-    def is_dialled(self, name: str) -> bool:
+    def dials_in(self, name: str) -> bool:
         """Whether there is an agent of that name, and it dials in."""
         return name in self._peers and self._peers[name].config.dials_in
 
     def count_links(self, name: str) -> int:
         """Over how many sockets an agent that dials in is linked to this instance."""
-        return len(self._dialling.links.list(name)) if self._dialling else 0
+        return len(self._dial_in.links.list(name)) if self._dial_in else 0
 
-    def find_dialled(self, name: str) -> AgentPeer:
+    def find_dial_in(self, name: str) -> AgentPeer:
         """The peer of that name, which dials in.
 
         Raises:
@@ -159,7 +159,7 @@ class PeerRegistry:
             limit,
             self._count,
             self._spans,
-            self._dialling,
+            self._dial_in,
         )
 
     def _bind(self, config: PeerConfig) -> Limit | None:

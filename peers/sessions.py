@@ -41,7 +41,7 @@ keeps the context as long as it lasts, and with it whatever stands there."""
 
 
 @contextmanager
-def asking(may_leave: MayLeave | None) -> Generator[None]:
+def check_before_send(may_leave: MayLeave | None) -> Generator[None]:
     """A request that is made inside asks whether it may leave.
 
     Raises:

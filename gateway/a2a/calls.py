@@ -30,12 +30,12 @@ from passerelle.gateway.a2a.cards import PRIVATE
 from passerelle.gateway.a2a.extensions import activate, read_extensions, write_active
 from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.heads import AuthorizedCall
-from passerelle.gateway.a2a.http_request import A2A_JSON, JSON, Incoming, watch_messages
+from passerelle.gateway.a2a.http_request import A2A_JSON, JSON, Incoming, watch_disconnect
 from passerelle.gateway.a2a.normalized_call import (
     NormalizedCall,
-    judge_without_id,
-    read_asked_http,
-    read_asked_rpc,
+    check_without_id,
+    normalize_http,
+    normalize_rpc,
 )
 from passerelle.gateway.a2a.operations import (
     MAY_BE_LONG,
@@ -45,7 +45,7 @@ from passerelle.gateway.a2a.operations import (
     Streaming,
 )
 from passerelle.gateway.a2a.paths import Resource
-from passerelle.gateway.a2a.reply import HOLE
+from passerelle.gateway.a2a.reply import PLACEHOLDER
 from passerelle.gateway.a2a.streams import EventStream
 from passerelle.gateway.a2a.visits import Visit
 from passerelle.gateway.a2a.waits import AdmittedCaller
@@ -82,7 +82,7 @@ _SNAKE: Final = {"taskId": "task_id"}
 TENANT: Final = "tenant"
 
 
-class Named(Protocol):
+class AgentNames(Protocol):
     """The agents that are served; ``PeerRegistry`` is one."""
 
     @property
@@ -95,7 +95,7 @@ class Named(Protocol):
 class HttpVisit(Visit):
     """One request on its way through the face; ``binding`` and ``operation`` are known better step by step."""
 
-    reading: ParsedHead
+    parsed: ParsedHead
     receive: Receive
     send: Send
     offer: ServerExtensions | None
@@ -115,7 +115,7 @@ class HttpVisit(Visit):
     @property
     def watch(self) -> Watch:
         """How one hears that the caller has left; for after the body has been read."""
-        return watch_messages(self.receive) if self.offer is None else self.offer.watch
+        return watch_disconnect(self.receive) if self.offer is None else self.offer.watch
 
     def echo(self, call: OperationCall, asked: NormalizedCall) -> None:
         """Says in the headers what the caller has asked for and is active by now, here and at the agent."""
@@ -135,7 +135,7 @@ class HttpVisit(Visit):
     async def answer_long(self, content: LongContent) -> None:
         """Sends a result that is not held, as its caller takes it."""
         # What goes around it is written around a hole: no JSON has such a byte.
-        frame = self.binding.wrap_event(HOLE)
+        frame = self.binding.wrap_event(PLACEHOLDER)
         reply = replace(self.binding.render_result(None), body=frame)
         if self.headers:
             reply = replace(reply, headers={**reply.headers, **self.headers})
@@ -155,7 +155,7 @@ class CallServer:
     """Serves calls over the operations. Errors are raised as long as nothing has been sent."""
 
     operations: Operations
-    agents: Named
+    agents: AgentNames
     authenticator: Authenticator
     ids: Ids
     body_limit_bytes: int
@@ -164,9 +164,9 @@ class CallServer:
 
     def take_rpc(self, visit: HttpVisit) -> NormalizedCall | None:
         """A JSON-RPC request whose body is here; the binding of the visit gets its id as soon as that is known."""
-        reading = visit.reading
-        if reading.admitted is None:  # else a call with this content type was let in
-            reading.incoming.require_media_type(_RPC_TYPES, optional=False)
+        parsed = visit.parsed
+        if parsed.admitted is None:  # else a call with this content type was let in
+            parsed.incoming.require_media_type(_RPC_TYPES, optional=False)
         body = self._take_body(visit)
         return None if body is None else _read_call(visit, body)
 
@@ -176,10 +176,10 @@ class CallServer:
         return _read_call(visit, body)
 
     async def read_http(
-        self, visit: HttpVisit, spot: A2aRoute, target: PathTarget
+        self, visit: HttpVisit, route: A2aRoute, target: PathTarget
     ) -> NormalizedCall:
         """A request to one of the paths of HTTP+JSON."""
-        incoming = visit.reading.incoming
+        incoming = visit.parsed.incoming
         incoming.require_media_type(_HTTP_TYPES, optional=_needs_no_body(target))
         body = self._take_body(visit)
         if body is None:
@@ -190,9 +190,9 @@ class CallServer:
             case Resource.ENDPOINT | Resource.CARD:
                 raise UnknownMethod(name)
             case Method():
-                params = _read_params(incoming, body, spot.named)
+                params = _read_params(incoming, body, route.named)
                 unsaid = not incoming.names_version
-                return read_asked_http(version, (spot.version, name), target, params, unsaid=unsaid)
+                return normalize_http(version, (route.version, name), target, params, unsaid=unsaid)
             case _:
                 assert_never(target)
 
@@ -232,7 +232,7 @@ class CallServer:
 
     async def _read_body(self, visit: HttpVisit) -> bytes:
         drawn = self._draw(visit, "body")
-        return await visit.reading.incoming.read_body(visit.receive, self.body_limit_bytes, drawn)
+        return await visit.parsed.incoming.read_body(visit.receive, self.body_limit_bytes, drawn)
 
     def _draw(self, visit: HttpVisit, kind: MemoryUse) -> MemoryDraw:
         drawn = MemoryDraw(self.memory.bind(kind, f"caller:{visit.caller}"))
@@ -265,7 +265,7 @@ class CallServer:
             Forbidden: it has not.
             InvalidInput: a header says what none can say.
         """
-        known = visit.reading.admitted
+        known = visit.parsed.admitted
         if (
             known is None
             or known.method is not asked.method
@@ -274,14 +274,14 @@ class CallServer:
             or known.call.version != asked.version
         ):
             require_scope(principal, SCOPES[asked.method])
-            known = visit.reading.admitted = self._compose(visit, asked, principal)
+            known = visit.parsed.admitted = self._compose(visit, asked, principal)
         carry_on(known.call.asked, known.authorization)
         return known.ask(asked.params)
 
     def _compose(
         self, visit: HttpVisit, asked: NormalizedCall, principal: Principal
     ) -> AuthorizedCall:
-        incoming, shown = visit.reading.incoming, visit.reading.shown
+        incoming, shown = visit.parsed.incoming, visit.parsed.shown
         named = read_extensions(incoming, legacy=asked.legacy is not None)
         headers, query = incoming.headers, incoming.query
         active = activate(named)
@@ -347,9 +347,9 @@ def _read_call(visit: HttpVisit, body: bytes) -> NormalizedCall:
         rpc_id, method, params = read_rpc(body)
     except InvalidRequest as error:
         visit.binding = RpcBinding(error.rpc_id)
-        version = visit.reading.incoming.version
+        version = visit.parsed.incoming.version
         if version == LEGACY and error.field == "id":
-            judge_without_id(version, body)
+            check_without_id(version, body)
         raise
     except InvalidInput as error:
         if error.field == "params":
@@ -358,8 +358,8 @@ def _read_call(visit: HttpVisit, body: bytes) -> NormalizedCall:
             visit.binding = RpcBinding(shown if isinstance(shown, str | int) else None)
         raise
     visit.binding = RpcBinding(rpc_id)
-    incoming = visit.reading.incoming
-    return read_asked_rpc(incoming.version, method, params, unsaid=not incoming.names_version)
+    incoming = visit.parsed.incoming
+    return normalize_rpc(incoming.version, method, params, unsaid=not incoming.names_version)
 
 
 def _read_params(incoming: Incoming, body: bytes, named: Mapping[str, str]) -> JsonObject:

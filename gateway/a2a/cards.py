@@ -41,7 +41,7 @@ from passerelle.core.agent_name import ROUTER, find_tenant
 from passerelle.core.errors import InvalidInput, RemoteError
 from passerelle.core.peer import Answered, RefusedByPeer
 from passerelle.core.principal import AccessScope
-from passerelle.gateway.a2a.own_card import add_profile, unite_cards
+from passerelle.gateway.a2a.own_card import add_profile, merge_cards
 from passerelle.gateway.a2a.paths import AGENTS
 from passerelle.gateway.a2a.reply import HttpReply
 from passerelle.gateway.auth.credentials import API_KEY_HEADER
@@ -347,7 +347,7 @@ class PeerExtendedCards:
             if principal.may_call(name) and find_tenant(name) is None
         ]
         cards = await asyncio.gather(*(self._find(name) for name in names))
-        return unite_cards(card for card in cards if card is not None)
+        return merge_cards(card for card in cards if card is not None)
 
     async def _find(self, agent: str) -> JsonObject | None:
         """The card of an agent as ours, in which nothing leads to it."""

@@ -70,7 +70,7 @@ class ParsedHead:
     incoming: Incoming
     names: tuple[str, ...]
     agent: str | None
-    spot: A2aRoute
+    route: A2aRoute
     target: PathTarget | None
     binding: CallBinding
     shown: Credentials
@@ -78,17 +78,17 @@ class ParsedHead:
     admitted: AuthorizedCall | None = None
 
 
-OFFER: Final = "passerelle.offer"
+ASGI_EXTENSION: Final = "passerelle.offer"
 """The ASGI extension of a request under which its server gives its ``ServerExtensions``."""
 
 
 class HeadCache:
     """What was made of a head, for further requests whose head is the same byte for byte."""
 
-    __slots__ = ("reading",)
+    __slots__ = ("parsed",)
 
     def __init__(self) -> None:
-        self.reading: ParsedHead | None = None
+        self.parsed: ParsedHead | None = None
 
 
 class ServerExtensions(Protocol):
@@ -115,32 +115,32 @@ class ServerExtensions(Protocol):
         ...
 
 
-BeginOffered: TypeAlias = "Callable[[ServerExtensions, bytes, Any, Any], bool]"
+SyncHandler: TypeAlias = "Callable[[ServerExtensions, bytes, Any, Any], bool]"
 """Takes a request by its body, and answers it by and by; False, and nothing is done: it has to be served.
 
 Receive and send come last; a server has types of its own for them.
 """
-ServeOffered: TypeAlias = "Callable[[ServerExtensions, Any, Any, Any], Coroutine[Any, Any, None]]"
+AsyncHandler: TypeAlias = "Callable[[ServerExtensions, Any, Any, Any], Coroutine[Any, Any, None]]"
 """Serves a request as ``__call__`` does; the offer is given, since the scope is that of all requests with its head."""
 
 
 @runtime_checkable
-class KnowsHeads(Protocol):
+class CachedHeadApp(Protocol):
     """An application that keeps what it made of a head, and to whose further requests nothing stands before it."""
 
     @property
-    def begin_offered(self) -> BeginOffered:
-        """Tried first for requests of whose head it kept a ``reading``, in a context of their own."""
+    def handle_sync(self) -> SyncHandler:
+        """Tried first for requests of whose head it kept a ``parsed``, in a context of their own."""
         ...
 
     @property
-    def serve_offered(self) -> ServeOffered:
-        """For requests of whose head it kept a ``reading``."""
+    def handle_async(self) -> AsyncHandler:
+        """For requests of whose head it kept a ``parsed``."""
         ...
 
 
-def find_offer(scope: Scope) -> ServerExtensions | None:
+def find_server_extensions(scope: Scope) -> ServerExtensions | None:
     """What the server of a request offers."""
     extensions = scope.get("extensions")
-    offer: ServerExtensions | None = extensions.get(OFFER) if extensions else None
+    offer: ServerExtensions | None = extensions.get(ASGI_EXTENSION) if extensions else None
     return offer

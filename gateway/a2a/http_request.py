@@ -133,7 +133,7 @@ Watch: TypeAlias = Callable[[OnCallerLeft], Callable[[], object]]
 """Takes what to call once the caller has left, and returns how to stop watching."""
 
 
-def watch_messages(receive: Receive) -> Watch:
+def watch_disconnect(receive: Receive) -> Watch:
     """Waits for the message that says it."""
 
     def watch(left: OnCallerLeft) -> Callable[[], object]:
@@ -142,7 +142,7 @@ def watch_messages(receive: Receive) -> Watch:
     return watch
 
 
-def watch_nobody(_left: OnCallerLeft) -> Callable[[], object]:
+def ignore_disconnect(_left: OnCallerLeft) -> Callable[[], object]:
     """For a caller whose leaving ends the call itself."""
     return _nothing
 

@@ -58,7 +58,7 @@ class NormalizedCall:
         return result if self.legacy is None else self.legacy.write_result(result)
 
 
-def read_asked_rpc(
+def normalize_rpc(
     version: Version, name: str, params: JsonObject, *, unsaid: bool = False
 ) -> NormalizedCall:
     """The operation that a JSON-RPC method stands for in a version; ``unsaid``: the caller did not say it.
@@ -79,7 +79,7 @@ def read_asked_rpc(
     raise UnknownMethod(name, find_near(name, METHODS))
 
 
-def judge_without_id(version: Version, body: bytes) -> None:
+def check_without_id(version: Version, body: bytes) -> None:
     """Judges method and params of a request of 0.3 without an id first, as the SDKs of 0.3 do.
 
     Raises:
@@ -87,7 +87,7 @@ def judge_without_id(version: Version, body: bytes) -> None:
         InvalidInput: params that are none of the method.
     """
     _, name, params = read_rpc(orjson.dumps({**read_object(body), "id": None}))
-    asked = read_asked_rpc(version, name, params)
+    asked = normalize_rpc(version, name, params)
     match asked.method:
         case Method.SEND_MESSAGE | Method.SEND_STREAMING_MESSAGE:
             read_send(asked.params)
@@ -97,7 +97,7 @@ def judge_without_id(version: Version, body: bytes) -> None:
             pass
 
 
-def read_asked_http(
+def normalize_http(
     version: Version,
     path: tuple[Version, str],
     method: Method,
@@ -125,7 +125,7 @@ def read_asked_http(
     raise UnknownMethod(name)
 
 
-def read_asked_grpc(version: Version, method: Method, params: JsonObject) -> NormalizedCall:
+def normalize_grpc(version: Version, method: Method, params: JsonObject) -> NormalizedCall:
     """The operation of a gRPC method; the name of its service said the version."""
     if version == CURRENT:
         return NormalizedCall(method, params)

@@ -44,7 +44,7 @@ def read_own_card() -> PeerCard:
     return PeerCard(card, sha256, "", streaming=True, protocol="a2a/1.0")
 
 
-def unite_cards(cards: Iterable[JsonObject]) -> JsonObject:
+def merge_cards(cards: Iterable[JsonObject]) -> JsonObject:
     """The own card with the skills and media types of others: of two skills with the same id the first one is shown."""
     own = read_own_card().card
     skills = {text_at(one, "id"): one for one in objects_at(own, "skills")}

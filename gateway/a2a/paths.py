@@ -77,7 +77,7 @@ _CONFIG: Final[Mapping[str, PathTarget]] = {
 }
 _TASK: Final = re.compile(r"/tasks/([^/]+?)(:cancel|:subscribe)?")
 _PUSH: Final = re.compile(r"/tasks/([^/]+)/pushNotificationConfigs(?:/([^/]+))?")
-NOWHERE: Final = A2aRoute()
+NO_ROUTE: Final = A2aRoute()
 
 
 def split_path(path: str, served: Collection[str] = ()) -> tuple[str, str] | None:
@@ -102,8 +102,8 @@ def is_at_root(path: str) -> bool:
     return path in _ROOT_PATHS or path.startswith(_ROOT_TASKS)
 
 
-def find_spot(rest: str) -> A2aRoute:
-    """What stands at the rest of a path behind the agent; ``NOWHERE`` for what does not exist."""
+def find_route(rest: str) -> A2aRoute:
+    """What stands at the rest of a path behind the agent; ``NO_ROUTE`` for what does not exist."""
     fixed = _FIXED.get(rest)
     if fixed is not None:
         return fixed
@@ -121,4 +121,4 @@ def _find_task(rest: str, version: Version) -> A2aRoute:
         if config:
             return A2aRoute(_CONFIG, {"taskId": task, "id": config}, version)
         return A2aRoute(_CONFIGS, {"taskId": task}, version)
-    return NOWHERE
+    return NO_ROUTE

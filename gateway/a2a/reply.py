@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.long_content import LongContent
 
 
-def veil(error: PasserelleError, agent: str) -> PasserelleError:
+def hide_agent_details(error: PasserelleError, agent: str) -> PasserelleError:
     """``error``, or in its place one that names the agent and nothing behind it (A2A-12)."""
     match error:
         case PeerBusy():
@@ -69,7 +69,7 @@ _TRY_LATER: Final = frozenset({429, 503})
 _UNAUTHORIZED: Final = 401
 _NOT_FOUND: Final = 404
 _FIELD: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*")
-HOLE: Final = b"\0"
+PLACEHOLDER: Final = b"\0"
 """Stands for JSON where what goes around it is written: no JSON has such a byte."""
 PROBLEM: Final = "application/problem+json"
 
@@ -98,14 +98,14 @@ class HttpReply:
         await send({"type": "http.response.body", "body": b"" if head_only else self.body})
 
     async def write_around(self, send: Send, content: LongContent) -> None:
-        """Sends it with ``content`` in the place of the ``HOLE`` of its body, as its reader takes it.
+        """Sends it with ``content`` in the place of the ``PLACEHOLDER`` of its body, as its reader takes it.
 
         Where it cannot be read to its end the answer has none either, and the server closes the connection.
 
         Raises:
             StoreUnavailable: the content cannot be read; nothing was sent.
         """
-        head, _, tail = self.body.partition(HOLE)
+        head, _, tail = self.body.partition(PLACEHOLDER)
         size = len(head) + content.json.size + len(tail)
         fields = {"content-length": str(size), **self.headers}
         if self.media_type is not None:

@@ -20,7 +20,7 @@ import structlog
 from passerelle.core.errors import PasserelleError
 from passerelle.core.wire.sse import escape_breaks, hold_begun
 from passerelle.gateway.a2a.frame_forms import PLAIN, FrameForm
-from passerelle.gateway.a2a.reply import HOLE, veil
+from passerelle.gateway.a2a.reply import PLACEHOLDER, hide_agent_details
 from passerelle.runtime.observability.logs import explain_fault
 from passerelle.runtime.records.long_content import CHUNK_BYTES, MissingContent
 
@@ -112,7 +112,7 @@ class EventStream:
             return
         if isinstance(error, MissingContent):
             structlog.get_logger().error("a2a.stream_failed", agent=self.agent, reason=error.reason)
-        failure = self.binding.write_failure(veil(error, self.agent))
+        failure = self.binding.write_failure(hide_agent_details(error, self.agent))
         await self._write(escape_breaks(failure), more=False)
 
     async def _write_frames(self, frames: list[StreamFrame]) -> None:
@@ -140,7 +140,7 @@ class EventStream:
         is looked first whether it is all there.
         """
         await long.require()
-        head, _, tail = self._dress(cursor, HOLE).partition(HOLE)
+        head, _, tail = self._dress(cursor, PLACEHOLDER).partition(PLACEHOLDER)
         async with self._writing:
             await self._begin()
             self._is_broken = True

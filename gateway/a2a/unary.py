@@ -23,7 +23,7 @@ from passerelle.core.wire.record import value
 from passerelle.gateway.a2a.bindings import RpcBinding
 from passerelle.gateway.a2a.calls import TENANT, HttpVisit
 from passerelle.gateway.a2a.http_request import CallerLeftError
-from passerelle.gateway.a2a.normalized_call import read_asked_rpc
+from passerelle.gateway.a2a.normalized_call import normalize_rpc
 from passerelle.gateway.a2a.operations import compose_turn, cut_answer
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.common.carried import carry_on
@@ -64,7 +64,7 @@ class _Message:
 
 
 def _read(
-    body: bytes, reading: ParsedHead, known: OperationCall, operations: Operations
+    body: bytes, parsed: ParsedHead, known: OperationCall, operations: Operations
 ) -> _Message | None:
     """The message of a request like ``known``; None where the face has to look.
 
@@ -72,7 +72,7 @@ def _read(
         PasserelleError: it is to be refused.
     """
     rpc_id, method, params = read_rpc(body)
-    asked = read_asked_rpc(reading.incoming.version, method, params)
+    asked = normalize_rpc(parsed.incoming.version, method, params)
     if (
         asked.method is not Method.SEND_MESSAGE
         or asked.version != known.version
@@ -101,27 +101,27 @@ class UnaryCalls:
 
     def begin(
         self,
-        reading: ParsedHead,
+        parsed: ParsedHead,
         body: bytes,
         offer: ServerExtensions,
         receive: Receive,
         send: Send,
     ) -> bool:
         """Takes a message over JSON-RPC; False, and nothing is done: it is no such one."""
-        admitted = reading.admitted
+        admitted = parsed.admitted
         if admitted is None or len(body) > self.body_limit_bytes:
             return False
         known, operations = admitted.call, self.operations
         if (
             admitted.method is not Method.SEND_MESSAGE
-            or known.agent != reading.agent
+            or known.agent != parsed.agent
             or known.extensions
             or known.idem is not None
-            or self.door.authenticate_cached(reading.shown) is not known.principal
+            or self.door.authenticate_cached(parsed.shown) is not known.principal
         ):
             return False
         try:
-            message = _read(body, reading, known, operations)
+            message = _read(body, parsed, known, operations)
         except PasserelleError:
             # Read once more, it is refused as any other.
             return False
@@ -138,7 +138,7 @@ class UnaryCalls:
         operations.waits.present.enter()
         try:
             visit = HttpVisit(
-                reading,
+                parsed,
                 receive,
                 send,
                 offer,

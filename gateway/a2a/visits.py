@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import structlog
 
 from passerelle.core.errors import PasserelleError
-from passerelle.gateway.a2a.reply import veil
+from passerelle.gateway.a2a.reply import hide_agent_details
 from passerelle.runtime.observability.logs import explain_fault
 from passerelle.runtime.observability.spans import end_request
 
@@ -87,7 +87,7 @@ class Visits:
             structlog.get_logger().error("a2a.fault", agent=visit.agent, exc_info=error)
             return explain_fault()
         visit.outcome = error.stable_code
-        shown = veil(error, visit.agent)
+        shown = hide_agent_details(error, visit.agent)
         if shown is not error:
             structlog.get_logger().warning(
                 "a2a.peer", agent=visit.agent, code=error.stable_code, reason=error.message

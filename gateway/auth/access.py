@@ -18,8 +18,8 @@ from passerelle.gateway.auth.jwks import HttpKeySource, KeySet
 from passerelle.gateway.auth.keys import KeyRing
 from passerelle.gateway.auth.owner import (
     NO_KEY,
-    KeptOwnerToken,
-    OwnerPlace,
+    OwnerTokenStore,
+    StoredOwnerToken,
     load_owner_token,
 )
 from passerelle.gateway.auth.principals import find_principal
@@ -133,7 +133,7 @@ async def open_access(
             yield access
         return
     place, log = find_place(settings, store), structlog.get_logger("passerelle")
-    kept = None if place is None else KeptOwnerToken(place, log)
+    kept = None if place is None else StoredOwnerToken(place, log)
     if kept is None:
         await _refuse_sealed(store)
         log.warning("owner_token.unshared", reason=NO_KEY)
@@ -152,7 +152,7 @@ async def open_access(
             yield access
 
 
-def find_place(settings: Settings, store: Store) -> OwnerPlace | None:
+def find_place(settings: Settings, store: Store) -> OwnerTokenStore | None:
     """Where the owner token of a store is kept; None where nothing can be sealed.
 
     Raises:
@@ -162,7 +162,7 @@ def find_place(settings: Settings, store: Store) -> OwnerPlace | None:
     sealer = load_sealer(settings, data_dir, ids.draw)
     if sealer is None:
         return None
-    return OwnerPlace(
+    return OwnerTokenStore(
         store.owner_tokens,
         sealer,
         name_setting(settings, data_dir),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from passerelle.core.credentials import Credentials
-from passerelle.gateway.auth.principals import enter_client
+from passerelle.gateway.auth.principals import make_client_principal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -37,7 +37,9 @@ class Certificates:
         self._networks = proxy.addresses
         self._is_envoy = proxy.certificate_header.lower() == ENVOY_HEADER
         self._known = {
-            client.certificate: enter_client(client) for client in clients if client.certificate
+            client.certificate: make_client_principal(client)
+            for client in clients
+            if client.certificate
         }
         self._trusts = lru_cache(maxsize=1024)(self._judge)
 

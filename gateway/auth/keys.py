@@ -15,7 +15,7 @@ from passerelle.core.credentials import digest_token
 from passerelle.core.ids import encode_base32
 from passerelle.core.ports.chance import Clock, Ids
 from passerelle.core.principal import OWNER, Principal
-from passerelle.gateway.auth.principals import enter_client
+from passerelle.gateway.auth.principals import make_client_principal
 from passerelle.gateway.settings.callers import ClientSettings
 from passerelle.runtime.common.clock import SystemClock
 from passerelle.runtime.common.secret import Secret
@@ -68,7 +68,7 @@ class KeyRing:
 
 def _list_keys(client: ClientSettings) -> Iterator[_KnownKey]:
     # One principal for both: whoever is compared with itself stays the same while its key is replaced.
-    holder = enter_client(client)
+    holder = make_client_principal(client)
     keys = (
         (client.key_hash, client.key_until),
         (client.old_key_hash, client.old_key_until),

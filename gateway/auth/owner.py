@@ -58,7 +58,7 @@ def load_owner_token(data_dir: Path, ids: Ids) -> OwnerToken:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnerPlace:
+class OwnerTokenStore:
     """Where the token of a store is kept; ``key_name`` is the setting that has the key of ``sealer``."""
 
     rows: RedisOwnerTokens
@@ -90,10 +90,10 @@ class OwnerPlace:
         return f"owner token {self.runtime_id} {generation}"
 
 
-class KeptOwnerToken:
+class StoredOwnerToken:
     """The token of a store as an instance follows it. ``on_change`` hears all that are accepted from now on."""
 
-    def __init__(self, place: OwnerPlace, log: FilteringBoundLogger) -> None:
+    def __init__(self, place: OwnerTokenStore, log: FilteringBoundLogger) -> None:
         self._place = place
         self._log = log
         self._known: SealedToken | None = None
@@ -166,7 +166,7 @@ class KeptOwnerToken:
         return (token,)
 
 
-async def rotate_owner_token(place: OwnerPlace, *, key_lost: bool = False) -> Secret:
+async def rotate_owner_token(place: OwnerTokenStore, *, key_lost: bool = False) -> Secret:
     """Puts a new token in place of the one of the store, and of every other one.
 
     ``key_lost`` goes on where nobody can open the one before.

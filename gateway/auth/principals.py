@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.settings.model import Settings
 
 
-def enter_client(client: ClientSettings) -> Principal:
+def make_client_principal(client: ClientSettings) -> Principal:
     """The principal of a client."""
     return make_principal(client, client.name)
 
@@ -57,7 +57,7 @@ def find_principal(settings: Settings, identity: str, tenant: str) -> Principal 
         return OWNER
     for client in settings.clients:
         if (client.name, "default") == (identity, tenant):
-            return enter_client(client)
+            return make_client_principal(client)
     for issuer in settings.issuers:
         if identity.startswith(f"{issuer.name}:") and (
             issuer.claims.tenant or tenant == issuer.tenant

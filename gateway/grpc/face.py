@@ -32,8 +32,8 @@ from passerelle.core.errors import (
 )
 from passerelle.gateway.a2a.extensions import activate, read_metadata, write_active
 from passerelle.gateway.a2a.frame_forms import choose_form
-from passerelle.gateway.a2a.http_request import watch_nobody
-from passerelle.gateway.a2a.normalized_call import NormalizedCall, read_asked_grpc
+from passerelle.gateway.a2a.http_request import ignore_disconnect
+from passerelle.gateway.a2a.normalized_call import NormalizedCall, normalize_grpc
 from passerelle.gateway.a2a.operations import MAY_BE_LONG, SCOPES, OperationCall
 from passerelle.gateway.a2a.visits import Visits
 from passerelle.gateway.a2a.waits import AdmittedCaller
@@ -131,7 +131,7 @@ class GrpcFace:
         visit.operation = row.method
         _judge_version(head, service)
         require_scope(principal, SCOPES[row.method])
-        asked = read_asked_grpc(service.version, row.method, params)
+        asked = normalize_grpc(service.version, row.method, params)
         standing = AdmittedCaller(
             self.parts.authenticator, shown, principal, visit.agent, asked.method
         )
@@ -144,7 +144,7 @@ class GrpcFace:
                 if asked.method in MAY_BE_LONG:
                     call = replace(call, in_pieces=True)
                 try:
-                    result = await self.operations.answer(asked.method, call, watch_nobody)
+                    result = await self.operations.answer(asked.method, call, ignore_disconnect)
                 except LongTaskError as found:
                     drawn = MemoryDraw(self.parts.memory.bind("response", f"caller:{principal.id}"))
                     # The stubs want a class of their own, the library takes what can be called.
@@ -176,7 +176,7 @@ class GrpcFace:
                 await _greet(context, _echo(asked, call) | resumed)
                 started = True
             try:
-                with operations.waits.hold(watch_nobody, call.judge):
+                with operations.waits.hold(ignore_disconnect, call.judge):
                     async for frame in unpack(asked.limit(followed.batches)):
                         if not started:
                             await _greet(context, _echo(asked, call) | resumed)

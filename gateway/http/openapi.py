@@ -27,7 +27,7 @@ from passerelle.gateway.http.openapi_errors import (
     render_error_responses,
 )
 from passerelle.gateway.http.openapi_examples import EXAMPLES
-from passerelle.gateway.http.openapi_words import speak_wire
+from passerelle.gateway.http.openapi_words import use_wire_names
 from passerelle.gateway.http.problem import MEDIA_TYPE
 from passerelle.gateway.http.streams import LINES, LONGEST_WAIT_S
 from passerelle.gateway.http.tickets import PATH as TICKETS
@@ -226,7 +226,7 @@ def render_openapi() -> JsonObject:
         },
         "security": [{"bearer": []}],
     }
-    speak_wire(document)
+    use_wire_names(document)
     return document
 
 

@@ -18,7 +18,7 @@ _LEDGER: Final = re.compile(rf" \({_ROW}(?:(?:, |…){_ROW})*\)")
 _DESCRIPTION: Final = "description"
 
 
-def speak_wire(document: Json) -> None:
+def use_wire_names(document: Json) -> None:
     """Rewrites the descriptions of a document, in place."""
     members = frozenset(_list_members(document))
     for holder in _list_holders(document):

@@ -191,13 +191,13 @@ class FaultGuard:
             await render_problem(explain_fault())(scope, receive, send)
 
 
-async def answer_nobody(_request: Request, _error: Exception) -> Response:
+async def answer_disconnected(_request: Request, _error: Exception) -> Response:
     """Starlette's handler for a caller that has left in the middle of its request: nobody reads this."""
     return Response(status_code=_LEFT)
 
 
 EXCEPTION_HANDLERS: Final = {
-    ClientDisconnect: answer_nobody,
+    ClientDisconnect: answer_disconnected,
     errors.PasserelleError: answer_error,
     HTTPException: answer_status,
 }

@@ -22,8 +22,8 @@ from passerelle.core.errors import (
     StoreUnavailable,
 )
 from passerelle.core.ports.agents import AgentCancelled, AgentOffered, AgentRegistered
-from passerelle.peers.reverse.cards import BroughtCards
-from passerelle.peers.reverse.local import Served
+from passerelle.peers.reverse.cards import DialInCards
+from passerelle.peers.reverse.local import LinkedAgent
 from passerelle.protocol.reverse_frames import Registered
 from passerelle.runtime.common.beat import sleep_until_beat
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.gateway.reverse.routing import Routing
     from passerelle.peers.registry import PeerRegistry
-    from passerelle.peers.reverse.cards import Dialling
+    from passerelle.peers.reverse.cards import DialInState
     from passerelle.protocol.reverse_frames import Register
 
 HOLD_MS: Final = 45_000
@@ -50,7 +50,7 @@ ROUND_S: Final = 10.0
 class Host:
     """The links of this instance. ``run`` listens, and keeps what is noted of them."""
 
-    dialling: Dialling
+    dial_in: DialInState
     peers: PeerRegistry
     routing: Routing
     instance: str
@@ -63,7 +63,7 @@ class Host:
 
     def may_serve(self, principal: Principal, agent: str) -> bool:
         """Whether the name is granted."""
-        return principal.may_serve(agent) and agent in self.peers.dialling
+        return principal.may_serve(agent) and agent in self.peers.dial_in_names
 
     async def register(
         self, principal: Principal, link: AgentLink, frame: Register, leave: Leave
@@ -80,18 +80,18 @@ class Host:
         if not principal.may_serve(agent):
             raise Forbidden("the name is not granted to this credential", agent=agent)
         try:
-            peer = self.peers.find_dialled(agent)
+            peer = self.peers.find_dial_in(agent)
         except NotFound:
             raise InvalidInput("agent", "no agent of this name dials in") from None
         raw, cards = orjson.dumps(frame.card), peer.cards
-        if isinstance(cards, BroughtCards):
+        if isinstance(cards, DialInCards):
             await cards.judge(raw)
         await self._listen(agent)
-        generation = await self.dialling.agents.register(
+        generation = await self.dial_in.agents.register(
             agent, link.connection, self.instance, raw, hold_ms=HOLD_MS, pool=peer.config.pool
         )
-        served = Served(agent, link, generation, frame.most, leave)
-        self.dialling.links.add(served)
+        served = LinkedAgent(agent, link, generation, frame.most, leave)
+        self.dial_in.links.add(served)
         self._hear(agent, AgentRegistered(link.connection, generation, peer.config.pool))
         self.log.info("agent.linked", agent=agent, link=link.connection, generation=generation)
         self._spawn(self.routing.take_waiting(agent))
@@ -99,21 +99,21 @@ class Host:
 
     async def unregister(self, link: AgentLink, agent: str) -> None:
         """Serves a name no more over this link; told twice, it does nothing the second time."""
-        served = self.dialling.links.remove(agent, link)
+        served = self.dial_in.links.remove(agent, link)
         if served is not None:
             # Whoever asked may be cancelled with the connection that it asked on, and the link would stand on.
             await asyncio.shield(self._spawn(self._forget(served)))
 
-    async def _forget(self, served: Served) -> None:
+    async def _forget(self, served: LinkedAgent) -> None:
         agent, link = served.agent, served.link.connection
         self.log.info("agent.left", agent=agent, link=link, generation=served.generation)
         with suppress(StoreUnavailable):  # it is forgotten by itself when its time is over
-            await self.dialling.agents.unregister(agent, link)
+            await self.dial_in.agents.unregister(agent, link)
         self._expire(agent)
 
-    def _lose(self, served: Served) -> None:
+    def _lose(self, served: LinkedAgent) -> None:
         """A newer link has the name. What the older one still says about calls is not heard any more."""
-        if self.dialling.links.remove(served.agent, served.link) is None:
+        if self.dial_in.links.remove(served.agent, served.link) is None:
             return
         served.leave(served.agent, "superseded")
         served.link.cut(served.agent)
@@ -121,7 +121,7 @@ class Host:
 
     def _expire(self, agent: str) -> None:
         with suppress(NotFound):
-            self.peers.find_dialled(agent).cards.expire()
+            self.peers.find_dial_in(agent).cards.expire()
 
     # ------------------------------------------------------------ all instances
 
@@ -137,15 +137,15 @@ class Host:
             await asyncio.gather(*self._work, return_exceptions=True)
 
     async def _look_around(self) -> None:
-        for agent in self.peers.dialling:
+        for agent in self.peers.dial_in_names:
             await self._listen(agent)
-        for served in self.dialling.links.list():
+        for served in self.dial_in.links.list():
             await self._keep(served)
-        for agent in self.peers.dialling:
+        for agent in self.peers.dial_in_names:
             await self.routing.follow_agent(agent)
 
-    async def _keep(self, served: Served) -> None:
-        kept = await self.dialling.agents.keep(
+    async def _keep(self, served: LinkedAgent) -> None:
+        kept = await self.dial_in.agents.keep(
             served.agent, served.link.connection, self.instance, served.generation, hold_ms=HOLD_MS
         )
         if not kept:
@@ -156,13 +156,13 @@ class Host:
             return
         self._listens.add(agent)
         try:
-            await self.dialling.agents.listen(agent, partial(self._hear, agent))
+            await self.dial_in.agents.listen(agent, partial(self._hear, agent))
         except BaseException:
             self._listens.discard(agent)
             raise
 
     def _hear(self, agent: str, news: AgentNews) -> None:
-        links = self.dialling.links
+        links = self.dial_in.links
         match news:
             case AgentRegistered(link, generation, pool):
                 self._expire(agent)
@@ -198,7 +198,7 @@ class Host:
 @asynccontextmanager
 async def open_host(peers: PeerRegistry, routing: Routing, instance: str) -> AsyncGenerator[Host]:
     """The host of one instance, at work."""
-    host = Host(routing.dialling, peers, routing, instance, routing.dispatch.log)
+    host = Host(routing.dial_in, peers, routing, instance, routing.dispatch.log)
     running = asyncio.create_task(host.run(), name="agents")
     try:
         yield host

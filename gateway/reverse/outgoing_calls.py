@@ -24,7 +24,7 @@ from passerelle.core.errors import (
 from passerelle.gateway.a2a.calls import TENANT
 from passerelle.gateway.a2a.extensions import activate, read_metadata
 from passerelle.gateway.a2a.frame_forms import choose_form
-from passerelle.gateway.a2a.http_request import watch_nobody
+from passerelle.gateway.a2a.http_request import ignore_disconnect
 from passerelle.gateway.a2a.operations import SCOPES, OperationCall
 from passerelle.gateway.a2a.visits import Visits
 from passerelle.runtime.common.calls import check_key, require_operation, require_scope
@@ -45,7 +45,7 @@ _AFTER: Final = "after"
 
 
 @dataclass(frozen=True, slots=True)
-class OutgoingAsking:
+class OutgoingCalls:
     """Serves the calls of all links. ``operations`` and ``parts`` are those of the A2A face."""
 
     operations: Operations
@@ -84,7 +84,7 @@ class OutgoingAsking:
                 await self._stream(method, call, deliver)
                 return {}
             case _:
-                return await self.operations.answer(method, call, watch_nobody)
+                return await self.operations.answer(method, call, ignore_disconnect)
 
     async def _stream(
         self,
@@ -95,7 +95,7 @@ class OutgoingAsking:
         """Gives every frame as it is stored; who takes none holds up its own stream and nobody else's."""
         form = choose_form(None, marked=RESUME in call.extensions)
         async with self.operations.open(method, call) as followed:
-            with self.operations.waits.hold(watch_nobody, call.judge):
+            with self.operations.waits.hold(ignore_disconnect, call.judge):
                 async with aclosing(followed.frames) as frames:
                     async for frame in frames:
                         await deliver(form.render(await frame.load()), frame.cursor)
@@ -115,12 +115,12 @@ class OutgoingAsking:
             traceparent=ask.headers.get("traceparent"),
             tracestate=ask.headers.get("tracestate"),
             wish=wish,
-            judge=AskStanding(ask, method).judge,
+            judge=OutgoingCaller(ask, method).judge,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class AskStanding:
+class OutgoingCaller:
     """Whether the caller may still have what it waits for; its credential is the link's business."""
 
     ask: AgentAsk

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.delegation.runs.inputs import Inputs
-    from passerelle.peers.reverse.cards import Dialling
+    from passerelle.peers.reverse.cards import DialInState
     from passerelle.runtime.records.writes import Writes
 
 VISIBILITY_MS: Final = 10_000
@@ -66,7 +66,7 @@ class Routing:
     ``connect_ms(agent)`` is how long a message waits for its agent; ``drop`` takes a row out that nobody needs.
     """
 
-    dialling: Dialling
+    dial_in: DialInState
     writes: Writes
     dispatch: Dispatch
     inputs: Inputs
@@ -82,7 +82,7 @@ class Routing:
         dispatch = self.dispatch
         for driver in self._list_drivers(agent):
             driver.wake()
-        for task_id in await self.dialling.agents.list_waiting(agent):
+        for task_id in await self.dial_in.agents.list_waiting(agent):
             if dispatch.runs.is_draining:
                 return
             await self.take(agent, task_id)
@@ -97,7 +97,7 @@ class Routing:
             await inputs.send_stored(task_id, turn_id)
             return
         await self.claim(task_id)
-        await self.dialling.agents.forget(agent, task_id)
+        await self.dial_in.agents.forget(agent, task_id)
 
     async def claim(self, task_id: str) -> bool:
         """Makes a run that nobody drives ours, and drives it; False where somebody does, or nothing is to be driven."""
@@ -145,24 +145,24 @@ class Routing:
     async def offer(self, agent: str, task_id: str) -> None:
         """Tells the instances that hold a socket of the agent; where that is lost, the row is not."""
         try:
-            await self.dialling.agents.offer(agent, task_id)
+            await self.dial_in.agents.offer(agent, task_id)
         except StoreUnavailable as error:
             self.dispatch.log.info("agent.late", reason=error.reason)
 
     async def forward_input(self, agent: str, task_id: str, turn_id: str) -> bool:
         """Hands a further message to the instance that the agent is linked to; False where it is linked to none."""
-        served = await self.dialling.agents.read(agent)
-        if self.dialling.links.holds(agent) or served is None or not served.links:
+        served = await self.dial_in.agents.read(agent)
+        if self.dial_in.links.holds(agent) or served is None or not served.links:
             return False
-        await self.dialling.agents.offer(agent, task_id, turn_id)
+        await self.dial_in.agents.offer(agent, task_id, turn_id)
         return True
 
     async def follow_agent(self, agent: str) -> None:
         """Lets go of what is driven here of an agent that is linked elsewhere, and not here."""
         drivers = self._list_drivers(agent)
-        if not drivers or self.dialling.links.holds(agent):
+        if not drivers or self.dial_in.links.holds(agent):
             return
-        served = await self.dialling.agents.read(agent)
+        served = await self.dial_in.agents.read(agent)
         if served is None or not served.links:
             return
         for driver in drivers:
@@ -193,7 +193,7 @@ class Routing:
             return
         agent = record.peer or ""
         is_unsent = is_kept_back(record) and record.status is not Status.CANCELLING
-        if self.dialling.links.holds(agent) or not is_unsent or not self.dials_in(agent):
+        if self.dial_in.links.holds(agent) or not is_unsent or not self.dials_in(agent):
             await self.claim(row.entity)
             return
         left_ms = self._find_end_ms(record, agent) - now_ms
@@ -222,7 +222,7 @@ class Routing:
             claim=DueClaim(row.member, row.token), due=(DueChange(row.member, None),)
         )
         await run.append(end, lambda _draft: terms)
-        await self.dialling.agents.forget(agent, row.entity)
+        await self.dial_in.agents.forget(agent, row.entity)
 
     async def _move(self, record: TaskRecord, row: DueRow, at_ms: int) -> None:
         def body(_decision: Decision) -> AppendOptions:

@@ -74,7 +74,7 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import from_wire, to_wire
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.near import find_near
-from passerelle.gateway.a2a.reply import veil
+from passerelle.gateway.a2a.reply import hide_agent_details
 from passerelle.gateway.rpc.agents import AGENT_ROWS
 from passerelle.gateway.rpc.bulk import BULK_ROWS
 from passerelle.gateway.rpc.evidence import EVIDENCE_ROWS
@@ -289,7 +289,7 @@ async def _delegate(
         structlog.get_logger().warning(
             "rpc.peer", agent=agent, code=error.stable_code, reason=error.message
         )
-        raise veil(error, agent or "") from error
+        raise hide_agent_details(error, agent or "") from error
 
 
 async def _cancel(service: CommandService, caller: Caller, command: CancelTask) -> CancelAnswer:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import PeerUnavailable, StoreUnavailable
-from passerelle.peers.card import KnownCard, read_brought_card
+from passerelle.peers.card import KnownCard, read_dial_in_card
 from passerelle.peers.cards import verify_card
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _FRESH_MS: Final = 10_000
 """A newer card is told at once; this is for a word that was lost."""
 
 
-class BroughtCards:
+class DialInCards:
     """``peers.cards.Cards`` out of the store. An agent that is not linked anywhere has a stale card."""
 
     def __init__(
@@ -50,7 +50,7 @@ class BroughtCards:
         Raises:
             InvalidAgentResponse: it cannot be used; ``details`` say where it is wrong.
         """
-        return await verify_card(self._config, self._judge, read_brought_card(self._config, raw))
+        return await verify_card(self._config, self._judge, read_dial_in_card(self._config, raw))
 
     async def load(self) -> KnownCard:
         """The last card.
@@ -87,7 +87,7 @@ class BroughtCards:
 
 
 @dataclass(frozen=True, slots=True)
-class Dialling:
+class DialInState:
     """What all instances know of such agents, and the sockets of this one."""
 
     agents: DialedInAgents

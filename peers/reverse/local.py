@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, eq=False)
-class Served:
+class LinkedAgent:
     """One name over one socket. ``most`` calls may be at work there; ``leave`` tells the socket that it has lost it."""
 
     agent: str
@@ -27,9 +27,9 @@ class LocalLinks:
     """All of this instance. ``listed`` is the order in which they came."""
 
     def __init__(self) -> None:
-        self._served: defaultdict[str, list[Served]] = defaultdict(list)
+        self._served: defaultdict[str, list[LinkedAgent]] = defaultdict(list)
 
-    def list(self, agent: str | None = None) -> list[Served]:
+    def list(self, agent: str | None = None) -> list[LinkedAgent]:
         """Those of an agent, or all of them."""
         if agent is not None:
             return list(self._served.get(agent, ()))
@@ -39,18 +39,18 @@ class LocalLinks:
         """Whether the agent can be called from here."""
         return agent in self._served
 
-    def choose(self, agent: str) -> Served | None:
+    def choose(self, agent: str) -> LinkedAgent | None:
         """The one with the most room; it may have none."""
         return max(
             self._served.get(agent, ()), key=lambda one: one.most - one.working, default=None
         )
 
-    def add(self, served: Served) -> None:
+    def add(self, served: LinkedAgent) -> None:
         """An agent is linked."""
         self.remove(served.agent, served.link)
         self._served[served.agent].append(served)
 
-    def remove(self, agent: str, link: AgentLink) -> Served | None:
+    def remove(self, agent: str, link: AgentLink) -> LinkedAgent | None:
         """A socket serves a name no more; None where it did not."""
         found = next((one for one in self._served.get(agent, ()) if one.link is link), None)
         if found is not None:

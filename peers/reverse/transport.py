@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from passerelle.peers.call import PeerCall
     from passerelle.peers.config import PeerConfig
     from passerelle.peers.interface import Interface
-    from passerelle.peers.reverse.local import LocalLinks, Served
+    from passerelle.peers.reverse.local import LinkedAgent, LocalLinks
     from passerelle.protocol.reverse_frames import Failed
 
 WINDOW: Final = 32
@@ -92,7 +92,7 @@ class ChannelTransport:
         else:
             yield _read_failure(heard)
 
-    def _find(self, call: PeerCall) -> Served | Unreached:
+    def _find(self, call: PeerCall) -> LinkedAgent | Unreached:
         served = self._links.choose(self._config.name)
         if served is None or served.link.is_cut:
             return Unreached("it is not linked to this instance", _LOOK_S, "absent")
@@ -102,7 +102,9 @@ class ChannelTransport:
         return LEASE_OVER if call.is_held_back else served
 
     @contextmanager
-    def _open(self, served: Served, interface: Interface, call: PeerCall) -> Generator[OpenCall]:
+    def _open(
+        self, served: LinkedAgent, interface: Interface, call: PeerCall
+    ) -> Generator[OpenCall]:
         headers = write_version(interface.version, find_wanted(interface.extensions))
         headers |= write_carried(self._config, show_fixed(None))
         work = int(call.operation in _WORK)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.common.breaker import BreakerMode, Signal
 
 
-class Line:
+class GuardedTransport:
     """Calls over one interface. ``probe`` asks the peer for something harmless, and says whether it answered."""
 
     def __init__(
