@@ -1,4 +1,4 @@
-"""A gateway put together by its settings: started in the order of what needs what, stopped in reverse."""
+"""Builds a gateway from its settings: starts the parts in the order of their dependencies, stops them in reverse."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """A gateway that works; nothing is served yet."""
+    """A running gateway without its edges; it serves no requests yet."""
 
     parts: Parts
     store: Store
@@ -127,7 +127,7 @@ class Gateway:
 
 @asynccontextmanager
 async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
-    """Everything behind the edges, started and stopped."""
+    """Starts everything behind the edges, and stops it when the block ends."""
     signer = load_signer(settings)
     data_dir = make_data_directory(settings.data_dir)
     async with AsyncExitStack() as stack:
@@ -225,7 +225,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
 async def _know_agents(
     stack: AsyncExitStack, parts: Parts, peers: PeerRegistry, outages: Outages
 ) -> None:
-    """Looks at whose turn it is at which agent, and tells other instances how calls to them go."""
+    """Loads the waiting turns of each agent, and shares the results of agent calls with other instances."""
     await parts.queues.look(peers.names)
     await stack.enter_async_context(parts.agent_watch.follow(outages.log))
 
@@ -233,7 +233,7 @@ async def _know_agents(
 async def _follow_others(
     stack: AsyncExitStack, parts: Parts, metrics: Metrics, outages: Outages
 ) -> None:
-    """Hears what is set at other instances: rules, and which agents are paused."""
+    """Follows what other instances change: the rules, and which agents are paused."""
     following = RuleFollowing(
         parts.permissions.editing, outages.log, metrics.config.skipped_rules.set
     )
@@ -390,7 +390,7 @@ def _load_webhooks(
 
 
 def _load_evidence_signer(data_dir: Path, signer: Signer | None, outages: Outages) -> Signer:
-    """What signs evidence; nothing does where a key would have to be made and cannot."""
+    """Loads the signer of evidence. Returns one without keys, which signs nothing, where no key can be created."""
     try:
         return load_evidence_signer(data_dir, signer)
     except ConfigInvalid as error:
@@ -454,7 +454,7 @@ def _make_forwarding(
 
 
 async def _set_retention(duties: Duties, settings: Settings, store: Store) -> None:
-    """How long what is over stays where. Raises StoreUnavailable."""
+    """Sets how long finished data stays in memory, in the inbox and in the store. Raises StoreUnavailable."""
     duties.sweep.terms = read_memory_terms(settings)
     duties.sweep.find_obstacle = partial(find_archive_obstacle, settings, store)
     await duties.sweep.may_archive()

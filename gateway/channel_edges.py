@@ -1,7 +1,7 @@
-"""The channel edges: streams for devices over WebSockets and plain HTTP, calls over channels, and their metrics.
+"""The channel edges: device streams over WebSocket and plain HTTP, calls over channels, and their metrics.
 
-The two edges have one hub, one set of rights and of states. Calls have the same table of methods as ``/v1`` (CMD-27).
-Metrics are read off the counts and off what stands, whenever somebody scrapes.
+Both edges share one hub, one set of access rules and one set of states. Calls use the same method table as ``/v1``
+(CMD-27). Metrics are read from the counters and the current state at each scrape.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ServiceCalls:
-    """``channels.services.Calls``: the same table of methods as ``/v1``."""
+    """``channels.services.Calls`` over the same method table as ``/v1``."""
 
     service: Service
     actions: Actions
@@ -57,11 +57,11 @@ class ServiceCalls:
     async def call(
         self, principal: Principal, method: str, data: JsonObject, idem: str | None
     ) -> JsonObject:
-        """Carries out one method."""
+        """Executes one method."""
         return await call(self.service, Caller(principal, "channel", idem), method, data, self.gate)
 
     def foresee(self, principal: Principal, method: str, data: JsonObject) -> None:
-        """Reads ahead what an answer is about."""
+        """Starts reading the approval that an answer is for."""
         action = data.get("actionId")
         if method == ANSWERING and isinstance(action, str):
             self.actions.read_ahead(action, name_list(principal))
@@ -76,7 +76,7 @@ class ChannelMetrics(Collector):
     endpoint: ChannelEndpoint
 
     def collect(self) -> Iterator[Metric]:
-        """All of them."""
+        """Yields all of them."""
         yield from self._show_standing()
         counts = self.counts
         yield _by("deliveries", "Events and text handed to sockets.", "class", counts.deliveries)
@@ -124,7 +124,7 @@ def _by(name: str, about: str, label: str, counts: Counter[Any]) -> CounterMetri
 
 @dataclass(frozen=True, slots=True)
 class ChannelEdges:
-    """``endpoint`` serves WebSockets, ``streams`` plain HTTP; ``rest`` is the collector's while many come in."""
+    """``endpoint`` serves WebSockets, ``streams`` plain HTTP; ``rest`` pauses the garbage collector in bursts."""
 
     endpoint: ChannelEndpoint
     streams: StreamEdge
@@ -139,7 +139,7 @@ def make_channel_edges(
     face: Face,
     most: int | None = None,
 ) -> ChannelEdges:
-    """The edges over a gateway that works; ``most`` connections there is room for."""
+    """Builds the edges over a running gateway, with at most ``most`` connections."""
     parts, store = gateway.parts, gateway.store
     limits = settings.channels.limits()
     if most is not None:

@@ -1,12 +1,12 @@
-"""How many connections are open at once: fewer than there are descriptors, so that agents, engine and files have some.
+"""Limits open connections below the descriptor limit, so that agent calls, engine and files have descriptors left.
 
-A connection is that of a stranger until somebody has authenticated on it. Where there is no place left, the oldest
-stranger makes room, then a caller's connection on which nothing is under way; one with a request, a stream or a socket
-stays, and the newcomer is sent away.
+A connection is anonymous until a caller authenticates on it. When the table is full, the oldest anonymous connection
+is closed, else an idle one of a caller. One with a request, a stream or a socket stays, and the new connection is
+rejected.
 
-A connection of a proxy carries requests of many clients, one after the other. Where the proxy says whose each is, the
-connection counts for the address of that client from the head of the request to the end of its answer, and for nobody
-between two of them; a socket counts for as long as it is open.
+A proxy's connection carries requests of many clients, one after the other. If the proxy names the client of each, the
+connection counts for that client's address from the head of the request to the end of the answer, and for no address
+in between; a socket counts as long as it is open.
 """
 
 from __future__ import annotations
@@ -35,42 +35,42 @@ _SAID_AGAIN_S: Final = 60.0
 
 
 class CountedConnection(Protocol):
-    """What the table asks of a connection."""
+    """A connection as the table sees it."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way on it."""
+        """Whether nothing is in progress on it."""
         ...
 
     def evict(self) -> None:
-        """Ends it at once."""
+        """Closes it at once."""
         ...
 
 
 class ConnectionSlot:
-    """The place of one connection. It does not know the connection, which would wait for the cycle collector."""
+    """The slot of one connection. It does not refer to the connection, which would wait for the garbage collector."""
 
     __slots__ = ("_table", "address", "is_authenticated")
 
     def __init__(self, table: ConnectionTable, address: str | None) -> None:
         self._table = table
         self.address = address
-        """For which it counts."""
+        """The address that it counts for."""
         self.is_authenticated = False
 
     def authenticate(self) -> None:
-        """Somebody whom we know has shown a credential on it."""
+        """A caller has authenticated on the connection."""
         self.is_authenticated = True
         self._table.authenticate(self)
 
     def begin(self, address: str | None) -> bool:
-        """A request of somebody at an address begins, of whom nothing is known yet. As ``count_for``."""
+        """Starts a request from an address, anonymous again. Returns as ``count_for``."""
         self.is_authenticated = False
         self._table.forget(self)
         return self.count_for(address)
 
     def count_for(self, address: str | None) -> bool:
-        """It counts for an address from now on, None for nobody; False where that one has all of its places."""
+        """Counts the connection for an address from now on, None for none; False if the address is at its limit."""
         return self._table.move(self, address)
 
     def release(self) -> None:
@@ -79,18 +79,18 @@ class ConnectionSlot:
 
 
 SLOT: Final[ContextVar[ConnectionSlot | None]] = ContextVar("slot", default=None)
-"""That of the connection whose request is served."""
+"""The slot of the current request's connection."""
 
 
 def note_authenticated() -> None:
-    """Somebody has authenticated on the connection of this request."""
+    """Marks the connection of the current request as authenticated."""
     slot = SLOT.get()
     if slot is not None and not slot.is_authenticated:
         slot.authenticate()
 
 
 class ConnectionTable:
-    """The open connections of a process. Both limits may be absent; ``counts`` is what became of those over them."""
+    """The open connections of a process. Both limits are optional; ``counts`` are the evicted and the rejected."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class ConnectionTable:
         most_of_address: int | None = None,
         proxies: Proxies | None = None,
     ) -> None:
-        """From ``proxies`` and this machine no number of connections is too many."""
+        """Connections from ``proxies`` and from this machine have no limit per address."""
         self._most = most
         self._most_of_address = most_of_address
         self.proxies: Final = proxies or Proxies()
@@ -112,7 +112,7 @@ class ConnectionTable:
         return len(self._strangers) + len(self._callers)
 
     def admit(self, connection: CountedConnection, address: str | None) -> ConnectionSlot | None:
-        """A place for a connection that was accepted just now, if need be that of another one; None: send it away."""
+        """A slot for a newly accepted connection, if need be that of another one; None: close it."""
         if address is not None and not self._has_room(address):
             return None
         if (
@@ -127,25 +127,25 @@ class ConnectionTable:
         return slot
 
     def replace_connection(self, slot: ConnectionSlot, connection: CountedConnection) -> None:
-        """Another protocol is spoken on it from now on."""
+        """The connection switches to another protocol object."""
         for slots in (self._strangers, self._callers):
             if slot in slots:
                 slots[slot] = connection
 
     def authenticate(self, slot: ConnectionSlot) -> None:
-        """``Slot.authenticate``."""
+        """``ConnectionSlot.authenticate``."""
         connection = self._strangers.pop(slot, None)
         if connection is not None:
             self._callers[slot] = connection
 
     def forget(self, slot: ConnectionSlot) -> None:
-        """Its place is that of a stranger again, and among them the newest."""
+        """Makes it anonymous again, and the newest of the anonymous ones."""
         connection = self._callers.pop(slot, None) or self._strangers.pop(slot, None)
         if connection is not None:
             self._strangers[slot] = connection
 
     def move(self, slot: ConnectionSlot, address: str | None) -> bool:
-        """``Slot.count_for``; of a connection that has ended nothing is counted."""
+        """``ConnectionSlot.count_for``; does nothing for a connection that has ended."""
         if slot.address == address or not (slot in self._strangers or slot in self._callers):
             return True
         if address is not None and not self._has_room(address):
@@ -156,20 +156,20 @@ class ConnectionTable:
         return True
 
     def release(self, slot: ConnectionSlot) -> None:
-        """``Slot.release``; the second time nothing."""
+        """``ConnectionSlot.release``; does nothing the second time."""
         gone = self._strangers.pop(slot, None) or self._callers.pop(slot, None)
         if gone is not None:
             self._discount(slot.address)
 
     def enter(self, address: str) -> bool:
-        """Something is under way for an address that is no connection of its own; False where there is no room."""
+        """Counts work of an address without a connection of its own; False if the address is at its limit."""
         if not self._has_room(address):
             return False
         self._count(address)
         return True
 
     def leave(self, address: str) -> None:
-        """That has ended."""
+        """The work of ``enter`` has ended."""
         self._discount(address)
 
     def _count(self, address: str | None) -> None:
@@ -226,31 +226,31 @@ class ConnectionTable:
 
 
 def find_most(limit: int) -> int:
-    """Connections of callers where a process may have ``limit`` descriptors; the rest is for what it opens itself."""
+    """Caller connections for a process with ``limit`` descriptors; it keeps the rest for its own files and calls."""
     return max(limit - min(max(limit // _KEPT_PART, _KEPT_LEAST), _KEPT_MOST), 1)
 
 
 def find_most_of_address(most: int) -> int:
-    """Of one address, so that not one alone fills all places."""
+    """The limit of one address, so that a single one cannot fill all slots."""
     return max(most // _ADDRESS_PART, 1)
 
 
 def find_most_of_grpc(most: int) -> int:
-    """Of these, the part of gRPC, whose library accepts by itself: one connection carries many calls."""
+    """The part of these for gRPC, whose library accepts connections itself: one connection carries many calls."""
     return max(most // _GRPC_PART, 1)
 
 
 def find_most_of_channels(most: int) -> int:
-    """Of these, the part of a port that has channels alone."""
+    """The part of these for a channel port."""
     return max(most * _CHANNELS_QUARTERS // 4, 1)
 
 
 def find_backlog(limit: int, most: int) -> int:
-    """How many may be accepted in one go, before anybody has looked whether there is a place for them."""
+    """How many connections may be accepted in one loop iteration, before the table has checked them."""
     return max((limit - most) // 2, _BACKLOG_LEAST)
 
 
 def read_descriptor_limit() -> int | None:
-    """What this process may have open; None where there is no limit."""
+    """The process's descriptor limit; None if there is none."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft

@@ -1,4 +1,4 @@
-"""The parts of a gateway put together over a store: the only place that knows them all."""
+"""Builds the parts of a gateway over a store; the only module that knows all of them."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Telling:
-    """What tells callers of their tasks: streams, and webhooks of each kind."""
+    """What reports to callers: streams of events, and webhooks of each kind."""
 
     following: Following
     push_configs: PushConfigs
@@ -130,7 +130,7 @@ class _Working:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A service, and the parts behind it that edges and duties work with as well."""
+    """A service, and the parts behind it that edges and duties use as well."""
 
     service: Service
     dispatch: Dispatch
@@ -157,7 +157,7 @@ class Parts:
 
 
 def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
-    """The service object over what it is given, with its parts; without webhooks push is refused."""
+    """Builds the service and its parts; without ``webhooks`` push notifications are rejected."""
     webhooks = webhooks or Webhooks()
     services = make_core_services(deps, webhooks.sealer)
     store, dispatch, writes = services.store, services.dispatch, services.writes

@@ -1,7 +1,7 @@
-"""Reads the configuration again when its file changes and on SIGHUP, and hands it to the parts of a running gateway.
+"""Reloads the configuration when its file changes and on SIGHUP, and applies it to a running gateway.
 
-A good one takes hold at once, as far as it can; what takes a restart is named. A bad one changes nothing: the log, the
-readiness page and a metric say where it is wrong, until it is right.
+A valid configuration applies at once as far as possible; the log names the settings that need a restart. An invalid one
+changes nothing: the log, the readiness page and a metric report the fault until the file is corrected.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ if TYPE_CHECKING:
 
 
 async def apply_settings(gateway: Gateway, access: Access, old: Settings, new: Settings) -> None:
-    """Swaps what can be swapped; a request under way ends with what it began with.
+    """Applies what can be changed at run time; a request in progress keeps the settings it started with.
 
     Raises:
-        ConfigInvalid: an agent cannot be made of its section; nothing is changed then.
+    ConfigInvalid: an agent's section cannot be used; nothing is changed then.
     """
     gateway.peers.replace(make_peer_configs(new.agents, os.environ))
     ruled = gateway.terms.find_rules()
     gateway.terms.reload(new)
-    # Looked at before anything is waited for: what is edited meanwhile is told by whoever edits it.
+    # Read before the first await: a rule edit in between is recorded by its own command.
     rules = gateway.terms.find_rules()
     access.reload(new)
     gateway.gate.rebind(list_bounds(new))
@@ -77,7 +77,7 @@ async def apply_settings(gateway: Gateway, access: Access, old: Settings, new: S
 
 
 async def _record_policy_change(gateway: Gateway, previous: str, rules: Policy) -> None:
-    """The rules of before and of now, in the home of whoever owns the gateway (EXT-3)."""
+    """Records the old and the new policy version in the owner's home session (EXT-3)."""
     if rules.version == previous:
         return
     changed = PolicyChanged("rules", "configuration", rules.version, previous, rules.mode)
@@ -85,7 +85,7 @@ async def _record_policy_change(gateway: Gateway, previous: str, rules: Policy) 
 
 
 async def _record_limit_changes(gateway: Gateway, old: Settings, new: Settings) -> None:
-    """Every instance reads the same file: the row of the fact makes it one (EVC-17)."""
+    """Records changed limits. Every instance reads the same file: the idempotency key makes it one fact (EVC-17)."""
     home = Home(gateway.parts.writes)
     clients = {client.name: make_client_principal(client) for client in new.clients}
     for fact in list_limit_changes(old, new):
@@ -105,13 +105,13 @@ async def _record(home: Home, who: Principal, fact: LimitChanged | PolicyChanged
 
 
 _QUIET_S: Final = 0.2
-"""An editor writes a file in several steps."""
+"""How long a file must stay unchanged: an editor writes it in several steps."""
 _MOST_LOOKS: Final = 10
-"""A file that is written all the time is read all the same."""
+"""After this many checks a file that keeps changing is read anyway."""
 
 
 class Reloading:
-    """Holds the settings that are in force. ``apply`` gets those before and those to come."""
+    """Holds the current settings. ``apply`` gets the old and the new ones."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Reloading:
         watches: bool = True,
         on_fault: Callable[[str | None], None] = lambda _fault: None,
     ) -> None:
-        """``on_fault`` hears why a file is not in force, and None once it is."""
+        """``on_fault`` gets the reason why the file is not applied, and None once it is."""
         self._sources = sources
         self._apply = apply
         self._metrics = metrics
@@ -133,10 +133,10 @@ class Reloading:
         self._on_fault = on_fault
         self.settings = settings
         self.fault: str | None = None
-        """Why the file that stands there now is not in force."""
+        """Why the current file is not applied."""
 
     async def run(self) -> None:
-        """Reads again whenever there is a reason to; to be cancelled."""
+        """Reloads whenever the file changes or SIGHUP arrives, until cancelled."""
         if not self._watches:
             return
         loop = asyncio.get_running_loop()
@@ -154,7 +154,7 @@ class Reloading:
                 await watching
 
     async def reload(self) -> bool:
-        """Reads all sources and takes over what they say; False where they are wrong."""
+        """Reads all sources and applies them; returns False if they are invalid."""
         try:
             loaded = read_settings(self._sources)
             fault = _explain(loaded)
@@ -191,9 +191,9 @@ class Reloading:
         self._log.error("config.refused", fault=fault, kept="the configuration before")
 
     async def _watch(self) -> None:
-        """Looks at the file behind all links: one that is replaced, or is behind a link that is, has no events.
+        """Polls the file that the path resolves to: a replaced file, or one behind a replaced symlink, sends no events.
 
-        One call of the system in each beat is cheaper than a thread that waits for events.
+        One stat call per beat is cheaper than a thread that waits for events.
         """
         path = find_config(self._sources)
         if path is None:
@@ -230,12 +230,12 @@ def _digest(path: Path) -> bytes | None:
 
 
 def _stat(path: Path) -> tuple[int, int, int] | None:
-    """What differs once a file is written or replaced; None where there is none."""
+    """Inode, size and change time, which differ once a file is written or replaced; None if there is no file."""
     try:
         found = path.stat()
     except OSError:
         return None
-    # The time of the change and not that of the content, which a copy may bring along.
+    # ctime and not mtime, which a copy may preserve.
     return found.st_ino, found.st_size, found.st_ctime_ns
 
 

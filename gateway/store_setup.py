@@ -1,4 +1,4 @@
-"""Opens the store of the settings: for a gateway, which waits while it comes up, and for one command."""
+"""Opens the store of the settings: for a gateway, which waits until the store is up, and for a single command."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from passerelle.store.info import StoreDurability
 
 _GOING_S: Final = 0.5
-"""The engine of a gateway that was killed answers for a moment, and is gone within this."""
+"""The engine of a killed gateway still answers for a moment, and is gone within this time."""
 _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_LAST_S: Final = 2.0
 _GROWN: Final = 0.9
-"""What fills so much of a limit is older than the limit, or the machine has become smaller."""
+"""A store that fills this part of its limit is older than the limit, or the machine has less memory now."""
 _GROWN_TO: Final = 0.75
-"""How much it fills of the larger one."""
+"""The part of the raised limit that it fills."""
 _TELL_EVERY_S: Final = 10.0
 _LASTING: Final = (REASONS["NOAUTH"], REASONS["WRONGPASS"], REASONS["NOPERM"])
-"""Reasons that no waiting ends: somebody has to change a setting."""
+"""Errors that no waiting resolves: a setting has to change."""
 
 LOSSES: Final[dict[StoreDurability, str]] = {
     "aof": "a crash of the server's machine: the last second or two, unless appendfsync is always; "
@@ -45,14 +45,14 @@ LOSSES: Final[dict[StoreDurability, str]] = {
     "everything; a failover: what no replica had",
     "service": "what the service says; nothing of it is checked here",
 }
-"""What each kind of store can lose of what it has acknowledged."""
+"""What each kind of store can lose of acknowledged writes."""
 
 
 async def fit_engine(engine: EmbeddedEngine, settings: Settings, log: FilteringBoundLogger) -> None:
-    """Gives the engine its memory limit, before anything is written. What has outgrown a default gets more.
+    """Sets the engine's memory limit before anything is written; a store larger than a default limit gets a higher one.
 
     Raises:
-        ConfigInvalid: the store is larger than what the configuration lets it have.
+    ConfigInvalid: the store is larger than the configured limit.
         StoreUnavailable: the engine does not answer.
     """
     limit, used = settings.memory.find_engine_limit(), (await engine.read_memory()).used
@@ -67,10 +67,10 @@ async def fit_engine(engine: EmbeddedEngine, settings: Settings, log: FilteringB
 
 
 async def find_archive_obstacle(settings: Settings, store: Store) -> str | None:
-    """Why no session may leave memory here, whatever ``retention.memory`` says; None: nothing is in the way.
+    """Why no session can leave memory, whatever ``retention.memory`` states; None: nothing prevents it.
 
     Raises:
-        StoreUnavailable: the store or the place of the archive does not answer.
+    StoreUnavailable: the store or the archive does not answer.
     """
     if settings.redis_url is not None and settings.blobs is None:
         return "sessions stay in memory: redis_url is set, and blobs names no place that all instances share"
@@ -81,13 +81,13 @@ async def find_archive_obstacle(settings: Settings, store: Store) -> str | None:
 
 @asynccontextmanager
 async def reach_store(settings: Settings, *, may_be_new: bool = False) -> AsyncGenerator[Store]:
-    """The store of the settings for one command: that of a gateway that runs, or opened for the command.
+    """The store of the settings for one command: the one of a running gateway, or one opened for the command.
 
-    ``may_be_new``: a data directory in which there is no store gets one.
+    ``may_be_new``: creates a store in a data directory without one.
 
     Raises:
         ConfigInvalid: there is no store in the data directory, or the server cannot be used.
-        DirectoryInUse: a gateway that has the data directory is starting or going away.
+    DirectoryInUse: a gateway that uses the data directory is starting or stopping.
         EngineFailed, StoreUnavailable: the store cannot be opened.
     """
     async with AsyncExitStack() as stack:
@@ -121,11 +121,11 @@ async def _find_url(stack: AsyncExitStack, settings: Settings, *, may_be_new: bo
 async def open_store(
     settings: Settings, url: str, batches: Counter[int], log: FilteringBoundLogger
 ) -> Store:
-    """Opens the store at ``url``; one that ``redis_url`` names is waited for.
+    """Opens the store at ``url``; waits for one that ``redis_url`` names.
 
     Raises:
         ConfigInvalid: the server cannot be used as it is.
-        StoreUnavailable: it is not there in time, or cannot be used with this credential.
+    StoreUnavailable: it does not answer in time, or rejects the credential.
     """
     alone_after = settings.replicated_acts_after
     wanted = StoreSettings(
@@ -152,7 +152,7 @@ async def open_store(
 
 
 def _load_sealer(settings: Settings) -> Sealer | None:
-    """What seals the data keys of the archive. Raises ConfigInvalid: a secret key that cannot be read or used."""
+    """The sealer of the archive's data keys. Raises ConfigInvalid if the secret key cannot be read or used."""
     return load_sealer(settings, settings.data_dir, SystemIds().draw)
 
 

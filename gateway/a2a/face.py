@@ -1,7 +1,7 @@
-"""The face as an ASGI application: from a request to an operation, and from what it came to an answer.
+"""The A2A face as an ASGI application: turns a request into an operation, and its result into a response.
 
-It stands before the router, since its paths are the hot ones and may not redirect (G8). A request is judged in one
-order: path, caller, agent, then what ``calls`` judges. What is unknown and what is forbidden look the same.
+It runs before the router: its paths are the hot ones and must not redirect (G8). It checks in one order: path, caller,
+agent, then what ``calls`` checks. An unknown agent and a forbidden one look the same.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ class AgentDirectory(Protocol):
         ...
 
     def card_url(self, name: str) -> str:
-        """Where the card of an agent is read."""
+        """Where the agent's card is read."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FaceSettings:
-    """``public_url``: how callers reach the gateway, without a slash at the end; None takes the request's host."""
+    """``public_url``: the base URL for callers, without a trailing slash; None uses the request's host."""
 
     cards: CardOptions = field(default_factory=CardOptions)
     public_url: str | None = None
@@ -104,7 +104,7 @@ class FaceSettings:
 
 @dataclass(frozen=True, slots=True)
 class FaceParts:
-    """What the face stands on; what serves push configs or extended cards may be absent."""
+    """What the face depends on; push configs and extended cards are optional."""
 
     service: TurnService
     authenticator: CachedAuthenticator
@@ -118,18 +118,18 @@ class FaceParts:
     gate: Gate | None = None
     spans: Spans | None = None
     awaits_approval: Callable[[str], bool] = lambda _agent: False
-    """Whether streams of messages to an agent stay open through an approval."""
+    """Whether message streams of an agent stay open through an approval."""
     seats: StreamSeats = field(default_factory=StreamSeats)
     memory: MemoryRoom = field(default_factory=MemoryRoom)
 
 
 def make_face(parts: FaceParts, settings: FaceSettings | None = None) -> Face:
-    """The face over its parts."""
+    """Builds the face over its parts."""
     return Face(parts, settings or FaceSettings())
 
 
 class Face:
-    """An ASGI application for the requests that ``matches`` takes; other bindings serve the same ``operations``."""
+    """An ASGI application for the requests that ``matches`` accepts; other bindings share its ``operations``."""
 
     def __init__(self, parts: FaceParts, settings: FaceSettings) -> None:
         self.parts: Final = parts
@@ -174,7 +174,7 @@ class Face:
 
     @staticmethod
     def matches(scope: Scope) -> bool:
-        """Whether a request is one for agents."""
+        """Whether the request is for an agent."""
         if scope["type"] != "http":
             return False
         path: str = scope["path"]
@@ -183,20 +183,20 @@ class Face:
         return is_at_root(path) and not (path == ROOT and scope["method"] in _READS)
 
     async def drain(self) -> None:
-        """Ends streams in good order and answers everybody who waits; for a shutdown."""
+        """Ends streams in good order and answers all waiting callers; for a shutdown."""
         await self._waits.drain()
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
-        """One request, in the task that awaits this."""
+        """Serves one request, in the task that awaits this."""
         return self.handle_async(find_server_extensions(scope), scope, receive, send)
 
     def handle_async(
         self, offer: ServerExtensions | None, scope: Scope, receive: Receive, send: Send
     ) -> Coroutine[Any, Any, None]:
-        """The same, with what its server offers. The scope is read, and not at all where its head is known."""
+        """The same with the server's extensions. The scope is not read if its head is cached."""
         self._requests.begin()
         parsed = offer.kept.parsed if offer is not None else None
-        # What was read of a head holds while the agents are the same.
+        # A cached head is valid as long as the agents are the same.
         if parsed is None or parsed.names is not self.parts.agents.names:
             parsed = self._read(scope, offer)
         visit = HttpVisit(
@@ -207,7 +207,7 @@ class Face:
     def handle_sync(
         self, offer: ServerExtensions, body: bytes, receive: Receive, send: Send
     ) -> bool:
-        """Begins a message of which nothing has to be awaited before; False, and nothing is done: serve it."""
+        """Starts a message that needs no wait before it is stored; returns False, without effect, for others."""
         parsed = offer.kept.parsed
         if (
             parsed is None
@@ -219,10 +219,10 @@ class Face:
         return self._unary.begin(parsed, body, offer, receive, send)
 
     def _read(self, scope: Scope, offer: ServerExtensions | None) -> ParsedHead:
-        """What the head asks for."""
+        """Parses the head."""
         names = self.parts.agents.names
         incoming = Incoming(scope, self.parts.reader.certificate_header)
-        # Whoever reads the root looks for what is here.
+        # A GET of the root is for the index page.
         is_index = incoming.path == ROOT and incoming.verb in _READS
         agent, rest = (not is_index and split_path(incoming.path, names)) or (None, "")
         route = find_route(rest)
@@ -238,7 +238,7 @@ class Face:
         return parsed
 
     async def _visit(self, visit: HttpVisit) -> None:
-        """Serves and counts, and makes an answer of everything that goes wrong before one was begun."""
+        """Serves and counts the request, and answers any error before a response has started."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         parsed, spans = visit.parsed, self.parts.spans
@@ -290,7 +290,7 @@ class Face:
     async def _serve_path(
         self, visit: HttpVisit, route: A2aRoute, target: PathTarget | None, principal: Principal
     ) -> None:
-        """HTTP+JSON."""
+        """Serves HTTP+JSON."""
         incoming = visit.parsed.incoming
         if target is not None:
             asked = await self._calls.read_http(visit, route, target)
@@ -318,7 +318,7 @@ class Face:
         await reply.write(visit.send, head_only=incoming.verb == "HEAD")
 
     async def _miss(self, visit: HttpVisit) -> None:
-        """No agent stands here; whoever may call none learns no name."""
+        """Answers for an unknown agent; a caller that may use no agent learns no name."""
         with self._waits.present:
             reply = await self._judge_miss(visit)
             await reply.write(visit.send)
@@ -333,14 +333,14 @@ class Face:
             if agent is None or visit.parsed.target is Resource.CARD:
                 reply = self._refuse_agent(agent, None)
             else:
-                # As for an agent that exists: names cannot be probed without a credential.
+                # As for an existing agent: names cannot be probed without a credential.
                 outcome, reply = error.stable_code, visit.binding.render_error(error)
         self.parts.metrics.count_request("", NO_OPERATION, outcome, 0.0)
         return reply
 
     def _refuse_agent(self, name: str | None, principal: Principal | None) -> HttpReply:
         agents = [one for one in self.parts.agents.names if principal and principal.sees(one)]
-        # Of a tenant only the agent is said: whether there is the tenant is not for everybody.
+        # Name only the agent: whether a tenant exists is not public.
         here = (
             f"there is no agent {find_base(name)[:80]!r}"
             if name and name != ROUTER
@@ -370,7 +370,7 @@ def _end(span: Span, visit: HttpVisit, route: A2aRoute) -> None:
 
 
 def _log(visit: HttpVisit, seconds: float) -> None:
-    """One line for a request; of what the caller wrote it has nothing but the trace, which was read as one."""
+    """Logs one line per request, without anything the caller wrote except the parsed trace id."""
     trace = read_trace(visit.parsed.incoming.headers.get("traceparent"))
     structlog.get_logger().info(
         "a2a.request",

@@ -1,10 +1,10 @@
-"""Server-sent events: the frames of a follower written as they come, with a sign of life in between.
+"""Server-sent events: writes the frames of a follower as they arrive, with keep-alive comments in between.
 
-Nothing is sent before the first event is there, so an error before it is a plain answer. After a time of silence the
-stream begins with a comment, and a later error is its last event (G12). A comment is one line without a blank line
-behind it: clients make an empty event of anything else.
+Nothing is sent before the first event, so an error before it is a plain response. After some silence the stream starts
+with a comment, and a later error is its last event (G12). A comment is one line without a blank line behind it:
+clients read anything else as an empty event.
 
-There is no queue: a reader that is slow slows only its own position in what is stored, and of a long frame it holds a
+There is no queue: a slow reader delays only its own position in the stored stream, and of a long frame it holds one
 chunk. Comments come from a timer, not from a task, so that an idle reader costs little more than its socket.
 """
 
@@ -38,15 +38,15 @@ COMMENT: Final = b": keep-alive\n"
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # proxies of that family hold events back otherwise
+    (b"x-accel-buffering", b"no"),  # nginx and its relatives buffer events otherwise
 ]
 
 
 @dataclass(slots=True)
 class EventStream:
-    """One response that is a stream. ``retry_ms``: how long a client should wait before it comes back.
+    """One streaming response. ``retry_ms``: how long a client should wait before it reconnects.
 
-    ``headers`` are further ones of the response, as they stand when it begins; ``form`` is how each frame is written.
+    ``headers`` are further ones of the response, read when it starts; ``form`` is how each frame is written.
     """
 
     send: Send
@@ -57,19 +57,19 @@ class EventStream:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     form: FrameForm = PLAIN
     add_headers: Callable[[], None] | None = None
-    """Called once, when the response begins: what it writes into ``headers`` is known by then."""
+    """Called once, when the response starts; it completes ``headers``."""
     started: bool = field(default=False, init=False)
     """Whether something was sent: from then on an error can only be an event."""
     _said: bool = field(default=False, init=False)
     _is_broken: bool = field(default=False, init=False)
-    """Whether an event has been begun and not ended: nothing can be said behind it."""
+    """Whether an event was started and not ended: nothing can be sent after it."""
     _written_s: float = field(default=0.0, init=False)
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
     _comment: asyncio.Task[None] | None = field(default=None, init=False)
 
     async def copy(self, batches: Frames) -> PasserelleError | None:
-        """Writes every frame, then ends the response; the error that it ended with, if any.
+        """Writes every frame, then ends the response. Returns the error that it ended with, if any.
 
         Raises:
             PasserelleError: there is no first frame, and nothing has been sent yet.
@@ -81,7 +81,7 @@ class EventStream:
                         await self._write_frames(frames)
             except PasserelleError as error:
                 failure = error
-            except Exception as error:  # noqa: BLE001  the top of this worker: its reader must hear of the end
+            except Exception as error:  # noqa: BLE001  the top of this worker: its reader must learn of the end
                 structlog.get_logger().error("a2a.stream_fault", exc_info=error)
                 failure = explain_fault("go on")
             else:
@@ -91,7 +91,7 @@ class EventStream:
         return failure
 
     async def greet(self) -> None:
-        """Begins the response before there is an event: for a reader that may have missed nothing."""
+        """Starts the response before the first event, for a resuming reader that may have missed nothing."""
         await self._write(COMMENT)
 
     async def end(self) -> None:
@@ -101,9 +101,9 @@ class EventStream:
         await self._write(b"", more=False)
 
     async def fail(self, error: PasserelleError) -> None:
-        """Ends the response with an error as its last event; raises it where nothing has been sent.
+        """Ends the response with an error as its last event; raises it if nothing has been sent.
 
-        Behind half an event nothing is said: the server closes the connection of a response that has no end.
+        After a partial event nothing is sent: the server closes the connection of an incomplete response.
         """
         if not self.started:
             raise error
@@ -116,7 +116,7 @@ class EventStream:
         await self._write(escape_breaks(failure), more=False)
 
     async def _write_frames(self, frames: list[StreamFrame]) -> None:
-        """Those that are held go out together, a long one by itself."""
+        """Writes frames in memory together, and a long frame by itself."""
         held: list[bytes] = []
         for frame in frames:
             if frame.long is None:
@@ -134,10 +134,10 @@ class EventStream:
             await self._write(b"".join(held))
 
     async def _write_long(self, cursor: str, long: LongContent) -> None:
-        """One event, chunk by chunk: the next one is read when the last one has gone.
+        """Writes one event chunk by chunk: reads the next chunk when the last one has been sent.
 
-        Where it cannot be read to its end the connection is cut: what stands behind half an event cannot be read. So it
-        is looked first whether it is all there.
+        If it cannot be read to its end, the connection is cut, since nothing can follow a partial event. So it checks
+        first that all chunks exist.
         """
         await long.require()
         head, _, tail = self._dress(cursor, PLACEHOLDER).partition(PLACEHOLDER)
@@ -154,7 +154,7 @@ class EventStream:
             self._is_broken = False
 
     async def _write_slowly(self, content: bytes) -> None:
-        """What is large, in parts: the server keeps what a slow reader has not taken."""
+        """Writes a large content in chunks: the server buffers what a slow reader has not taken."""
         async with self._writing:
             await self._begin()
             self._is_broken = True
@@ -195,7 +195,7 @@ class EventStream:
 
     @contextmanager
     def _show_life(self) -> Generator[None]:
-        """Writes a comment whenever nothing has been written for a while; one timer lasts as long as the stream."""
+        """Writes a comment whenever nothing was written for a while; one timer lasts as long as the stream."""
         self._written_s = asyncio.get_running_loop().time()
         self._look_in(self.keep_alive_s)
         try:

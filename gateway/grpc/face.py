@@ -132,10 +132,10 @@ class GrpcFace:
         _judge_version(head, service)
         require_scope(principal, SCOPES[row.method])
         asked = normalize_grpc(service.version, row.method, params)
-        standing = AdmittedCaller(
+        admitted = AdmittedCaller(
             self.parts.authenticator, shown, principal, visit.agent, asked.method
         )
-        call = replace(self._compose(visit.agent, asked, head, principal), judge=standing.judge)
+        call = replace(self._compose(visit.agent, asked, head, principal), judge=admitted.judge)
         match asked.method:
             case Method.SEND_STREAMING_MESSAGE | Method.SUBSCRIBE_TO_TASK:
                 await self._stream(visit, row, asked, asked.method, call, context)
