@@ -1,4 +1,4 @@
-"""Puts a peer together: its card, its credential, and a transport for each kind of interface that is spoken here."""
+"""Builds a peer: its card, its credential, and a transport for each supported kind of interface."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _WIRES: Final[Mapping[Choice, BindingWire]] = {
 
 
 class Connections:
-    """What all peers of a process share. ``sessions`` of its own only where a test needs them."""
+    """What all peers of a process share. Only tests pass ``sessions``."""
 
     def __init__(self, sessions: PeerSessions | None = None) -> None:
         self.sessions = sessions or PeerSessions()
         self.channels = _open_channels()
 
     async def close(self) -> None:
-        """Closes all of them; calls after that are ``Unreached``."""
+        """Closes all of them; later calls are ``Unreached``."""
         await self.sessions.close()
         if self.channels is not None:
             await self.channels.close()
@@ -62,18 +62,20 @@ def make_peer(
     spans: Spans | None = None,
     dial_in: DialInState | None = None,
 ) -> AgentPeer:
-    """A peer with everything that carries calls to it; ``limit`` bounds what is sent to it.
+    """A peer with its transports; ``limit`` limits what is sent to it.
 
-    ``count`` hears of each call: the name of the agent, and how it ended. ``dial_in`` is for agents that dial in.
+    ``count(agent, outcome)`` is called after each call. ``dial_in`` is for agents that dial in.
 
     Raises:
-        ConfigInvalid: a certificate cannot be read, or an agent dials in where nobody can.
+        ConfigInvalid: a certificate cannot be read, or an agent dials in and ``dial_in`` is None.
     """
     credential = _make_credential(config, connections.sessions, clock)
     client = HttpClient(config, connections.sessions, credential)
     if config.dials_in:
         if dial_in is None:
-            raise ConfigInvalid(f"agents.{config.name}.transport", "nobody can dial in here")
+            raise ConfigInvalid(
+                f"agents.{config.name}.transport", "agents cannot dial in to this process"
+            )
         judge = CardJudge(config.trust, client.read_public, clock)
         brought = DialInCards(config, dial_in.agents, judge, clock)
         carried: Mapping[InterfaceKind, Transport] = {
@@ -102,7 +104,7 @@ def _make_credential(config: PeerConfig, sessions: PeerSessions, clock: Clock) -
 
 
 def _open_channels() -> GrpcChannels | None:
-    """None where the libraries of gRPC, an extra, are not installed: agents are called over what else they offer."""
+    """None if the gRPC libraries, an extra, are not installed: agents are then called over other interfaces."""
     try:
         from passerelle.peers.grpc.channels import GrpcChannels  # noqa: PLC0415  an extra
     except ImportError:

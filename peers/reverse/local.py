@@ -1,4 +1,4 @@
-"""The agents that are linked to this instance, and over which of their sockets the next call goes."""
+"""The agents linked to this instance, and the choice of a socket for the next call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class LinkedAgent:
-    """One name over one socket. ``most`` calls may be at work there; ``leave`` tells the socket that it has lost it."""
+    """One agent name on one socket. ``most`` calls may run there; ``leave`` notifies the socket that it lost it."""
 
     agent: str
     link: AgentLink
@@ -24,7 +24,7 @@ class LinkedAgent:
 
 
 class LocalLinks:
-    """All of this instance. ``listed`` is the order in which they came."""
+    """All linked agents of this instance, in the order in which they were linked."""
 
     def __init__(self) -> None:
         self._served: defaultdict[str, list[LinkedAgent]] = defaultdict(list)
@@ -40,18 +40,18 @@ class LocalLinks:
         return agent in self._served
 
     def choose(self, agent: str) -> LinkedAgent | None:
-        """The one with the most room; it may have none."""
+        """The one with the most free slots; it may have none."""
         return max(
             self._served.get(agent, ()), key=lambda one: one.most - one.working, default=None
         )
 
     def add(self, served: LinkedAgent) -> None:
-        """An agent is linked."""
+        """Adds a linked agent."""
         self.remove(served.agent, served.link)
         self._served[served.agent].append(served)
 
     def remove(self, agent: str, link: AgentLink) -> LinkedAgent | None:
-        """A socket serves a name no more; None where it did not."""
+        """Removes a name from a socket; None if the socket did not have it."""
         found = next((one for one in self._served.get(agent, ()) if one.link is link), None)
         if found is not None:
             self._served[agent].remove(found)
