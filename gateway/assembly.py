@@ -192,7 +192,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         signals = InstanceSignals(store.nudges, parts.writes, duties.keeper.instance, outages.log)
         parts.dispatch.connect(routing, signals, duties.repair.find_loss)
         await duties.start()
-        await _know_agents(stack, parts, peers, outages)
+        await _watch_agents(stack, parts, peers, outages)
         parts.dispatch.detach(signals.listen(parts.dispatch.hear))
         stack.push_async_callback(deliveries.stop)
         stack.push_async_callback(duties.stop)
@@ -222,7 +222,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         )
 
 
-async def _know_agents(
+async def _watch_agents(
     stack: AsyncExitStack, parts: Parts, peers: PeerRegistry, outages: Outages
 ) -> None:
     """Loads the waiting turns of each agent, and shares the results of agent calls with other instances."""
@@ -272,10 +272,10 @@ def _watch_store(store: Store, outages: Outages) -> AbstractAsyncContextManager[
         skew.look()
         memory.look()
 
-    def hurries() -> bool:
+    def is_urgent() -> bool:
         return store.memory.fullness is not Fullness.NORMAL
 
-    return ReplicaWatch(store.replicas, outages.log, after, hurries).watch()
+    return ReplicaWatch(store.replicas, outages.log, after, is_urgent).watch()
 
 
 def _make_hub(store: Store, outages: Outages) -> Hub:
@@ -306,7 +306,7 @@ def _make_peers(
 
 
 def _make_memory(settings: Settings, outages: Outages, metrics: Metrics) -> MemoryRoom:
-    def tell(kind: MemoryUse, holder: str, lack: Lack, outcome: RoomOutcome) -> None:
+    def log_shortage(kind: MemoryUse, holder: str, lack: Lack, outcome: RoomOutcome) -> None:
         outages.log.warning(
             "memory.short", of=kind, holder=holder, lack=lack.value, outcome=outcome
         )
@@ -315,7 +315,7 @@ def _make_memory(settings: Settings, outages: Outages, metrics: Metrics) -> Memo
         metrics.memory.lacks.counts[kind, outcome] += 1
 
     later = asyncio.get_running_loop().call_later
-    return MemoryRoom(Budget(settings.memory.find_budget()), tell, count, later)
+    return MemoryRoom(Budget(settings.memory.find_budget()), log_shortage, count, later)
 
 
 def _list_dependencies(

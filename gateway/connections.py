@@ -31,7 +31,7 @@ _ADDRESS_PART: Final = 2
 _GRPC_PART: Final = 4
 _CHANNELS_QUARTERS: Final = 3
 _BACKLOG_LEAST: Final = 16
-_SAID_AGAIN_S: Final = 60.0
+_LOG_EVERY_S: Final = 60.0
 
 
 class CountedConnection(Protocol):
@@ -102,14 +102,14 @@ class ConnectionTable:
         self._most = most
         self._most_of_address = most_of_address
         self.proxies: Final = proxies or Proxies()
-        self._strangers: dict[ConnectionSlot, CountedConnection] = {}
+        self._anonymous: dict[ConnectionSlot, CountedConnection] = {}
         self._callers: dict[ConnectionSlot, CountedConnection] = {}
         self._of_address: Counter[str] = Counter()
-        self._said_s = -_SAID_AGAIN_S
+        self._logged_s = -_LOG_EVERY_S
         self.counts: Final = Counter[str]()
 
     def __len__(self) -> int:
-        return len(self._strangers) + len(self._callers)
+        return len(self._anonymous) + len(self._callers)
 
     def admit(self, connection: CountedConnection, address: str | None) -> ConnectionSlot | None:
         """A slot for a newly accepted connection, if need be that of another one; None: close it."""
@@ -122,31 +122,31 @@ class ConnectionTable:
         ):
             return None
         slot = ConnectionSlot(self, address)
-        self._strangers[slot] = connection
+        self._anonymous[slot] = connection
         self._count(address)
         return slot
 
     def replace_connection(self, slot: ConnectionSlot, connection: CountedConnection) -> None:
         """The connection switches to another protocol object."""
-        for slots in (self._strangers, self._callers):
+        for slots in (self._anonymous, self._callers):
             if slot in slots:
                 slots[slot] = connection
 
     def authenticate(self, slot: ConnectionSlot) -> None:
         """``ConnectionSlot.authenticate``."""
-        connection = self._strangers.pop(slot, None)
+        connection = self._anonymous.pop(slot, None)
         if connection is not None:
             self._callers[slot] = connection
 
     def forget(self, slot: ConnectionSlot) -> None:
         """Makes it anonymous again, and the newest of the anonymous ones."""
-        connection = self._callers.pop(slot, None) or self._strangers.pop(slot, None)
+        connection = self._callers.pop(slot, None) or self._anonymous.pop(slot, None)
         if connection is not None:
-            self._strangers[slot] = connection
+            self._anonymous[slot] = connection
 
     def move(self, slot: ConnectionSlot, address: str | None) -> bool:
         """``ConnectionSlot.count_for``; does nothing for a connection that has ended."""
-        if slot.address == address or not (slot in self._strangers or slot in self._callers):
+        if slot.address == address or not (slot in self._anonymous or slot in self._callers):
             return True
         if address is not None and not self._has_room(address):
             return False
@@ -157,7 +157,7 @@ class ConnectionTable:
 
     def release(self, slot: ConnectionSlot) -> None:
         """``ConnectionSlot.release``; does nothing the second time."""
-        gone = self._strangers.pop(slot, None) or self._callers.pop(slot, None)
+        gone = self._anonymous.pop(slot, None) or self._callers.pop(slot, None)
         if gone is not None:
             self._discount(slot.address)
 
@@ -193,10 +193,10 @@ class ConnectionTable:
         )
 
     def _make_room(self, of: str | None, most: int, newcomer: str | None) -> bool:
-        found = next(self._find(self._strangers.items(), of), None) or next(
+        found = next(self._find(self._anonymous.items(), of), None) or next(
             (one for one in self._find(self._callers.items(), of) if one[1].is_idle), None
         )
-        self._say(most, of, newcomer, "refused" if found is None else "evicted")
+        self._log_full(most, of, newcomer, "refused" if found is None else "evicted")
         if found is None:
             return False
         slot, connection = found
@@ -210,18 +210,18 @@ class ConnectionTable:
     ) -> Iterator[tuple[ConnectionSlot, CountedConnection]]:
         return (one for one in slots if of is None or one[0].address == of)
 
-    def _say(self, most: int, of: str | None, newcomer: str | None, what: str) -> None:
+    def _log_full(self, most: int, of: str | None, newcomer: str | None, what: str) -> None:
         self.counts[what] += 1
         now_s = time.monotonic()
-        if now_s - self._said_s < _SAID_AGAIN_S:
+        if now_s - self._logged_s < _LOG_EVERY_S:
             return
-        self._said_s = now_s
+        self._logged_s = now_s
         structlog.get_logger().warning(
             "server.connections_full",
             most=most,
             of_address=of,
             newcomer=newcomer,
-            strangers=len(self._strangers),
+            strangers=len(self._anonymous),
         )
 
 

@@ -106,7 +106,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Telling:
+class _Notifying:
     """What reports to callers: streams of events, and webhooks of each kind."""
 
     following: Following
@@ -116,7 +116,7 @@ class _Telling:
 
 
 @dataclass(frozen=True, slots=True)
-class _Working:
+class _TaskParts:
     """What opens, sends and ends tasks."""
 
     turns: Turns
@@ -161,9 +161,9 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     webhooks = webhooks or Webhooks()
     services = make_core_services(deps, webhooks.sealer)
     store, dispatch, writes = services.store, services.dispatch, services.writes
-    telling, tools = _make_telling(services, webhooks), _make_tools(services)
+    notifying, tools = _make_notifying(services, webhooks), _make_tools(services)
     queues = _make_queues(services)
-    working = _make_working(services, telling.push_configs, queues)
+    working = _make_working(services, notifying.push_configs, queues)
     turn_queues = TurnQueues(
         writes, queues, working.cancelling, working.governing, deps.find_principal
     )
@@ -171,7 +171,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     oversight = Oversight(writes, Home(writes))
     grants = StreamGrants(writes, services.arrivals, store.projections, oversight)
     models = _make_models(services)
-    tasks = _make_task_handlers(services, telling, working, models, tools, oversight, queues)
+    tasks = _make_task_handlers(services, notifying, working, models, tools, oversight, queues)
     snapshots = StreamSnapshots(
         writes,
         questions,
@@ -182,11 +182,11 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         writes, deps.pauses, store.queues, store.due.hasten, deps.catalogue.list_names
     )
     permissions = _make_permission_handlers(services, models, tasks.records, questions, tools)
-    links = _make_link_handlers(services, webhooks, telling, models, (grants, snapshots))
+    links = _make_link_handlers(services, webhooks, notifying, models, (grants, snapshots))
     answers = Answers(writes, services.contents, dispatch, queues)
     router = tasks.starting.routing.router
     messages = _make_messages(
-        services, telling.push_configs, working, answers, tools, router, turn_queues
+        services, notifying.push_configs, working, answers, tools, router, turn_queues
     )
     schedules = make_schedules(
         services, messages, working.cancelling, tasks.reads, working.governing
@@ -206,7 +206,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         handlers,
         working.governing,
         answers,
-        telling.following,
+        notifying.following,
         services.ownership,
         dispatch.commands,
     )
@@ -222,7 +222,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         queues=queues,
         turn_queues=turn_queues,
         pausing=pausing,
-        following=telling.following,
+        following=notifying.following,
         grants=grants,
         snapshots=snapshots,
         tasks=tasks,
@@ -239,7 +239,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
 def _make_messages(
     services: CoreServices,
     push_configs: PushConfigs,
-    working: _Working,
+    working: _TaskParts,
     answers: Answers,
     tools: ToolInventories,
     router: Router,
@@ -301,7 +301,7 @@ def _make_tools(services: CoreServices) -> ToolInventories:
     return ToolInventories(deps.catalogue, judging)
 
 
-def _make_telling(services: CoreServices, webhooks: Webhooks) -> _Telling:
+def _make_notifying(services: CoreServices, webhooks: Webhooks) -> _Notifying:
     deps, store, writes = services.deps, services.store, services.writes
     following = Following(writes, store.log, deps.hub, services.contents, services.arrivals)
     push_configs = PushConfigs(
@@ -322,12 +322,12 @@ def _make_telling(services: CoreServices, webhooks: Webhooks) -> _Telling:
         NOTIFIER: _make_notifiers(deps, writes),
     }
     dead_letters = DeadLetters(store.targets, kinds, deps.wake_duties)
-    return _Telling(following, push_configs, stream_webhooks, dead_letters)
+    return _Notifying(following, push_configs, stream_webhooks, dead_letters)
 
 
 def _make_working(
     services: CoreServices, push_configs: PushConfigs, queues: AgentQueues
-) -> _Working:
+) -> _TaskParts:
     deps, writes, dispatch = services.deps, services.writes, services.dispatch
     finishing = Finishing(writes, services.ownership, dispatch)
     turns = Turns(
@@ -340,7 +340,7 @@ def _make_working(
         deps.regain,
     )
     planning = Planner(writes, deps.find_terms, deps.drives, deps.find_rules, deps.spending)
-    return _Working(
+    return _TaskParts(
         turns=turns,
         conditions=Conditions(deps.find_terms),
         planning=planning,
@@ -368,8 +368,8 @@ def _make_models(services: CoreServices) -> Models:
 
 def _make_task_handlers(
     services: CoreServices,
-    telling: _Telling,
-    working: _Working,
+    notifying: _Notifying,
+    working: _TaskParts,
     models: Models,
     tools: ToolInventories,
     oversight: Oversight,
@@ -385,7 +385,7 @@ def _make_task_handlers(
     changes, records = TaskChanges(writes, ownership, dispatch), _make_records(services)
     histories = TurnHistories(writes, store.log)
     return TaskHandlers(
-        reads=TaskReads(ownership, contents, telling.following, store.runtime_id, models),
+        reads=TaskReads(ownership, contents, notifying.following, store.runtime_id, models),
         listing=Listing(writes, store.log, store.projections, contents),
         records=records,
         models=models,
@@ -412,7 +412,7 @@ def _make_task_handlers(
             tools.resolve,
         ),
         updates=TaskUpdates(changes, deps.find_peer, working.conditions),
-        giving=Giving(changes, deps.find_principal, store.channels, telling.stream_webhooks),
+        giving=Giving(changes, deps.find_principal, store.channels, notifying.stream_webhooks),
         finishing=working.finishing,
         cancelling=working.cancelling,
         rerunning=Rerunning(turns.writes, ownership, working.planning, dispatch, deps.find_peer),
@@ -466,7 +466,7 @@ def _make_permission_handlers(
 def _make_link_handlers(
     services: CoreServices,
     webhooks: Webhooks,
-    telling: _Telling,
+    notifying: _Notifying,
     models: Models,
     served: tuple[StreamGrants, StreamSnapshots],
 ) -> LinkHandlers:
@@ -485,12 +485,12 @@ def _make_link_handlers(
         ),
         notices=ChannelNotices(Home(writes), store.channels),
         summaries=ChannelSummaries(
-            models, writes, store.acks, store.channels, telling.stream_webhooks
+            models, writes, store.acks, store.channels, notifying.stream_webhooks
         ),
         devices=_make_devices(services, webhooks),
-        webhooks=telling.stream_webhooks,
-        push_configs=telling.push_configs,
-        dead_letters=telling.dead_letters,
+        webhooks=notifying.stream_webhooks,
+        push_configs=notifying.push_configs,
+        dead_letters=notifying.dead_letters,
         catalogue=services.deps.catalogue,
         describe_capabilities=services.deps.describe_capabilities,
     )

@@ -51,7 +51,7 @@ class Proxies:
 
         Header names are lower case.
         """
-        lines = [said.decode("latin-1") for name, said in headers if name == self._header]
+        lines = [value.decode("latin-1") for name, value in headers if name == self._header]
         for hop in self._read(", ".join(lines)):
             found = _parse(_PORT.sub(r"\1\2", hop))
             if found is None:

@@ -68,9 +68,9 @@ async def settle_protocol(
         config.http = type("Connections", (found,), dict(members))
         config.ws = sockets
         if faults:
-            _say(faults, lost)
+            _log_faults(faults, lost)
         return
-    _say(faults, _PLAIN)
+    _log_faults(faults, _PLAIN)
 
 
 def _explain(error: BaseException) -> str:
@@ -79,7 +79,7 @@ def _explain(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _say(faults: list[str], lost: str) -> None:
+def _log_faults(faults: list[str], lost: str) -> None:
     structlog.get_logger("passerelle").error(
         "server.plain",
         uvicorn=uvicorn.__version__,
@@ -223,11 +223,11 @@ async def _try_sockets(protocol: type[asyncio.Protocol], sockets: type[asyncio.P
 async def _try_refusal(
     protocol: type[asyncio.Protocol],
     sockets: type[asyncio.Protocol],
-    said: bytes,
+    request: bytes,
     status: bytes,
 ) -> None:
     async with _connect(protocol, sockets) as (reader, writer):
-        writer.write(said)
+        writer.write(request)
         if status not in await reader.readuntil(b"\r\n"):
             raise TrialFailed(f"a head out of bounds was not refused with{status.decode()}")
 

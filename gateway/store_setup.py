@@ -34,7 +34,7 @@ _GROWN: Final = 0.9
 """A store that fills this part of its limit is older than the limit, or the machine has less memory now."""
 _GROWN_TO: Final = 0.75
 """The part of the raised limit that it fills."""
-_TELL_EVERY_S: Final = 10.0
+_LOG_EVERY_S: Final = 10.0
 _LASTING: Final = (REASONS["NOAUTH"], REASONS["WRONGPASS"], REASONS["NOPERM"])
 """Errors that no waiting resolves: a setting has to change."""
 
@@ -62,8 +62,8 @@ async def fit_engine(engine: EmbeddedEngine, settings: Settings, log: FilteringB
     elif limit and used >= limit:
         raise ConfigInvalid("memory.engine_bytes", f"the store uses {used:,} bytes already")
     await engine.set_memory_limit(limit)
-    tell = log.warning if is_grown else log.info
-    tell("engine.memory", used_bytes=used, limit_bytes=limit or None)
+    write = log.warning if is_grown else log.info
+    write("engine.memory", used_bytes=used, limit_bytes=limit or None)
 
 
 async def find_archive_obstacle(settings: Settings, store: Store) -> str | None:
@@ -159,7 +159,7 @@ def _load_sealer(settings: Settings) -> Sealer | None:
 async def _await_store(wanted: StoreSettings, within_s: float, log: FilteringBoundLogger) -> Store:
     now_s = asyncio.get_running_loop().time
     until_s = now_s() + within_s
-    tries, tell_at_s = 0, now_s()
+    tries, log_at_s = 0, now_s()
     while True:
         try:
             return await Store.open(wanted)
@@ -168,7 +168,7 @@ async def _await_store(wanted: StoreSettings, within_s: float, log: FilteringBou
             pause_s = find_pause(_PAUSE_FIRST_S, _PAUSE_LAST_S, tries)
             if error.reason.startswith(_LASTING) or now_s() + pause_s > until_s:
                 raise
-            if now_s() >= tell_at_s:
-                tell_at_s = now_s() + _TELL_EVERY_S
+            if now_s() >= log_at_s:
+                log_at_s = now_s() + _LOG_EVERY_S
                 log.warning("store.awaited", reason=error.reason, left_s=round(until_s - now_s()))
         await asyncio.sleep(pause_s)

@@ -202,7 +202,7 @@ class CallServer:
         visit.operation = method
         if tenant := asked.params.get(TENANT):
             visit.agent = self._find_tenant(visit.agent, tenant)
-        call = self._let_in(visit, asked, principal)
+        call = self._authorize(visit, asked, principal)
         visit.echo(call, asked)
         if method is Method.SEND_STREAMING_MESSAGE or method is Method.SUBSCRIBE_TO_TASK:
             await self._stream(visit, method, asked, call)
@@ -256,7 +256,7 @@ class CallServer:
             raise InvalidInput(TENANT, f"{tenant[:80]!r} is none of this agent")
         return name
 
-    def _let_in(
+    def _authorize(
         self, visit: HttpVisit, asked: NormalizedCall, principal: Principal
     ) -> OperationCall:
         """The call, if its caller has the right to it.
@@ -321,7 +321,7 @@ class CallServer:
         async with self.operations.open(method, call) as followed:
             visit.headers |= write_resumed(resumed=followed.resumed)
             if followed.resumed:
-                await stream.greet()
+                await stream.start()
             try:
                 with self.operations.waits.hold(visit.watch, call.judge):
                     failure = await stream.copy(asked.limit(followed.batches))

@@ -164,7 +164,7 @@ def make_card_options(
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _RenderedCard:
     """The last card rendered for an agent; ``since_s``: when this version of the peer's card was first seen."""
 
     sha256: str
@@ -179,7 +179,7 @@ class ServedCards:
     def __init__(self, options: CardOptions, clock: Clock) -> None:
         self._options = options
         self._clock = clock
-        self._kept: dict[tuple[str, bool], _Kept] = {}
+        self._kept: dict[tuple[str, bool], _RenderedCard] = {}
 
     def render(
         self, peer: PeerCard, place: AgentAddress, version: str | None, *, shows_all: bool = False
@@ -197,13 +197,15 @@ class ServedCards:
             kept = self._kept[key] = self._make(peer, place, since_s, shows_all=shows_all)
         return kept.replies[choose_shape(version, self._options.shape)]
 
-    def _make(self, peer: PeerCard, place: AgentAddress, since_s: int, *, shows_all: bool) -> _Kept:
+    def _make(
+        self, peer: PeerCard, place: AgentAddress, since_s: int, *, shows_all: bool
+    ) -> _RenderedCard:
         card = self._options.compose(peer.card, place, shows_all=shows_all)
         shapes: tuple[CardShape, ...] = ("v1", "v0.3", "merged")
         replies: dict[CardShape, HttpReply] = {
             shape: _answer(shape_card(card, shape), since_s) for shape in shapes
         }
-        return _Kept(peer.sha256, place.base_url, since_s, replies)
+        return _RenderedCard(peer.sha256, place.base_url, since_s, replies)
 
 
 def sign_card(card: JsonObject, signer: Signer | None) -> JsonObject:
@@ -261,7 +263,7 @@ PRIVATE: Final = {"cache-control": "private, max-age=60", "vary": "Authorization
 """Headers of an extended card: no shared cache may store it."""
 _FRESH_MS: Final = 600_000
 _RETRY_MS: Final = 10_000
-_UNITE_S: Final = 3.0
+_MERGE_S: Final = 3.0
 """How long one agent may delay the combined card."""
 _NOT_CONFIGURED: Final = ROWS[ErrorKind.EXTENDED_AGENT_CARD_NOT_CONFIGURED].jsonrpc
 
@@ -326,7 +328,7 @@ class PeerExtendedCards:
             PeerUnavailable: the agent's card has never been read.
         """
         is_own = call.agent == ROUTER
-        card = await (self._unite(call.principal) if is_own else self._read(call.agent))
+        card = await (self._merge(call.principal) if is_own else self._read(call.agent))
         if not call.principal.may_call(call.agent):
             # A caller that may only read tasks gets no skills, since it could not use them.
             card = {**card, "skills": []}
@@ -339,7 +341,7 @@ class PeerExtendedCards:
             options = replace(options, edge=add_profile(options.edge))
         return shape_card(options.compose(card, place), shape)
 
-    async def _unite(self, principal: Principal) -> JsonObject:
+    async def _merge(self, principal: Principal) -> JsonObject:
         """The gateway's own card with the skills of the caller's agents; skips an agent that is away."""
         names = [
             name
@@ -352,7 +354,7 @@ class PeerExtendedCards:
     async def _find(self, agent: str) -> JsonObject | None:
         """The card of an agent as served here, without anything that leads to the agent itself."""
         try:
-            async with asyncio.timeout(_UNITE_S):
+            async with asyncio.timeout(_MERGE_S):
                 card = await self._read(agent)
         except (RemoteError, ExtendedCardNotConfigured, TimeoutError):
             return None

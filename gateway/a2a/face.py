@@ -202,7 +202,7 @@ class Face:
         visit = HttpVisit(
             parsed, receive, send, offer, parsed.binding, {}, agent=parsed.agent or ""
         )
-        return self._visit(visit) if parsed.is_served else self._miss(visit)
+        return self._visit(visit) if parsed.is_served else self._answer_unknown(visit)
 
     def handle_sync(
         self, offer: ServerExtensions, body: bytes, receive: Receive, send: Send
@@ -249,10 +249,10 @@ class Face:
                 if target is Resource.CARD:
                     await self._serve_card(visit)
                     return
-                door = self.parts.authenticator
-                principal = door.authenticate_cached(parsed.shown) or await door.authenticate(
+                authenticator = self.parts.authenticator
+                principal = authenticator.authenticate_cached(
                     parsed.shown
-                )
+                ) or await authenticator.authenticate(parsed.shown)
                 note_authenticated()
                 visit.caller = principal.id
                 if not principal.sees(visit.agent):
@@ -317,13 +317,13 @@ class Face:
         reply = shorten(card, incoming.headers)
         await reply.write(visit.send, head_only=incoming.verb == "HEAD")
 
-    async def _miss(self, visit: HttpVisit) -> None:
+    async def _answer_unknown(self, visit: HttpVisit) -> None:
         """Answers for an unknown agent; a caller that may use no agent learns no name."""
         with self._waits.present:
-            reply = await self._judge_miss(visit)
+            reply = await self._render_unknown(visit)
             await reply.write(visit.send)
 
-    async def _judge_miss(self, visit: HttpVisit) -> HttpReply:
+    async def _render_unknown(self, visit: HttpVisit) -> HttpReply:
         outcome = "not_found"
         agent = visit.parsed.agent
         try:

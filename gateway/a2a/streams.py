@@ -60,7 +60,7 @@ class EventStream:
     """Called once, when the response starts; it completes ``headers``."""
     started: bool = field(default=False, init=False)
     """Whether something was sent: from then on an error can only be an event."""
-    _said: bool = field(default=False, init=False)
+    _has_retry: bool = field(default=False, init=False)
     _is_broken: bool = field(default=False, init=False)
     """Whether an event was started and not ended: nothing can be sent after it."""
     _written_s: float = field(default=0.0, init=False)
@@ -74,7 +74,7 @@ class EventStream:
         Raises:
             PasserelleError: there is no first frame, and nothing has been sent yet.
         """
-        with self._show_life():
+        with self._keep_alive():
             try:
                 async with aclosing(batches):
                     async for frames in batches:
@@ -90,7 +90,7 @@ class EventStream:
         await self.fail(failure)
         return failure
 
-    async def greet(self) -> None:
+    async def start(self) -> None:
         """Starts the response before the first event, for a resuming reader that may have missed nothing."""
         await self._write(COMMENT)
 
@@ -120,7 +120,7 @@ class EventStream:
         held: list[bytes] = []
         for frame in frames:
             if frame.long is None:
-                held.append(self._dress(frame.cursor, self.form.render(frame)))
+                held.append(self._wrap(frame.cursor, self.form.render(frame)))
                 continue
             if held:
                 await self._write(b"".join(held))
@@ -128,7 +128,7 @@ class EventStream:
             if self.form.keeps(frame):
                 await self._write_long(frame.cursor, frame.long)
             else:
-                loaded = self._dress(frame.cursor, self.form.render(await frame.load()))
+                loaded = self._wrap(frame.cursor, self.form.render(await frame.load()))
                 await self._write_slowly(loaded)
         if held:
             await self._write(b"".join(held))
@@ -140,7 +140,7 @@ class EventStream:
         first that all chunks exist.
         """
         await long.require()
-        head, _, tail = self._dress(cursor, PLACEHOLDER).partition(PLACEHOLDER)
+        head, _, tail = self._wrap(cursor, PLACEHOLDER).partition(PLACEHOLDER)
         async with self._writing:
             await self._begin()
             self._is_broken = True
@@ -162,12 +162,12 @@ class EventStream:
                 await self._send(content[start : start + CHUNK_BYTES])
             self._is_broken = False
 
-    def _dress(self, cursor: str, frame: bytes) -> bytes:
+    def _wrap(self, cursor: str, frame: bytes) -> bytes:
         data = escape_breaks(self.binding.wrap_event(frame))
         event = b"id: %b\ndata: %b\n\n" % (cursor.encode(), data)
-        if self._said:
+        if self._has_retry:
             return event
-        self._said = True
+        self._has_retry = True
         return b"retry: %d\n%b" % (self.retry_ms, event)
 
     async def _write(self, content: bytes, *, more: bool = True) -> None:
@@ -178,13 +178,13 @@ class EventStream:
     async def _begin(self) -> None:
         if not self.started:
             self.started = True
-            await self._start()
+            await self._send_head()
 
     async def _send(self, content: bytes, *, more: bool = True) -> None:
         await self.send({"type": "http.response.body", "body": content, "more_body": more})
         self._written_s = asyncio.get_running_loop().time()
 
-    async def _start(self) -> None:
+    async def _send_head(self) -> None:
         if self.add_headers is not None:
             self.add_headers()
         more_headers = [
@@ -194,10 +194,10 @@ class EventStream:
         await self.send({"type": "http.response.start", "status": 200, "headers": headers})
 
     @contextmanager
-    def _show_life(self) -> Generator[None]:
+    def _keep_alive(self) -> Generator[None]:
         """Writes a comment whenever nothing was written for a while; one timer lasts as long as the stream."""
         self._written_s = asyncio.get_running_loop().time()
-        self._look_in(self.keep_alive_s)
+        self._schedule_check(self.keep_alive_s)
         try:
             yield
         finally:
@@ -205,14 +205,14 @@ class EventStream:
                 if waiting is not None:
                     waiting.cancel()
 
-    def _look_in(self, wait_s: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)
+    def _schedule_check(self, wait_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._check_silence)
 
-    def _look(self) -> None:
+    def _check_silence(self) -> None:
         loop = asyncio.get_running_loop()
         wait_s = self._written_s + self.keep_alive_s - loop.time()
         if wait_s <= 0:
             wait_s = self.keep_alive_s
             if not self._writing.locked():
                 self._comment = loop.create_task(self._write(COMMENT))
-        self._look_in(wait_s)
+        self._schedule_check(wait_s)

@@ -90,7 +90,7 @@ class UnaryCalls:
     """Starts such messages, and tracks those that wait."""
 
     operations: Operations
-    door: CachedAuthenticator
+    authenticator: CachedAuthenticator
     visits: Visits
     requests: Requests
     body_limit_bytes: int
@@ -116,7 +116,7 @@ class UnaryCalls:
             or known.agent != parsed.agent
             or known.extensions
             or known.idem is not None
-            or self.door.authenticate_cached(parsed.shown) is not known.principal
+            or self.authenticator.authenticate_cached(parsed.shown) is not known.principal
         ):
             return False
         try:
@@ -211,13 +211,13 @@ class _Sender:
         return self._admitted.ask(self._message.asked.params)
 
     def on_result(self, turn: Turn) -> None:
-        if not turn.listen(self._look):
+        if not turn.listen(self._on_answer):
             self._spawn(self._serve(self._wait(turn)))
             return
         self._turn = turn
         self._calls.operations.waits.add(self)
         if self._is_waiting:  # not during a drain
-            self._unwatch = self._visit.watch(self._leave)
+            self._unwatch = self._visit.watch(self._on_disconnect)
 
     @property
     def _is_waiting(self) -> bool:
@@ -231,22 +231,22 @@ class _Sender:
 
     def end(self, cause: PasserelleError | CallerLeftError) -> None:
         """``Wait``: the run continues, and this caller no longer waits for it."""
-        turn = self._let_go()
+        turn = self._stop_waiting()
         if turn is None:
             return
-        turn.forget(self._look)
+        turn.forget(self._on_answer)
         if isinstance(cause, Draining):
             shown = self._calls.operations.show(self._call, self._message.request, turn.accepted)
             self._spawn(self._serve(shown))
         else:
             self._spawn(self._serve(_fail(cause)))
 
-    def _leave(self) -> None:
+    def _on_disconnect(self) -> None:
         self.end(CallerLeftError())
 
-    def _look(self) -> None:
+    def _on_answer(self) -> None:
         """Called when there may be an answer."""
-        turn = self._let_go()
+        turn = self._stop_waiting()
         if turn is None:
             return
         answer = turn.answer
@@ -275,7 +275,7 @@ class _Sender:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._calls.spawn(work, self._context)
 
-    def _let_go(self) -> Turn | None:
+    def _stop_waiting(self) -> Turn | None:
         """Stops waiting; returns the turn it waited for, if any."""
         turn, self._turn = self._turn, None
         if turn is not None:

@@ -198,9 +198,9 @@ class Waits:
         """Adds a wait; ends it at once during a drain."""
         self._open.add(wait)
         if self._draining:
-            wait.end(_say_draining())
+            wait.end(_make_draining_error())
         elif self._timer is None:
-            self._arm()
+            self._start_timer()
 
     def discard(self, wait: Wait) -> None:
         """Removes a wait."""
@@ -210,13 +210,13 @@ class Waits:
         """Ends every wait, now and later, and returns when every request has its answer."""
         self._draining = True
         for wait in list(self._open):
-            wait.end(_say_draining())
+            wait.end(_make_draining_error())
         for recheck in (self._timer, self._rechecks):
             if recheck is not None:
                 recheck.cancel()
         await self.present.wait_idle()
 
-    def _arm(self) -> None:
+    def _start_timer(self) -> None:
         """Starts one timer that checks all waits: one for each of them would cost more than the checks do."""
         if self._timer is None and not self._draining:
             loop = asyncio.get_running_loop()
@@ -238,8 +238,8 @@ class Waits:
                 if (refusal := await wait.judge()) is not None:
                     wait.end(refusal)
         finally:
-            self._arm()
+            self._start_timer()
 
 
-def _say_draining() -> Draining:
+def _make_draining_error() -> Draining:
     return Draining("this instance is shutting down", retry_after_s=1)

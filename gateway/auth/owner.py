@@ -1,6 +1,6 @@
-"""The owner's token: one for each store, which keeps it sealed, and a copy in each data directory for this machine.
+"""The owner token: one per store, which keeps it sealed, and a copy in each data directory for this machine.
 
-Without a ``secret_key`` nothing can be sealed; then each data directory has a token of its own.
+Without a ``secret_key`` nothing can be sealed; then each data directory has its own token.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _FIRST: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class OwnerToken:
-    """The owner's token and the file that keeps it; ``minted`` only on the start that made it.
+    """The owner token and its file; ``minted`` only on the start that created it.
 
-    ``accepted`` has it first; another one is that of this data directory, from before the store kept one.
+    ``accepted`` has it first; another one is from this data directory, from before the store had one.
     """
 
     accepted: tuple[Secret, ...]
@@ -42,15 +42,15 @@ class OwnerToken:
 
     @property
     def secret(self) -> Secret:
-        """The one that is the owner's at every instance."""
+        """The token that is valid at every instance."""
         return self.accepted[0]
 
 
 def load_owner_token(data_dir: Path, ids: Ids) -> OwnerToken:
-    """Reads the owner token of a data directory, and makes it when there is none.
+    """Reads the owner token of a data directory, and creates it if there is none.
 
     Raises:
-        ConfigInvalid: the file cannot be read, made or trusted.
+        ConfigInvalid: the file cannot be read, created or trusted.
     """
     path = data_dir / OWNER_FILE
     kept = load_or_mint(path, lambda: mint_token(ids).get_secret_value())
@@ -59,7 +59,7 @@ def load_owner_token(data_dir: Path, ids: Ids) -> OwnerToken:
 
 @dataclass(frozen=True, slots=True)
 class OwnerTokenStore:
-    """Where the token of a store is kept; ``key_name`` is the setting that has the key of ``sealer``."""
+    """Where a store keeps its token; ``key_name`` is the setting with the key of ``sealer``."""
 
     rows: RedisOwnerTokens
     sealer: Sealer
@@ -69,12 +69,12 @@ class OwnerTokenStore:
     ids: Ids
 
     def seal(self, token: Secret, generation: int) -> SealedToken:
-        """The form in which a token is stored, bound to its runtime, purpose and generation."""
+        """Seals a token, bound to its runtime, purpose and generation."""
         plain = token.get_secret_value().encode()
         return SealedToken(generation, self.sealer.seal(plain, self._name(generation)))
 
     def unseal(self, stored: SealedToken) -> Secret:
-        """The stored token.
+        """Opens a stored token.
 
         Raises:
             ConfigInvalid: the key does not open it.
@@ -91,7 +91,7 @@ class OwnerTokenStore:
 
 
 class StoredOwnerToken:
-    """The token of a store as an instance follows it. ``on_change`` hears all that are accepted from now on."""
+    """The store's token as one instance follows it. ``on_change`` gets all tokens that are valid from now on."""
 
     def __init__(self, place: OwnerTokenStore, log: FilteringBoundLogger) -> None:
         self._place = place
@@ -101,10 +101,10 @@ class StoredOwnerToken:
         self.on_change: Callable[[tuple[Secret, ...]], None] = lambda _accepted: None
 
     async def load(self) -> OwnerToken:
-        """The token of the store; the first instance writes that of its data directory, or a new one.
+        """Loads the store's token; the first instance stores that of its data directory, or a new one.
 
         Raises:
-            ConfigInvalid: the key does not open what is stored, or the file cannot be read or trusted.
+            ConfigInvalid: the key does not open the stored token, or the file cannot be read or trusted.
             StoreUnavailable: it could not be read or written.
         """
         place = self._place
@@ -122,7 +122,7 @@ class StoredOwnerToken:
         return OwnerToken(accepted, place.path, minted=own is None and token == fresh)
 
     async def refresh(self) -> None:
-        """Looks at what is stored, and takes it over.
+        """Reads the stored token again, and uses it.
 
         Raises:
             StoreUnavailable: it could not be read.
@@ -130,7 +130,7 @@ class StoredOwnerToken:
         place, known = self._place, self._known
         stored = await place.rows.read()
         if known is not None and (stored is None or stored.generation < known.generation):
-            # Acknowledged writes were lost: whoever remembers the last rotation writes it again.
+            # Acknowledged writes were lost: any instance that knows the last rotation stores it again.
             self._log.warning("owner_token.lost", generation=known.generation)
             stored = await place.rows.keep(known)
         if stored is None or stored == known or stored.sealed == self._unsound:
@@ -149,7 +149,7 @@ class StoredOwnerToken:
         self.on_change(self._accept(stored, token, before))
 
     def _accept(self, stored: SealedToken, token: Secret, own: Secret | None) -> tuple[Secret, ...]:
-        """What counts at this instance, and brings its file up to date."""
+        """Returns the tokens valid at this instance, and updates its file."""
         path = self._place.path
         if own == token:
             return (token,)
@@ -161,20 +161,20 @@ class StoredOwnerToken:
         except OSError as error:
             self._log.warning("owner_token.stale", file=str(path), reason=str(error))
         else:
-            tell = self._log.info if own is None else self._log.warning
-            tell("owner_token.written", file=str(path), generation=stored.generation)
+            write = self._log.info if own is None else self._log.warning
+            write("owner_token.written", file=str(path), generation=stored.generation)
         return (token,)
 
 
 async def rotate_owner_token(place: OwnerTokenStore, *, key_lost: bool = False) -> Secret:
-    """Puts a new token in place of the one of the store, and of every other one.
+    """Replaces the store's token; all earlier tokens become invalid.
 
-    ``key_lost`` goes on where nobody can open the one before.
+    ``key_lost`` replaces a token that can no longer be opened.
 
     Raises:
         ConfigInvalid: the key does not open what is stored.
-        Conflict: somebody else has put a new one there at the same moment.
-        StoreUnavailable: whether it counts is not known.
+        Conflict: another process replaced it at the same moment.
+        StoreUnavailable: whether the new token counts is unknown.
     """
     stored = await place.rows.read()
     if stored is not None and not key_lost:

@@ -1,8 +1,8 @@
-"""The A2A face over gRPC: the same operations, the same judgement of callers, other messages.
+"""The A2A face over gRPC: the same operations, the same checks of callers, other messages.
 
-gRPC has no path. The ``tenant`` of a request names the agent, or a tenant of it (``echo/acme``), as the card says; a
-request without one goes to the default agent. Numbers come back as integers, unknown members do not travel: protobuf
-has no place for them.
+gRPC has no path. The ``tenant`` of a request names the agent, or a tenant of it (``echo/acme``), as on the card; a
+request without one goes to the default agent. Whole numbers are returned as integers, and unknown members are dropped:
+protobuf cannot represent either.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ TENANT: Final = "tenant"
 
 @dataclass(frozen=True, slots=True)
 class GrpcFace:
-    """Makes the handlers of services. ``operations`` are those of the other bindings, and so is who may call."""
+    """Makes the service handlers. ``operations``, and so the access rules, are those of the other bindings."""
 
     operations: Operations
     parts: FaceParts
@@ -81,7 +81,7 @@ class GrpcFace:
         object.__setattr__(self, "_visits", visits)
 
     def make_handler(self, service: GrpcService) -> grpc.GenericRpcHandler:
-        """What a server of gRPC is told about one service."""
+        """The handler of one service for a gRPC server."""
         return grpc.method_handlers_generic_handler(
             service.name, {name: self._make(service, row) for name, row in service.rows.items()}
         )
@@ -109,7 +109,7 @@ class GrpcFace:
     async def _answer(
         self, service: GrpcService, row: GrpcMethod, request: bytes, context: Context
     ) -> Message | GrpcRefusal | None:
-        """Serves, and makes a status of everything that goes wrong."""
+        """Serves, and turns every error into a status."""
         head = read_head(context)
         try:
             async with self._visits.receive(head.headers, "GRPC", service.version) as visit:
@@ -147,13 +147,13 @@ class GrpcFace:
                     result = await self.operations.answer(asked.method, call, ignore_disconnect)
                 except LongTaskError as found:
                     drawn = MemoryDraw(self.parts.memory.bind("response", f"caller:{principal.id}"))
-                    # The stubs want a class of their own, the library takes what can be called.
+                    # The stubs require a class, the library accepts any callable.
                     context.add_done_callback(lambda _: drawn.close())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
                     result = await found.load(drawn)
-                    await _greet(context, _echo(asked, call))
-                    # 60 MB take protobuf seconds, in which nobody else would be served.
+                    await _send_headers(context, _echo(asked, call))
+                    # Protobuf needs seconds for 60 MB, so it runs in a thread: the loop must serve other callers.
                     return await asyncio.to_thread(to_message, _write(asked, result), row.response)
-                await _greet(context, _echo(asked, call))
+                await _send_headers(context, _echo(asked, call))
                 return to_message(_write(asked, result), row.response)
 
     async def _stream(
@@ -165,21 +165,21 @@ class GrpcFace:
         call: OperationCall,
         context: Context,
     ) -> None:
-        """Writes every frame; a caller that reads slowly holds up its own writer and nobody else."""
+        """Writes every frame; a caller that reads slowly holds up its own writer only."""
         operations = self.operations
         form = choose_form(asked.form, marked=RESUME in call.extensions)
         started = False
         async with operations.open(method, call) as followed:
             resumed = write_resumed(resumed=followed.resumed)
             if followed.resumed:
-                # A reader that has missed nothing hears so at once, and not with the next event (resume.md R6).
-                await _greet(context, _echo(asked, call) | resumed)
+                # A resuming reader gets the headers at once, also if it has missed nothing (resume.md R6).
+                await _send_headers(context, _echo(asked, call) | resumed)
                 started = True
             try:
                 with operations.waits.hold(ignore_disconnect, call.judge):
                     async for frame in unpack(asked.limit(followed.batches)):
                         if not started:
-                            await _greet(context, _echo(asked, call) | resumed)
+                            await _send_headers(context, _echo(asked, call) | resumed)
                             started = True
                         value = orjson.loads(form.render(await frame.load()))
                         await context.write(to_message(value, row.response))
@@ -189,11 +189,11 @@ class GrpcFace:
                 visit.outcome = "drained"
 
     def _choose_agent(self, tenant: object, principal: Principal) -> str:
-        """The agent that a call is for; one that is not there and one that is not allowed look the same.
+        """The agent of a call; an unknown agent and a forbidden one look the same.
 
         Raises:
             NotFound: no such agent for this caller.
-            InvalidInput: no tenant, and no default agent is configured.
+            InvalidInput: there is no tenant, and no default agent is configured.
         """
         agent = tenant or self.default_agent
         if not isinstance(agent, str):
@@ -224,7 +224,7 @@ class GrpcFace:
 
 
 def _judge_version(head: GrpcHead, service: GrpcService) -> None:
-    """The name of the service and the metadata have to say the same version (A2A 1.0 section 3.6.2)."""
+    """The service name and the metadata must name the same version (A2A 1.0 section 3.6.2)."""
     said = head.headers.get(HEADER.lower())
     version = judge_version(said, None)
     if version != service.version:
@@ -237,7 +237,7 @@ def _echo(asked: NormalizedCall, call: OperationCall) -> dict[str, str]:
 
 
 def _write(asked: NormalizedCall, result: JsonObject) -> JsonObject:
-    """A result in the form of its protobuf; only a card of 0.3 has other words there than in JSON."""
+    """A result in its protobuf form; only a 0.3 card has other names there than in JSON."""
     written = asked.write_result(result)
     value = written if isinstance(written, dict) else {}
     if asked.legacy is not None and asked.method is Method.GET_EXTENDED_CARD:
@@ -251,8 +251,8 @@ def _read_key(head: GrpcHead) -> str | None:
     return key
 
 
-async def _greet(context: Context, headers: dict[str, str]) -> None:
-    """What stands in headers over HTTP; nothing is sent where there is nothing to say."""
+async def _send_headers(context: Context, headers: dict[str, str]) -> None:
+    """Sends what HTTP has in headers; sends nothing if there are none."""
     if headers:
         await context.send_initial_metadata(
             tuple((name.lower(), value) for name, value in headers.items())
@@ -260,7 +260,7 @@ async def _greet(context: Context, headers: dict[str, str]) -> None:
 
 
 def _parse(row: GrpcMethod, request: bytes) -> Message:
-    """The message of a call; the library itself would end a call with UNKNOWN over bytes that are none."""
+    """Parses the message of a call; the library would end a call with UNKNOWN for invalid bytes."""
     try:
         return row.request.FromString(request)
     except DecodeError:

@@ -1,7 +1,7 @@
-"""``POST /callbacks/{run}/{nonce}``: a peer has news of a task.
+"""``POST /callbacks/{run}/{nonce}``: a peer reports that a task has changed.
 
-A call that holds is answered with 202 before anything is done about it. Every other one gets the same 404, so that
-nothing can be learned by trying: not which runs there are, nor what was wrong.
+A valid call gets 202 before anything is done about it. Every other one gets the same 404, so that callers cannot find
+out which runs exist, or what was wrong.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def make_callback_route(edge: CallbackEdge) -> Route:
 
 
 async def _wake(edge: CallbackEdge, task: str) -> None:
-    """What is done when the answer has been sent. A driver on another instance is told there."""
+    """Runs after the response. A driver on another instance is notified there."""
     here = edge.wake(task)
     structlog.get_logger().info("callback.taken", task=task, here=here)
 

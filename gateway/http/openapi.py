@@ -1,7 +1,7 @@
-"""The published descriptions of the HTTP surface: OpenAPI 3.1 for ``/v1``, AsyncAPI for the frames of channels.
+"""The published descriptions of the HTTP API: OpenAPI 3.1 for ``/v1``, AsyncAPI for channel frames.
 
-The document of ``/v1`` is drawn from the same table that serves it. Beside that it says what the paths are that are no
-calls: streams of events, their states, tickets and blobs.
+The document of ``/v1`` is generated from the same table that serves it. It also describes the paths that are not calls:
+event streams and their states, tickets and blobs.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _STREAM: Final = (
 
 
 def describe_stream_paths() -> dict[str, JsonObject]:
-    """The items by their paths."""
+    """The path items, by path."""
     return {
         "/v1/streams/{stream}/events": {"get": _describe_events()},
         "/v1/streams/{stream}/snapshot": {"get": _describe_snapshot()},
@@ -193,7 +193,7 @@ _PROBLEM: Final[JsonObject] = {
 
 
 def make_openapi_route(public_url: str | None = None) -> Route:
-    """``GET /v1/openapi.json``; public, as it holds nothing of anybody. Its server is ``public_url``."""
+    """``GET /v1/openapi.json``; public, as it contains no caller's data. Its server is ``public_url``."""
 
     async def answer(_request: Request) -> Response:
         document = render_openapi()
@@ -216,7 +216,7 @@ def render_openapi() -> JsonObject:
     document: JsonObject = {
         "openapi": "3.1.0",
         "info": {"title": "Passerelle control plane", "version": VERSION},
-        # Relative to the address that the document was read from.
+        # Relative to the address of the document.
         "servers": [{"url": "/"}],
         "paths": cast("JsonObject", paths),
         "components": {
@@ -258,7 +258,7 @@ def _add_example(name: str, content: JsonObject) -> JsonObject:
 
 
 def _describe_success(operation: RouteOperation, schemas: JsonObject) -> JsonObject:
-    """Whatever the status, the answer has one form."""
+    """The responses of a success; they have one schema, whatever the status."""
     content: JsonObject = {"application/json": {"schema": _name_result(operation, schemas)}}
     statuses = {operation.status, *([200] if operation.may_settle else [])}
     return {
@@ -302,7 +302,7 @@ def _name_result(operation: RouteOperation, schemas: JsonObject) -> JsonObject:
 
 
 def _hoist(kind: type[object], schemas: JsonObject) -> JsonObject:
-    """The schema of a record; what it refers to moves into ``schemas``."""
+    """The schema of a record; moves the definitions it refers to into ``schemas``."""
     adapter = TypeAdapter(kind)
     schema = cast("JsonObject", adapter.json_schema(by_alias=True, ref_template=_REF))
     schemas.update(cast("JsonObject", schema.pop("$defs", {})))
@@ -325,7 +325,7 @@ ASYNCAPI_PATH: Final = "/v1/asyncapi.json"
 
 
 def make_asyncapi_route() -> Route:
-    """Public, as it holds nothing of anybody."""
+    """``GET /v1/asyncapi.json``; public, as it contains no caller's data."""
 
     async def answer(_request: Request) -> Response:
         return Response(orjson.dumps(render_asyncapi(VERSION)), media_type="application/json")

@@ -1,7 +1,7 @@
-"""The agents as one that dialled in calls them: ``channels.reverse_asks.AskedAgents``.
+"""Calls from an agent that dialled in to other agents: implements ``channels.reverse_asks.AskedAgents``.
 
-A call takes the same operations as one over any other binding, with the caller's rights, limits and policy. What
-differs is here: the socket says who calls, and the frame which agent.
+A call uses the same operations as over any other binding, with the caller's rights, limits and policy. The difference
+is that the socket identifies the caller, and the frame names the agent.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class OutgoingCalls:
     async def ask(
         self, ask: AgentAsk, deliver: Callable[[bytes, str], Awaitable[None]]
     ) -> JsonObject:
-        """Carries a call through; it is counted as one over any binding."""
+        """Executes a call; it is counted like one over any binding."""
         self._requests.begin()
         with self.operations.waits.present:
             async with self._visits.receive(ask.headers, "CHANNEL", CURRENT) as visit:
@@ -92,7 +92,7 @@ class OutgoingCalls:
         call: OperationCall,
         deliver: Callable[[bytes, str], Awaitable[None]],
     ) -> None:
-        """Gives every frame as it is stored; who takes none holds up its own stream and nobody else's."""
+        """Delivers every frame as stored; a caller that does not read holds up its own stream only."""
         form = choose_form(None, marked=RESUME in call.extensions)
         async with self.operations.open(method, call) as followed:
             with self.operations.waits.hold(ignore_disconnect, call.judge):
@@ -121,13 +121,13 @@ class OutgoingCalls:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingCaller:
-    """Whether the caller may still have what it waits for; its credential is the link's business."""
+    """The caller of a call and its rights; the link checks its credential."""
 
     ask: AgentAsk
     method: Method
 
     async def judge(self) -> CallerError | None:
-        """Why it may not."""
+        """The reason why the call may not go on; None if it may."""
         now = self.ask.find_principal()
         try:
             if not now.sees(self.ask.to):
@@ -140,14 +140,14 @@ class OutgoingCaller:
 
 
 def _judge_version(ask: AgentAsk) -> None:
-    """Links speak 1.0, and so do the calls over them."""
+    """Links use 1.0, and so do the calls over them."""
     said = ask.headers.get(HEADER.lower())
     if said is not None and judge_version(said, None) != CURRENT:
         raise VersionNotSupported(said[:20], (CURRENT,))
 
 
 def _read_wish(ask: AgentAsk, method: Method) -> tuple[JsonObject, ResumeWish | None]:
-    """The params of A2A, and where a subscriber goes on."""
+    """The params of A2A, and the position from which a subscriber resumes."""
     params = {**ask.params}
     tenant = params.pop(TENANT, None)
     if tenant not in (None, "", ask.to, find_tenant(ask.to)):
