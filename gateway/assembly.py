@@ -385,7 +385,7 @@ def _load_webhooks(
 ) -> Webhooks:
     webhooks = load_webhooks(settings, data_dir, signer, SystemClock(), SystemIds().draw)
     if webhooks.sealer is None:
-        outages.log.warning("push.off", reason="redis_url is given and secret_key is not")
+        outages.log.warning("push.off", reason="redis_url is set and secret_key is not")
     return webhooks
 
 

@@ -39,7 +39,7 @@ def _find_switched_off(settings: Settings) -> Iterator[tuple[str, str]]:
     if not settings.policy.hooks:
         yield "boundaries.hooks", "no hook is configured (policy.hooks)"
     if settings.policy.mode == "no_ask":
-        reason = "what would be asked is denied (policy.mode is no_ask)"
+        reason = "requests that need approval are denied (policy.mode is no_ask)"
         yield "human_in_the_loop.approvals", reason
     if settings.spans.otlp_endpoint is None:
         yield "evidence.spans", "no spans are sent (spans.otlp_endpoint)"
@@ -49,5 +49,5 @@ def _find_switched_off(settings: Settings) -> Iterator[tuple[str, str]]:
         reason = "no agent has a price, and no client a quota (agents.price, clients.quotas)"
         yield "routing_and_limits.cost_and_quota", reason
     if read_memory_terms(settings).shortest_ms is None:
-        reason = "sessions stay in the memory of the store for good (retention.memory)"
+        reason = "sessions stay in the memory of the store forever (retention.memory)"
         yield "tasks.archive", reason

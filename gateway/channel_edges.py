@@ -83,18 +83,18 @@ class ChannelMetrics(Collector):
         yield _by("gaps", "Gaps that were announced.", "why", counts.gaps)
         yield _by("acks", "Acks that the store judged.", "result", counts.acks)
         for name, about, value in (
-            ("repairs", "Snapshots in place of what is missing.", counts.repairs),
-            ("replay_events", "Events that readers got before they were live.", counts.replayed),
-            ("slow", "Readers that took too little and lost their place.", counts.slow),
+            ("repairs", "Snapshots sent in place of missing events.", counts.repairs),
+            ("replay_events", "Events replayed to readers before they were live.", counts.replayed),
+            ("slow", "Slow readers that lost their position.", counts.slow),
             (
                 "refused",
-                "Connections that were sent away as the instance was full.",
+                "Connections rejected because the instance was full.",
                 counts.refused,
             ),
-            ("takeovers", "Connections that a newer one has ended.", counts.takeovers),
+            ("takeovers", "Connections replaced by a newer one.", counts.takeovers),
             (
                 "audit_mismatch",
-                "Streams that an audit found elsewhere than we were.",
+                "Streams whose position did not match the store at an audit.",
                 counts.audit_mismatches,
             ),
         ):
@@ -104,8 +104,8 @@ class ChannelMetrics(Collector):
         endpoint, hub = self.endpoint, self.hub
         for name, about, value in (
             ("connections", "Open channel connections.", endpoint.connections),
-            ("streams", "Streams that are followed for readers here.", hub.streams),
-            ("ring_bytes", "What is kept of the last events of these streams.", hub.ring_bytes),
+            ("streams", "Streams followed for readers.", hub.streams),
+            ("ring_bytes", "Bytes of recent events kept for these streams.", hub.ring_bytes),
             (
                 "position_lag_events",
                 "How many events the furthest reader is behind.",

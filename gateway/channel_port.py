@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.settings.model import Settings
 
 CHANNEL_PATH: Final = "/v1/channel"
-WITHOUT_EXTRA: Final = "a port for channels takes a further library: pip install 'passerelle[fast]'"
+WITHOUT_EXTRA: Final = "a channel port needs another library: pip install 'passerelle[fast]'"
 
 
 def require_extra(settings: Settings) -> None:

@@ -41,7 +41,7 @@ class ConnectionMetrics(Collector):
         )
         over = CounterMetricFamily(
             "passerelle_connections_over",
-            "Connections beyond what there is room for.",
+            "Connections over the limit, by outcome.",
             labels=["outcome"],
         )
         for outcome in ("evicted", "refused"):

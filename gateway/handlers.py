@@ -343,7 +343,7 @@ def _for_people(
 
     async def judged(principal: Principal, command: C, idem: str | None) -> Result:
         if principal.kind == "agent":
-            raise Forbidden("a credential of kind agent changes no policy", kind=principal.kind)
+            raise Forbidden("a credential of kind agent cannot change policy", kind=principal.kind)
         return await handle(principal, command, idem)
 
     return judged

@@ -188,7 +188,7 @@ class Reloading:
         self._on_fault(fault)
         self._metrics.config.faulty.set(1)
         self._metrics.config.reloads.labels("refused").inc()
-        self._log.error("config.refused", fault=fault, kept="the configuration before")
+        self._log.error("config.refused", fault=fault, kept="the previous configuration")
 
     async def _watch(self) -> None:
         """Polls the file that the path resolves to: a replaced file, or one behind a replaced symlink, sends no events.

@@ -34,7 +34,7 @@ _WAYS: Final = (
 )
 """Module, class, and what is lost if the entries before it do not work; the first that works is used."""
 _SOCKETS: Final = "passerelle.gateway.request_bounds"
-_PLAIN: Final = "known heads, the bounds of requests and sockets, and limits of connections"
+_PLAIN: Final = "known heads, limits of requests and sockets, and connection limits"
 _HEAD: Final = b"POST /trial HTTP/1.1\r\nHost: trial\r\nContent-Length: 3\r\n\r\n"
 _UPGRADE: Final = (
     b"GET /trial HTTP/1.1\r\nHost: trial\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"

@@ -154,7 +154,7 @@ def bind(host: str, port: int, scheme: str = "http", field: str = "port") -> Lis
     ``field`` is the setting that names the port.
 
     Raises:
-        ConfigInvalid: the port is taken or not allowed, or the host is no address of this machine.
+        ConfigInvalid: the port is taken or not allowed, or the host is not an address of this machine.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -162,7 +162,7 @@ def bind(host: str, port: int, scheme: str = "http", field: str = "port") -> Lis
         )[0]
         bound = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise ConfigInvalid("host", f"{host} cannot be listened on: {error.strerror}") from None
+        raise ConfigInvalid("host", f"cannot listen on {host}: {error.strerror}") from None
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
@@ -324,9 +324,9 @@ def _explain(error: OSError, host: str, port: int, field: str) -> ConfigInvalid:
         case errno.EADDRINUSE:
             reason = f"{port} on {host} is in use; choose another, or 0 for a free one"
         case errno.EACCES:
-            reason = f"{port} may not be listened on by this user; choose one above 1023"
+            reason = f"{port} is not allowed for this user; choose a port above 1023"
         case errno.EADDRNOTAVAIL:
-            return ConfigInvalid("host", f"{host} is no address of this machine")
+            return ConfigInvalid("host", f"{host} is not an address of this machine")
         case _:
             reason = f"{port} on {host}: {error.strerror}"
     return ConfigInvalid(field, reason)

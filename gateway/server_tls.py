@@ -106,4 +106,4 @@ def _make_context() -> ssl.SSLContext:
 
 def _refuse_password() -> str:
     """Raises ConfigInvalid; the library would ask at the terminal."""
-    raise ConfigInvalid("tls.key", "is locked with a password: give one without")
+    raise ConfigInvalid("tls.key", "is encrypted with a password: give a key without one")

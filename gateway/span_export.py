@@ -13,7 +13,7 @@ from passerelle.runtime.observability.spans import Spans
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-WITHOUT_EXTRA: Final = "spans take further libraries: pip install 'passerelle[otel]'"
+WITHOUT_EXTRA: Final = "tracing needs more libraries: pip install 'passerelle[otel]'"
 _SEND_S: Final = 2.0
 """Longest time of one export: at a shutdown one is running and one is left, within its ten seconds."""
 _DELAY_MS: Final = 1_000

@@ -43,7 +43,7 @@ LOSSES: Final[dict[StoreDurability, str]] = {
     "a failover: what no replica had",
     "replicas": "a crash of all servers at once, or a primary that restarts before a replica takes its place: "
     "everything; a failover: what no replica had",
-    "service": "what the service says; nothing of it is checked here",
+    "service": "as its operator states; the gateway does not check it",
 }
 """What each kind of store can lose of acknowledged writes."""
 
@@ -75,7 +75,7 @@ async def find_archive_obstacle(settings: Settings, store: Store) -> str | None:
     if settings.redis_url is not None and settings.blobs is None:
         return "sessions stay in memory: redis_url is set, and blobs names no place that all instances share"
     if not await store.shares_archive():
-        return "sessions stay in memory: blobs is not the place that other instances have"
+        return "sessions stay in memory: blobs differs from that of the other instances"
     return None
 
 

@@ -253,7 +253,7 @@ class CallServer:
             return agent
         name = name_tenant(agent, tenant)
         if find_tenant(agent) is not None or name not in self.agents.names:
-            raise InvalidInput(TENANT, f"{tenant[:80]!r} is none of this agent")
+            raise InvalidInput(TENANT, f"{tenant[:80]!r} is not a tenant of this agent")
         return name
 
     def _authorize(

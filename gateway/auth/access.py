@@ -99,7 +99,7 @@ class Access:
     def _make(self, settings: Settings) -> Callers:
         owner = self._owner
         if owner is None:
-            raise AssertionError("nobody is known where everybody is let in")
+            raise AssertionError("without authentication there are no callers to know")
         self._key_sets = {
             issuer: self._key_sets.get(issuer) or self._open(issuer) for issuer in settings.issuers
         }
@@ -177,5 +177,5 @@ async def _refuse_sealed(store: Store) -> None:
     if await store.owner_tokens.read() is not None:
         raise ConfigInvalid(
             SETTING,
-            "is not given, and the store keeps its owner token sealed; every instance needs the key",
+            "is not set, but the owner token in the store is sealed; every instance needs the key",
         )

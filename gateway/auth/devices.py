@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.auth.authenticator import CachedAuthenticator
     from passerelle.permission_bridge.devices.device_lists import DeviceLists
 
-_UNKNOWN = "the token is not that of a device, or the device was revoked"
+_UNKNOWN = "the token does not belong to a device, or the device was revoked"
 _LIMIT = 128
 
 

@@ -69,7 +69,9 @@ class KeySet:
         if not self._raw or age_ms > STALE_MS:
             await self._refresh(now_ms)
             if not self._raw or self._clock.now_ms() - self._fetched_ms > STALE_MS:
-                raise IssuerUnavailable(f"the keys of {self._name} cannot be had", retry_after_s=10)
+                raise IssuerUnavailable(
+                    f"the keys of {self._name} cannot be fetched", retry_after_s=10
+                )
         elif age_ms > FRESH_MS:
             self._start(now_ms)
         found = self._choose(key_id, algorithm)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.common.sealer import Sealer
     from passerelle.store.sealed_values import RedisOwnerTokens
 
-NO_KEY: Final = "redis_url is given and secret_key is not"
+NO_KEY: Final = "redis_url is set and secret_key is not"
 _FIRST: Final = 1
 
 
@@ -82,7 +82,7 @@ class OwnerTokenStore:
         try:
             plain = self.sealer.unseal(stored.sealed, self._name(stored.generation))
         except ConfigInvalid as error:
-            reason = f"does not open the owner token of the store: {error.message}"
+            reason = f"cannot decrypt the owner token of the store: {error.message}"
             raise ConfigInvalid(self.key_name, reason) from None
         return Secret(plain.decode())
 
@@ -139,7 +139,7 @@ class StoredOwnerToken:
             token = place.unseal(stored)
         except ConfigInvalid as error:
             self._unsound = stored.sealed
-            self._log.error("owner_token.unsound", reason=error.message, kept="the token before")
+            self._log.error("owner_token.unsound", reason=error.message, kept="the previous token")
             return
         before = None if known is None else place.unseal(known)
         self._known = stored
@@ -182,7 +182,9 @@ async def rotate_owner_token(place: OwnerTokenStore, *, key_lost: bool = False) 
     token = mint_token(place.ids)
     made = place.seal(token, (stored.generation if stored else _FIRST) + 1)
     if await place.rows.keep(made) != made:
-        raise WriteConflict("another owner token was made at the same moment; that one counts")
+        raise WriteConflict(
+            "another owner token was created at the same moment and replaces this one"
+        )
     await place.rows.forget_before(made.generation)
     await place.rows.tell()
     return token
@@ -194,6 +196,6 @@ def _read_own(path: Path) -> Secret | None:
 
 
 _DIFFERS: Final = (
-    "the store keeps another one, and this release takes both; put that of another instance "
+    "the store has another token, and this release accepts both; copy that of another instance "
     "there, or run passerelle token rotate"
 )

@@ -23,7 +23,7 @@ async def run_rotation(settings: Settings, *, key_lost: bool = False) -> tuple[S
     Uses the embedded engine of a running gateway; if none runs, starts the engine for this.
 
     Raises:
-        ConfigInvalid: there is no store, no key, or the key does not open the token before.
+        ConfigInvalid: there is no store, no key, or the key does not open the previous token.
         Conflict: another process replaced the token at the same moment.
         EngineFailed, StoreUnavailable: the store cannot be opened, read or written.
     """
@@ -32,7 +32,7 @@ async def run_rotation(settings: Settings, *, key_lost: bool = False) -> tuple[S
         if place is None:
             raise ConfigInvalid(
                 SETTING,
-                "is not given, so each data directory has an owner token of its own: "
+                "is not set, so each data directory has its own owner token: "
                 "delete the file there and start again",
             )
         return await rotate_owner_token(place, key_lost=key_lost), place.path

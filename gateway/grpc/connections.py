@@ -61,7 +61,7 @@ class GrpcConnections:
             lines = ((name.encode(), value.encode("latin-1", "replace")) for name, value in headers)
             client = proxies.find_client(lines)
         if client is not None and not self._table.enter(client):
-            reason = "as many requests of this address as may be are under way here"
+            reason = "this address has reached its limit of concurrent requests"
             raise Limited("concurrency", reason, _RETRY_S)
         self._calls[peer] += 1
         try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.server_tls import ServerTls
     from passerelle.gateway.settings.model import Settings
 
-WITHOUT_EXTRA: Final = "gRPC takes further libraries: pip install 'passerelle[grpc]'"
+WITHOUT_EXTRA: Final = "gRPC needs more libraries: pip install 'passerelle[grpc]'"
 
 
 @asynccontextmanager

@@ -72,7 +72,7 @@ async def start_grpc(
         else:
             real = server.add_secure_port(where, _Handshakes(tls).credentials)
     except RuntimeError:
-        reason = f"{port} on {host} is in use or may not be listened on; choose another, or 0 for a free one"
+        reason = f"{port} on {host} is in use or not allowed; choose another, or 0 for a free one"
         raise ConfigInvalid("grpc.port", reason) from None
     await server.start()
     return GrpcServer(server, real)

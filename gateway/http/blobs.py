@@ -92,7 +92,7 @@ class BlobEdge:
     @contextmanager
     def _count(self, agent: str) -> Generator[None]:
         if self._under_way[agent] >= _OF_ONE_AGENT:
-            reason = f"{_OF_ONE_AGENT} uploads of the agent are under way, and no more may be"
+            reason = f"{_OF_ONE_AGENT} uploads of the agent are in progress, which is the limit"
             raise Limited("concurrency", reason, _PLACE_AGAIN_S)
         self._under_way[agent] += 1
         try:

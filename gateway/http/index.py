@@ -15,9 +15,9 @@ from passerelle.runtime.common.version import VERSION
 
 INDEX: Final = "/"
 LINKS: Final = {
-    "health": ("/healthz", "whether the process lives"),
-    "readiness": ("/readyz", "whether it takes work, and if not, why"),
-    "metrics": ("/metrics", "what it has counted, for Prometheus"),
+    "health": ("/healthz", "liveness of the process"),
+    "readiness": ("/readyz", "readiness, and the reason if it is not ready"),
+    "metrics": ("/metrics", "metrics for Prometheus"),
     "openapi": (openapi.PATH, "tasks, approvals, devices and rules over HTTP"),
     "asyncapi": (openapi.ASYNCAPI_PATH, "the frames of the channel for screens and devices"),
 }

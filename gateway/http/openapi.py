@@ -39,7 +39,7 @@ from passerelle.runtime.common.version import VERSION
 _TEXT: Final[JsonObject] = {"type": "string"}
 _CURSOR: Final[JsonObject] = {
     "type": "string",
-    "description": "Kept and given back whole.",
+    "description": "Opaque; send it back unchanged.",
     "pattern": "^[0-9a-f]{8}\\.(0|[1-9][0-9]*)\\.[0-9a-f]{8}$",
 }
 _EVENTS: Final[JsonObject] = {"type": "array", "items": {"type": "object"}}
@@ -50,7 +50,7 @@ _PAGE: Final[JsonObject] = {
         "events": _EVENTS,
         "cursor": _CURSOR,
         "more": {"type": "boolean"},
-        "snapshot": {"type": "object", "description": "The state, where nothing was asked after."},
+        "snapshot": {"type": "object", "description": "The state, if `after` is absent."},
     },
 }
 _STATE: Final[JsonObject] = {
@@ -78,8 +78,10 @@ def _describe_events() -> JsonObject:
     wait: JsonObject = {"type": "integer", "minimum": 0, "maximum": LONGEST_WAIT_S}
     parameters: list[Json] = [
         _param("stream", "path", _TEXT, _STREAM, required=True),
-        _param("after", "query", _CURSOR, "What follows this cursor; absent: the state."),
-        _param("wait", "query", wait, "Seconds for which an empty page is waited for."),
+        _param(
+            "after", "query", _CURSOR, "Returns the events after this cursor; absent: the state."
+        ),
+        _param("wait", "query", wait, "Seconds to wait while the page is empty."),
         _param("ticket", "query", _TEXT, "For an EventSource, which can set no header."),
         _param("device", "query", _TEXT, "The device that the ticket is for."),
         _param("Last-Event-ID", "header", _CURSOR, "As `after`."),
@@ -100,7 +102,7 @@ def _describe_events() -> JsonObject:
         },
     }
     gap: JsonObject = {
-        "description": "The cursor cannot be honoured: `why`, and the `top` to go on from.",
+        "description": "The cursor is not valid: `why`, and the `top` to continue from.",
         "content": {MEDIA_TYPE: {"schema": PROBLEM}},
     }
     described = _describe_stream(
@@ -120,7 +122,11 @@ def _describe_snapshot() -> JsonObject:
 def _describe_tickets() -> JsonObject:
     content: JsonObject = {"application/json": {"schema": wire_schema(TicketGiven)}}
     described = _describe_stream(
-        "issue_ticket", "A ticket with which a web page opens a channel once", [], content, 201
+        "issue_ticket",
+        "Issue a one-time ticket with which a web page opens a channel",
+        [],
+        content,
+        201,
     )
     body: JsonObject = {
         "required": True,
@@ -136,7 +142,7 @@ def _describe_blobs() -> JsonObject:
         _param("agent", "query", _TEXT, "The agent that dials in.", required=True),
     ]
     content: JsonObject = {"application/json": {"schema": wire_schema(BlobTaken)}}
-    summary = "Content that an artifact of an agent will name"
+    summary = "Upload content for an artifact of an agent"
     described = _describe_stream("put_blob", summary, parameters, content, 201)
     body: JsonObject = {"required": True, "content": {"*/*": {"schema": {}}}}
     return {**described, "requestBody": body}
@@ -185,7 +191,7 @@ _PROBLEM: Final[JsonObject] = {
         "reason": {"type": "string", "description": "What is wrong with the member."},
         "state": {
             "type": "string",
-            "description": "The status of what does not allow it; on channels, `d.status`.",
+            "description": "The current status of the resource; on channels, `d.status`.",
         },
         "winner": {"type": "object", "description": "Who closed the approval, and how."},
     },
@@ -273,13 +279,13 @@ def _describe_rest(operation: RouteOperation, params: JsonObject) -> list[Json]:
         key: JsonObject = {
             "name": KEY_HEADER,
             "in": "header",
-            "description": "Sent again with the same key, the request is carried out once.",
+            "description": "A request repeated with the same key is executed once.",
             "schema": {"type": "string", "minLength": 1, "maxLength": IDEMPOTENCY_KEY_LIMIT},
         }
         version: JsonObject = {
             "name": VERSION_HEADER,
             "in": "header",
-            "description": 'The version that was read, in quotes, as `ETag` gave it: `"7"`.',
+            "description": 'The version that was read, in quotes, as in `ETag`: `"7"`.',
             "schema": {"type": "string"},
         }
         return [key, *([version] if operation.is_versioned else []), device]

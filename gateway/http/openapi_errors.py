@@ -33,7 +33,7 @@ _DESCRIPTIONS: Final[dict[int, tuple[str, str, str]]] = {
         "there is no task 'task_2f'",
     ),
     409: (
-        "Its state does not allow it, somebody else was first, or the idempotency key was used for another request.",
+        "Its state does not allow it, another request was first, or the idempotency key was used for another request.",
         "conflict",
         "somebody else has changed it; read it again",
     ),

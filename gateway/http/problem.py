@@ -54,7 +54,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], int]] = {
     errors.WriteConflict: 409,
     errors.VersionMismatch: 412,
     errors.IdempotencyConflict: 409,
-    errors.ActionClosed: 410,  # answered by somebody: 409, see find_status
+    errors.ActionClosed: 410,  # 409 if another answer won, see find_status
     errors.StaleAnswer: 412,
     errors.StreamGap: 410,
     errors.ConfigInvalid: INTERNAL,
@@ -72,7 +72,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], int]] = {
     errors.Draining: 503,
 }
 _CODES: Final = {404: "not_found", 405: "method_not_allowed"}
-_NOTHING: Final = "there is nothing at this path; GET / lists what there is"
+_NOTHING: Final = "this path does not exist; GET / lists the entry points"
 
 
 def find_status(error: errors.PasserelleError) -> int:
@@ -122,7 +122,7 @@ async def answer_status(request: Request, error: Exception) -> Response:
             detail = _suggest_path(request)
         case 405:
             headers["Allow"] = _list_methods(request)
-            detail = f"{request.method} is not taken here; {headers['Allow']} is"
+            detail = f"{request.method} is not allowed here; use {headers['Allow']}"
         case _:
             detail = error.detail
     return _respond(error.status_code, code, detail, {}, headers)

@@ -129,7 +129,9 @@ class StreamEdge:
         if _SSE in accepted:
             if self._open >= self.most:
                 self.hub.counts.refused += 1
-                raise InstanceFull("this instance follows as many streams as it can", _FULL_RETRY_S)
+                raise InstanceFull(
+                    "this instance has reached its limit of event streams", _FULL_RETRY_S
+                )
             self.seats.judge(reader.principal.key)
             body = self._stream(reader, cursor)
             return StreamingResponse(body, media_type=_SSE, headers=_HEADERS)
@@ -316,7 +318,7 @@ class StreamEdge:
         try:
             now = await self.authenticator.authenticate(reader.shown)
             if now.key != reader.principal.key:
-                raise Unauthenticated("the credential is somebody else's now")
+                raise Unauthenticated("the credential now belongs to another principal")
             await self.access.grant(now, reader.name, full=False)
         except RemoteError:
             return

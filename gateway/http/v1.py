@@ -328,7 +328,7 @@ class _Endpoint:
             _add_version(params, version)
         for name in self.operation.path_params:
             if name in params:
-                raise InvalidInput(name, "stands in the path already")
+                raise InvalidInput(name, "is already in the path")
             params[name] = request.path_params[name]
         return params
 

@@ -151,7 +151,7 @@ def _read_wish(ask: AgentAsk, method: Method) -> tuple[JsonObject, ResumeWish | 
     params = {**ask.params}
     tenant = params.pop(TENANT, None)
     if tenant not in (None, "", ask.to, find_tenant(ask.to)):
-        raise InvalidInput(TENANT, f"is none of the agent {ask.to!r}")
+        raise InvalidInput(TENANT, f"is not a tenant of the agent {ask.to!r}")
     if method is not Method.SUBSCRIBE_TO_TASK or _AFTER not in params:
         return params, None
     after = params.pop(_AFTER)

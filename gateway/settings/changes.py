@@ -1,4 +1,4 @@
-"""What another configuration changes: what takes hold at once, what takes a restart, and which limits moved. Pure."""
+"""Compares two configurations: what applies at once, what needs a restart, and which limits changed. Pure."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ HOT: Final = frozenset(
         *("webhooks", "log_level"),
     }
 )
-"""Settings that a running gateway takes over."""
+"""Settings that apply to a running gateway."""
 _COLD_PARTS: Final = {
     "channels": frozenset(ChannelSettings.model_fields) - {"origins"},
     "proxy": frozenset({"address_header", "certificate_header"}),
     "retention": frozenset({"inbox"}),
     "webhooks": frozenset({"deliver_final", "sign"}),
 }
-"""Parts of them that it does not."""
+"""Parts of them that need a restart."""
 _ACTOR: Final = "configuration"
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Names of settings, dotted; ``hot`` hold at once, ``cold`` after a restart."""
+    """Dotted names of settings; ``hot`` apply at once, ``cold`` after a restart."""
 
     hot: tuple[str, ...]
     cold: tuple[str, ...]
@@ -59,7 +59,7 @@ class _Figure:
 
 
 def compare(old: Settings, new: Settings) -> Changes:
-    """Which settings differ."""
+    """The settings that differ."""
     hot: list[str] = []
     cold: list[str] = []
     for name in Settings.model_fields:
@@ -80,9 +80,9 @@ def compare(old: Settings, new: Settings) -> Changes:
 
 
 def list_limit_changes(old: Settings, new: Settings) -> Iterator[LimitChanged]:
-    """A fact for each figure that a caller's or an agent's limit has now and had before (EVC-17).
+    """A fact for each changed limit of a caller or an agent (EVC-17).
 
-    A caller that is new or gone has no limit that changed.
+    A new or removed caller has no changed limit.
     """
     before, after = _list_callers(old), _list_callers(new)
     for name in before.keys() & after.keys():
@@ -141,4 +141,4 @@ _WINDOWS_MS: Final = {
     "day": 86_400_000,
     "month": 2_592_000_000,
 }
-"""A month stands for thirty days."""
+"""A month counts as thirty days."""

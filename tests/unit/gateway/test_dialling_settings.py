@@ -33,8 +33,8 @@ def make_client(**members: object) -> dict[str, object]:
     [
         ({"name": "a"}, "names no url"),
         ({"name": "a", "url": "http://x", "pool": True}, "pool is for agents"),
-        ({"name": "a", "transport": "channel", "url": "http://x"}, "url means nothing"),
-        ({"name": "a", "transport": "channel", "tenants": ["t"]}, "tenants means nothing"),
+        ({"name": "a", "transport": "channel", "url": "http://x"}, "url does not apply"),
+        ({"name": "a", "transport": "channel", "tenants": ["t"]}, "tenants does not apply"),
     ],
 )
 def test_what_means_nothing_for_an_agent_is_a_fault(
