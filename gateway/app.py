@@ -169,7 +169,7 @@ async def _watch(gateway: Gateway, stop: asyncio.Event) -> None:
     """Stops the process when the engine or the duties have failed for good."""
     waits = [asyncio.create_task(gateway.duties.wait_failed())]
     if gateway.engine is not None:
-        waits.append(asyncio.create_task(_wait_given_up(gateway.engine)))
+        waits.append(asyncio.create_task(_wait_engine_failed(gateway.engine)))
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         stop.set()
@@ -178,7 +178,7 @@ async def _watch(gateway: Gateway, stop: asyncio.Event) -> None:
             wait.cancel()
 
 
-async def _wait_given_up(engine: EmbeddedEngine) -> None:
+async def _wait_engine_failed(engine: EmbeddedEngine) -> None:
     await asyncio.shield(engine.failed)
 
 

@@ -77,11 +77,13 @@ class ChannelMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yields all of them."""
-        yield from self._show_standing()
+        yield from self._show_current()
         counts = self.counts
-        yield _by("deliveries", "Events and text handed to sockets.", "class", counts.deliveries)
-        yield _by("gaps", "Gaps that were announced.", "why", counts.gaps)
-        yield _by("acks", "Acks that the store judged.", "result", counts.acks)
+        yield _make_counter(
+            "deliveries", "Events and text handed to sockets.", "class", counts.deliveries
+        )
+        yield _make_counter("gaps", "Gaps that were announced.", "why", counts.gaps)
+        yield _make_counter("acks", "Acks that the store judged.", "result", counts.acks)
         for name, about, value in (
             ("repairs", "Snapshots sent in place of missing events.", counts.repairs),
             ("replay_events", "Events replayed to readers before they were live.", counts.replayed),
@@ -100,7 +102,7 @@ class ChannelMetrics(Collector):
         ):
             yield CounterMetricFamily(f"passerelle_channel_{name}", about, value)
 
-    def _show_standing(self) -> Iterator[Metric]:
+    def _show_current(self) -> Iterator[Metric]:
         endpoint, hub = self.endpoint, self.hub
         for name, about, value in (
             ("connections", "Open channel connections.", endpoint.connections),
@@ -115,7 +117,7 @@ class ChannelMetrics(Collector):
             yield GaugeMetricFamily(f"passerelle_channel_{name}", about, value)
 
 
-def _by(name: str, about: str, label: str, counts: Counter[Any]) -> CounterMetricFamily:
+def _make_counter(name: str, about: str, label: str, counts: Counter[Any]) -> CounterMetricFamily:
     family = CounterMetricFamily(f"passerelle_channel_{name}", about, labels=[label])
     for key, value in sorted(counts.items()):
         family.add_metric([key], value)

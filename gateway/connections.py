@@ -24,9 +24,9 @@ from passerelle.gateway.proxies import Proxies
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_KEPT_LEAST: Final = 64
-_KEPT_MOST: Final = 4_096
-_KEPT_PART: Final = 4
+_RESERVED_MIN: Final = 64
+_RESERVED_MAX: Final = 4_096
+_RESERVED_PART: Final = 4
 _ADDRESS_PART: Final = 2
 _GRPC_PART: Final = 4
 _CHANNELS_QUARTERS: Final = 3
@@ -104,7 +104,7 @@ class ConnectionTable:
         self.proxies: Final = proxies or Proxies()
         self._anonymous: dict[ConnectionSlot, CountedConnection] = {}
         self._callers: dict[ConnectionSlot, CountedConnection] = {}
-        self._of_address: Counter[str] = Counter()
+        self._per_address: Counter[str] = Counter()
         self._logged_s = -_LOG_EVERY_S
         self.counts: Final = Counter[str]()
 
@@ -150,7 +150,7 @@ class ConnectionTable:
             return True
         if address is not None and not self._has_room(address):
             return False
-        self._discount(slot.address)
+        self._uncount(slot.address)
         slot.address = address
         self._count(address)
         return True
@@ -159,7 +159,7 @@ class ConnectionTable:
         """``ConnectionSlot.release``; does nothing the second time."""
         gone = self._anonymous.pop(slot, None) or self._callers.pop(slot, None)
         if gone is not None:
-            self._discount(slot.address)
+            self._uncount(slot.address)
 
     def enter(self, address: str) -> bool:
         """Counts work of an address without a connection of its own; False if the address is at its limit."""
@@ -170,24 +170,24 @@ class ConnectionTable:
 
     def leave(self, address: str) -> None:
         """The work of ``enter`` has ended."""
-        self._discount(address)
+        self._uncount(address)
 
     def _count(self, address: str | None) -> None:
         if address is not None:
-            self._of_address[address] += 1
+            self._per_address[address] += 1
 
-    def _discount(self, address: str | None) -> None:
+    def _uncount(self, address: str | None) -> None:
         if address is None:
             return
-        self._of_address[address] -= 1
-        if not self._of_address[address]:
-            del self._of_address[address]
+        self._per_address[address] -= 1
+        if not self._per_address[address]:
+            del self._per_address[address]
 
     def _has_room(self, address: str) -> bool:
         most = self._most_of_address
         return (
             most is None
-            or self._of_address[address] < most
+            or self._per_address[address] < most
             or self.proxies.is_exempt(address)
             or self._make_room(address, most, address)
         )
@@ -227,7 +227,7 @@ class ConnectionTable:
 
 def find_most(limit: int) -> int:
     """Caller connections for a process with ``limit`` descriptors; it keeps the rest for its own files and calls."""
-    return max(limit - min(max(limit // _KEPT_PART, _KEPT_LEAST), _KEPT_MOST), 1)
+    return max(limit - min(max(limit // _RESERVED_PART, _RESERVED_MIN), _RESERVED_MAX), 1)
 
 
 def find_most_of_address(most: int) -> int:

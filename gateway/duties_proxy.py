@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.duties.leases import LeaseKeeper
     from passerelle.runtime.records.feed_snapshot import FeedSnapshot
 
-_NEWS_S: Final = 0.05
+_WAKE_WITHIN_S: Final = 0.05
 """How long new questions and deliveries may wait, so that several are handled at once."""
 
 
@@ -62,7 +62,7 @@ class DutiesProxy:
 
     def wake_duties(self, shard: Shard) -> None:
         """Wakes the shard's duties soon, after an append that set a due row."""
-        self._duties.wake(shard, _NEWS_S)
+        self._duties.wake(shard, _WAKE_WITHIN_S)
 
     def wake_relay(self, shard: Shard) -> None:
         """Makes the relay visit a shard at once, for a caller that waits for its feed."""

@@ -120,7 +120,7 @@ class KnownHeads(BoundedRequests):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._app = app = cast("ASGI3Application", self.app)  # pyright: ignore[reportUnknownMemberType]
-        self._knows: CachedHeadApp | None = app if isinstance(app, CachedHeadApp) else None
+        self._cached_app: CachedHeadApp | None = app if isinstance(app, CachedHeadApp) else None
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -143,11 +143,11 @@ class KnownHeads(BoundedRequests):
         before = self._begun
         super().data_received(data)
         if self._begun == before + 1 and self._awaited_s is None:
-            self._known = self._learn(data)
+            self._known = self._make_known_head(data)
         elif self._begun == before and self.cycle is not None:
             # Only line ends, which do not keep a connection alive.
             self._unread_bytes = 0
-            self._rest()
+            self._wait_for_next()
 
     def on_message_begin(self) -> None:
         self._begun += 1
@@ -167,9 +167,9 @@ class KnownHeads(BoundedRequests):
         self.timeout_keep_alive_task = None
         if self.cycle is not None and not self.cycle.response_complete:
             return  # its answer starts the next timer
-        self._rest()
+        self._wait_for_next()
 
-    def _rest(self) -> None:
+    def _wait_for_next(self) -> None:
         """Waits for the next request as long as the keep-alive time allows."""
         left_s = self._answered_s + self.timeout_keep_alive - self.loop.time()
         if left_s <= 0:
@@ -179,7 +179,7 @@ class KnownHeads(BoundedRequests):
                 left_s, self.timeout_keep_alive_handler
             )
 
-    def _learn(self, data: bytes) -> KnownHead | None:
+    def _make_known_head(self, data: bytes) -> KnownHead | None:
         """What ``data``, one whole request and nothing else, shows about later ones; None: parse the head each time."""
         cycle, offer = self.cycle, self._offer
         if (
@@ -202,12 +202,12 @@ class KnownHeads(BoundedRequests):
     def _serve_known(self, known: KnownHead, data: bytes) -> None:
         body = data[len(known.head) :]
         self.cycle = self._served = request = KnownRequest(self, known, body)
-        knows = self._knows
-        if knows is not None and known.kept.parsed is not None:
+        cached_app = self._cached_app
+        if cached_app is not None and known.kept.parsed is not None:
             # The handler starts work for this request only, so it gets a context of its own.
             own = self.context.copy()
-            if not own.run(knows.handle_sync, request, body, request.receive, request.send):
-                self._start_asgi_task(request, partial(knows.handle_async, request))
+            if not own.run(cached_app.handle_sync, request, body, request.receive, request.send):
+                self._start_asgi_task(request, partial(cached_app.handle_async, request))
             return
         # An application that reads the scope may change it, and finds the extensions in it.
         request.scope = scope = known.scope.copy()

@@ -163,15 +163,15 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     store, dispatch, writes = services.store, services.dispatch, services.writes
     notifying, tools = _make_notifying(services, webhooks), _make_tools(services)
     queues = _make_queues(services)
-    working = _make_working(services, notifying.push_configs, queues)
+    task_parts = _make_task_parts(services, notifying.push_configs, queues)
     turn_queues = TurnQueues(
-        writes, queues, working.cancelling, working.governing, deps.find_principal
+        writes, queues, task_parts.cancelling, task_parts.governing, deps.find_principal
     )
     questions = QuestionLists(services.actions, store.projections, services.arrivals)
     oversight = Oversight(writes, Home(writes))
     grants = StreamGrants(writes, services.arrivals, store.projections, oversight)
     models = _make_models(services)
-    tasks = _make_task_handlers(services, notifying, working, models, tools, oversight, queues)
+    tasks = _make_task_handlers(services, notifying, task_parts, models, tools, oversight, queues)
     snapshots = StreamSnapshots(
         writes,
         questions,
@@ -186,25 +186,25 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
     answers = Answers(writes, services.contents, dispatch, queues)
     router = tasks.starting.routing.router
     messages = _make_messages(
-        services, notifying.push_configs, working, answers, tools, router, turn_queues
+        services, notifying.push_configs, task_parts, answers, tools, router, turn_queues
     )
     schedules = make_schedules(
-        services, messages, working.cancelling, tasks.reads, working.governing
+        services, messages, task_parts.cancelling, tasks.reads, task_parts.governing
     )
     handlers = Handlers()
-    subagents = make_subagents(services, messages, tasks, working.governing, handlers)
+    subagents = make_subagents(services, messages, tasks, task_parts.governing, handlers)
     for group in (tasks, permissions, links, schedules, subagents):
         group.register(handlers)
     pausing.register(handlers)
     turn_queues.register(handlers)
     overviews, agent_watch = register_oversight(handlers, deps, tasks, dispatch.runs)
     subtrees = register_bulk(
-        handlers, tasks.records, working.governing, tasks.updates.changes, deps.find_principal
+        handlers, tasks.records, task_parts.governing, tasks.updates.changes, deps.find_principal
     )
     service = Service(
         messages,
         handlers,
-        working.governing,
+        task_parts.governing,
         answers,
         notifying.following,
         services.ownership,
@@ -217,7 +217,7 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         contents=services.contents,
         actions=services.actions,
         arrivals=services.arrivals,
-        inputs=working.inputs,
+        inputs=task_parts.inputs,
         retries=Retries(dispatch, services.references, queues),
         queues=queues,
         turn_queues=turn_queues,
@@ -239,22 +239,22 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
 def _make_messages(
     services: CoreServices,
     push_configs: PushConfigs,
-    working: _TaskParts,
+    task_parts: _TaskParts,
     answers: Answers,
     tools: ToolInventories,
     router: Router,
     turn_queues: TurnQueues,
 ) -> Messages:
     deps, writes, dispatch = services.deps, services.writes, services.dispatch
-    blobs, inputs = services.store.blobs, working.inputs
+    blobs, inputs = services.store.blobs, task_parts.inputs
     return Messages(
-        turns=working.turns,
-        templated_turns=TemplatedTurns(working.turns),
+        turns=task_parts.turns,
+        templated_turns=TemplatedTurns(task_parts.turns),
         follow_ups=FollowUps(writes, blobs, services.actions, services.ownership, dispatch, inputs),
         references=services.references,
         prerequisites=Prerequisites(services.references.ownership),
         push_configs=push_configs,
-        planning=working.planning,
+        planning=task_parts.planning,
         dispatch=dispatch,
         answers=answers,
         queues=turn_queues.queues,
@@ -325,7 +325,7 @@ def _make_notifying(services: CoreServices, webhooks: Webhooks) -> _Notifying:
     return _Notifying(following, push_configs, stream_webhooks, dead_letters)
 
 
-def _make_working(
+def _make_task_parts(
     services: CoreServices, push_configs: PushConfigs, queues: AgentQueues
 ) -> _TaskParts:
     deps, writes, dispatch = services.deps, services.writes, services.dispatch
@@ -369,7 +369,7 @@ def _make_models(services: CoreServices) -> Models:
 def _make_task_handlers(
     services: CoreServices,
     notifying: _Notifying,
-    working: _TaskParts,
+    task_parts: _TaskParts,
     models: Models,
     tools: ToolInventories,
     oversight: Oversight,
@@ -381,7 +381,7 @@ def _make_task_handlers(
         services.writes,
         services.dispatch,
     )
-    ownership, contents, turns = services.ownership, services.contents, working.turns
+    ownership, contents, turns = services.ownership, services.contents, task_parts.turns
     changes, records = TaskChanges(writes, ownership, dispatch), _make_records(services)
     histories = TurnHistories(writes, store.log)
     return TaskHandlers(
@@ -395,13 +395,13 @@ def _make_task_handlers(
             ownership,
             store.projections,
             deps.find_peer,
-            working.conditions,
+            task_parts.conditions,
             store.memory.check_room,
         ),
         starting=Starting(
             turns,
             ownership,
-            working.planning,
+            task_parts.planning,
             services.references,
             Preparing(writes),
             dispatch,
@@ -411,15 +411,15 @@ def _make_task_handlers(
             deps.message_bounds,
             tools.resolve,
         ),
-        updates=TaskUpdates(changes, deps.find_peer, working.conditions),
+        updates=TaskUpdates(changes, deps.find_peer, task_parts.conditions),
         giving=Giving(changes, deps.find_principal, store.channels, notifying.stream_webhooks),
-        finishing=working.finishing,
-        cancelling=working.cancelling,
-        rerunning=Rerunning(turns.writes, ownership, working.planning, dispatch, deps.find_peer),
+        finishing=task_parts.finishing,
+        cancelling=task_parts.cancelling,
+        rerunning=Rerunning(turns.writes, ownership, task_parts.planning, dispatch, deps.find_peer),
         linking=Linking(changes, GraphBounds(writes)),
         sessions=Sessions(records),
         interrupting=Interrupting(
-            records, working.cancelling, dispatch, working.governing, queues.pull
+            records, task_parts.cancelling, dispatch, task_parts.governing, queues.pull
         ),
         rolling_back=RollingBack(histories),
         compacting=Compacting(histories, ownership, contents, store.blobs),

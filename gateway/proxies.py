@@ -34,7 +34,7 @@ class Proxies:
         self._networks = tuple(networks)
         self._header = header.lower().encode() if header else None
         self._read = read_forwarded if header and header.lower() == _FORWARDED else _read_list
-        self.trusts = lru_cache(maxsize=1024)(self._judge)
+        self.trusts = lru_cache(maxsize=1024)(self._is_trusted)
         """``trusts(address)``: whether a trusted proxy connects from there."""
 
     def is_exempt(self, address: str) -> bool:
@@ -60,7 +60,7 @@ class Proxies:
                 return str(found)
         return None
 
-    def _judge(self, text: str) -> bool:
+    def _is_trusted(self, text: str) -> bool:
         address = _parse(text)
         return address is not None and any(address in network for network in self._networks)
 

@@ -106,7 +106,7 @@ async def _record(home: Home, who: Principal, fact: LimitChanged | PolicyChanged
 
 _QUIET_S: Final = 0.2
 """How long a file must stay unchanged: an editor writes it in several steps."""
-_MOST_LOOKS: Final = 10
+_MAX_CHECKS: Final = 10
 """After this many checks a file that keeps changing is read anyway."""
 
 
@@ -204,7 +204,7 @@ class Reloading:
             before, seen = seen, _stat(path)
             if seen == before:
                 continue
-            for _ in range(_MOST_LOOKS):
+            for _ in range(_MAX_CHECKS):
                 before, seen = seen, await _stat_later(path)
                 if seen == before:
                     break

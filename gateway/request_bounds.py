@@ -114,23 +114,23 @@ class Watchers:
     would wait for the garbage collector.
     """
 
-    __slots__ = ("_has_left", "_lefts")
+    __slots__ = ("_callbacks", "_has_left")
 
     def __init__(self) -> None:
-        self._lefts: set[OnCallerLeft] = set()
+        self._callbacks: set[OnCallerLeft] = set()
         self._has_left = False
 
     def watch(self, left: OnCallerLeft) -> Callable[[], object]:
         """``ServerExtensions.watch``."""
         if self._has_left:
             asyncio.get_running_loop().call_soon(left)
-        self._lefts.add(left)
-        return partial(self._lefts.discard, left)
+        self._callbacks.add(left)
+        return partial(self._callbacks.discard, left)
 
     def notify(self) -> None:
         """The caller has left."""
         self._has_left = True
-        for left in tuple(self._lefts):
+        for left in tuple(self._callbacks):
             left()
 
 

@@ -28,7 +28,7 @@ TRIAL_S: Final = 10.0
 """Limit for a trial that hangs; a working one takes milliseconds, and one that raises ends at once."""
 _SHORT_S: Final = 0.02
 """Replaces the time limit of a head in the trial of that limit."""
-_WAYS: Final = (
+_PROTOCOLS: Final = (
     ("passerelle.gateway.known_heads", "KnownHeads", ""),
     ("passerelle.gateway.request_bounds", "BoundedRequests", "known heads"),
 )
@@ -57,7 +57,7 @@ async def settle_protocol(
     ``members`` are further members of the connection class; ``frame_bytes`` limits an A2A frame on a socket.
     """
     faults: list[str] = []
-    for module, name, lost in _WAYS:
+    for module, name, lost in _PROTOCOLS:
         try:
             found = cast("type[asyncio.Protocol]", getattr(import_module(module), name))
             sockets = import_module(_SOCKETS).make_socket_protocol(frame_bytes)

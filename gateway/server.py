@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 _HANDSHAKE_S: Final = 15.0
 """For the TLS handshake; a request head has as long."""
-_LOOK_S: Final = 0.005
-_TURNS: Final = 5
+_POLL_S: Final = 0.005
+_LOOP_ITERATIONS: Final = 5
 """Loop iterations until a connection that was accepted last is among the known ones."""
 
 
@@ -100,13 +100,13 @@ class PromptServer(uvicorn.Server):
     async def _close_connections(self) -> None:
         """Shuts down every connection, also one accepted last, and waits until all of them and their tasks are gone."""
         notified: set[Protocols] = set()
-        for _ in range(_TURNS):
+        for _ in range(_LOOP_ITERATIONS):
             self._shut_down(notified)
             await asyncio.sleep(0)
         state = self.server_state
         while (state.connections or state.tasks) and not self.force_exit:
             self._shut_down(notified)
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         for server in self.servers:
             await server.wait_closed()
 
@@ -201,11 +201,11 @@ class Server:
     ) -> None:
         """``message_bytes`` limits a channel message, ``frame_bytes`` an A2A frame."""
         self._listener = listener
-        let_in = admission or ServerAdmission()
-        self._members: dict[str, object] = {"table": let_in.table}
+        limits = admission or ServerAdmission()
+        self._members: dict[str, object] = {"table": limits.table}
         self._frame_bytes = frame_bytes
-        config = _configure(app, message_bytes, tls, let_in.backlog)
-        self._uvicorn = _Drained(config, drain, let_in.watch)
+        config = _configure(app, message_bytes, tls, limits.backlog)
+        self._uvicorn = _Drained(config, drain, limits.watch)
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serves until ``stop`` is set, then stops accepting, drains and closes.

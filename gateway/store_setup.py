@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.common.sealer import Sealer
     from passerelle.store.info import StoreDurability
 
-_GOING_S: Final = 0.5
+_STOPPING_S: Final = 0.5
 """The engine of a killed gateway still answers for a moment, and is gone within this time."""
 _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_LAST_S: Final = 2.0
@@ -35,7 +35,7 @@ _GROWN: Final = 0.9
 _GROWN_TO: Final = 0.75
 """The part of the raised limit that it fills."""
 _LOG_EVERY_S: Final = 10.0
-_LASTING: Final = (REASONS["NOAUTH"], REASONS["WRONGPASS"], REASONS["NOPERM"])
+_PERMANENT: Final = (REASONS["NOAUTH"], REASONS["WRONGPASS"], REASONS["NOPERM"])
 """Errors that no waiting resolves: a setting has to change."""
 
 LOSSES: Final[dict[StoreDurability, str]] = {
@@ -112,7 +112,7 @@ async def _find_url(stack: AsyncExitStack, settings: Settings, *, may_be_new: bo
     if is_new and not may_be_new:
         raise ConfigInvalid("data_dir", f"there is no store in {data_dir}")
     running = None if is_new else find_running(data_dir)
-    if running is not None and await is_in_use(data_dir, _GOING_S):
+    if running is not None and await is_in_use(data_dir, _STOPPING_S):
         return running
     wanted = EngineSettings(data_dir, settings.engine_path, settings.durability)
     return (await stack.enter_async_context(await EmbeddedEngine.start(wanted))).url
@@ -166,7 +166,7 @@ async def _await_store(wanted: StoreSettings, within_s: float, log: FilteringBou
         except StoreUnavailable as error:
             tries += 1
             pause_s = find_pause(_PAUSE_FIRST_S, _PAUSE_LAST_S, tries)
-            if error.reason.startswith(_LASTING) or now_s() + pause_s > until_s:
+            if error.reason.startswith(_PERMANENT) or now_s() + pause_s > until_s:
                 raise
             if now_s() >= log_at_s:
                 log_at_s = now_s() + _LOG_EVERY_S

@@ -86,7 +86,7 @@ def explain_failure(
             aiohttp.ClientConnectorError() | aiohttp.ConnectionTimeoutError() | aiohttp.InvalidURL()
         ):
             return Unreached(reason)
-        case aiohttp.ClientOSError() if _stopped_before_the_end(error):
+        case aiohttp.ClientOSError() if _was_held_back(error):
             return Unreached(reason)
         case aiohttp.ClientPayloadError() if isinstance(error.__cause__, ContentEncodingError):
             return Malformed(f"a body that cannot be decompressed ({reason})", b"")
@@ -115,7 +115,7 @@ def describe(error: Exception) -> str:
             return f"{type(error).__name__}: {error}" if str(error) else "no answer in time"
 
 
-def _stopped_before_the_end(error: aiohttp.ClientOSError) -> bool:
+def _was_held_back(error: aiohttp.ClientOSError) -> bool:
     """Whether the client held back bytes of the request, since the connection was closing already.
 
     A peer that restarts closes its idle connections, and the next request may use one of them. aiohttp reports this

@@ -46,7 +46,7 @@ EXTENSIONS_HEADER: Final[Mapping[Version, str]] = {
 
 
 @value
-class _Form:
+class _HeadTemplate:
     """What requests of one ``kind`` share: their connections, and the constant part of their head.
 
     A kind is method, URL, whether there is a body, interface, extensions, and both credentials.
@@ -72,7 +72,7 @@ class HttpClient:
         self._sessions = sessions
         self._credential = credential
         self._tls = _make_tls(config.name, config.tls) if config.tls else None
-        self._form: _Form | None = None
+        self._template: _HeadTemplate | None = None
 
     @asynccontextmanager
     async def request(
@@ -156,13 +156,15 @@ class HttpClient:
             shown,
             AUTHORIZATION.get() if self._config.forward_auth else None,
         )
-        form = self._form
-        if form is None or form.kind != kind:
+        template = self._template
+        if template is None or template.kind != kind:
             pool = self._sessions.pool(interface.origin, self._tls)
-            form = self._form = _Form(kind, pool, self._write_head(request, interface, shown))
+            template = self._template = _HeadTemplate(
+                kind, pool, self._write_head(request, interface, shown)
+            )
         trace = write_trace()
-        head = form.head + write_headers(trace) if trace else form.head
-        return form.pool.ask(
+        head = template.head + write_headers(trace) if trace else template.head
+        return template.pool.ask(
             close_head(head, request.body),
             connect_s=self._config.connect_timeout_s,
             total_s=timeout_s,

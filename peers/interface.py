@@ -100,8 +100,8 @@ def read_offer(card: JsonObject, allowed: AllowedTargets) -> CardInterfaces:
     usable: list[Interface] = []
     foreign: list[Interface] = []
     for listed in _list_all(card, allowed):
-        interface = _find_home(listed, allowed)
-        if interface.origin not in allowed.origins and not _is_dialled(interface, allowed):
+        interface = _find_allowed_name(listed, allowed)
+        if interface.origin not in allowed.origins and not _is_allowed_grpc(interface, allowed):
             foreign.append(interface)
         else:
             usable.append(replace(interface, extensions=extensions))
@@ -139,7 +139,7 @@ def lacks_scheme(interface: Interface) -> bool:
     return interface.binding == "GRPC" and "://" not in interface.url
 
 
-def _find_home(interface: Interface, allowed: AllowedTargets) -> Interface:
+def _find_allowed_name(interface: Interface, allowed: AllowedTargets) -> Interface:
     """The interface under an allowed name of its machine, if the card uses another name of that machine.
 
     A program that listens on every address puts 0.0.0.0 on its card, and samples put localhost. Both mean the card's
@@ -156,7 +156,7 @@ def _find_home(interface: Interface, allowed: AllowedTargets) -> Interface:
     return interface
 
 
-def _is_dialled(interface: Interface, allowed: AllowedTargets) -> bool:
+def _is_allowed_grpc(interface: Interface, allowed: AllowedTargets) -> bool:
     if allowed.grpc is None or not lacks_scheme(interface):
         return False
     return host_of(interface.origin) == allowed.host
@@ -184,12 +184,12 @@ def _read(
     known = _WRITTEN.get((binding, ".".join(version.split(".")[:2])))
     if known is None:
         return
-    origin = _find_dialled(url, allowed) if binding == "GRPC" else origin_of(url)
+    origin = _find_grpc_origin(url, allowed) if binding == "GRPC" else origin_of(url)
     if origin is not None:
         yield Interface(*known, url, origin, tenant)
 
 
-def _find_dialled(url: str, allowed: AllowedTargets) -> str | None:
+def _find_grpc_origin(url: str, allowed: AllowedTargets) -> str | None:
     """The origin of a gRPC address; if it has no scheme, the operator's settings decide whether it is TLS."""
     if "://" in url:
         return origin_of(url)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SUBSCRIBE: Final = "SubscribeToTask"
 _EXTENDED: Final = "GetExtendedAgentCard"
-_AS_IT_STANDS: Final = frozenset({_EXTENDED, "CreateTaskPushNotificationConfig"})
+_UNCHANGED: Final = frozenset({_EXTENDED, "CreateTaskPushNotificationConfig"})
 """The card reader accepts cards of 0.3, and returned push configs are ignored."""
 
 
@@ -70,7 +70,7 @@ class LegacyHttpJson:
 
 
 def _upgrade(call: PeerCall, outcome: PeerOutcome, form: Form) -> PeerOutcome:
-    if not isinstance(outcome, Answered) or call.operation in _AS_IT_STANDS:
+    if not isinstance(outcome, Answered) or call.operation in _UNCHANGED:
         return outcome
     if call.operation in SENDS or call.operation == _SUBSCRIBE:
         return _upgrade_frame(outcome, form)

@@ -32,7 +32,7 @@ CardAlgorithm: TypeAlias = Literal["ES256", "ES384", "ES512", "EdDSA", "RS256", 
 DEFAULT_ALGORITHMS: Final[tuple[CardAlgorithm, ...]] = ("ES256", "EdDSA", "RS256", "PS256")
 MAX_SIGNATURES: Final = 8
 _FRESH_MS: Final = 600_000
-_AGAIN_MS: Final = 30_000
+_RETRY_MS: Final = 30_000
 """How soon a missing key is looked up again: cards must not cause endless requests."""
 
 Fetch: TypeAlias = Callable[[str], Awaitable[bytes]]
@@ -163,7 +163,7 @@ class CardJudge:
         kept = self._sets.get(url)
         now_ms = self._clock.now_ms()
         if kept is None or now_ms - kept.asked_ms >= (
-            _FRESH_MS if _select(kept.keys, kid) else _AGAIN_MS
+            _FRESH_MS if _select(kept.keys, kid) else _RETRY_MS
         ):
             kept = _KeySet(_read_key_set(await self._fetch(url)), now_ms)
             self._sets[url] = kept

@@ -151,7 +151,7 @@ class UnaryCalls:
             self.requests.begin()
             carry_on(known.asked, admitted.authorization)
             operations.service.begin(
-                known.principal, turn, _Sender(self, visit, message, admitted, entered)
+                known.principal, turn, _PendingAnswer(self, visit, message, admitted, entered)
             )
         except Exception:
             operations.waits.present.leave()
@@ -167,7 +167,7 @@ class UnaryCalls:
         task.add_done_callback(self._tasks.discard)
 
 
-class _Sender:
+class _PendingAnswer:
     """Waits for the answer to one message: the ``ResultCallback`` of its turn, and a ``Wait`` from then on."""
 
     __slots__ = (

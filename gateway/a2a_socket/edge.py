@@ -208,13 +208,13 @@ class _Connection:
             await self._face({**self._scope, "headers": raw}, call.receive, call.answer.take)
             if call.left.is_set():
                 await call.answer.end_early()
-            await self._judge(call.answer)
+            await self._check_access(call.answer)
         finally:
             if call.frame.id is not None:
                 self._calls.pop(call.frame.id, None)
             self._room.release()
 
-    async def _judge(self, answer: SocketAnswer) -> None:
+    async def _check_access(self, answer: SocketAnswer) -> None:
         """Closes the socket if its caller has lost access."""
         if answer.is_missing:
             await self._close(_FORBIDDEN)

@@ -40,7 +40,7 @@ class Certificates:
             for client in clients
             if client.certificate
         }
-        self._trusts = lru_cache(maxsize=1024)(self._judge)
+        self._trusts = lru_cache(maxsize=1024)(self._is_trusted)
 
     def find(self, shown: Credentials) -> Principal | None:
         """The client whose certificate the proxy saw; None if it is unknown, or the request is not from the proxy."""
@@ -49,7 +49,7 @@ class Certificates:
         named = read_envoy(shown.certificate) if self._is_envoy else (shown.certificate.strip(),)
         return next((self._known[one] for one in named if one in self._known), None)
 
-    def _judge(self, text: str) -> bool:
+    def _is_trusted(self, text: str) -> bool:
         try:
             address = ip_address(text)
         except ValueError:

@@ -97,7 +97,7 @@ class StoredOwnerToken:
         self._place = place
         self._log = log
         self._known: SealedToken | None = None
-        self._unsound: bytes | None = None
+        self._undecryptable: bytes | None = None
         self.on_change: Callable[[tuple[Secret, ...]], None] = lambda _accepted: None
 
     async def load(self) -> OwnerToken:
@@ -133,12 +133,12 @@ class StoredOwnerToken:
             # Acknowledged writes were lost: any instance that knows the last rotation stores it again.
             self._log.warning("owner_token.lost", generation=known.generation)
             stored = await place.rows.keep(known)
-        if stored is None or stored == known or stored.sealed == self._unsound:
+        if stored is None or stored == known or stored.sealed == self._undecryptable:
             return
         try:
             token = place.unseal(stored)
         except ConfigInvalid as error:
-            self._unsound = stored.sealed
+            self._undecryptable = stored.sealed
             self._log.error("owner_token.unsound", reason=error.message, kept="the previous token")
             return
         before = None if known is None else place.unseal(known)

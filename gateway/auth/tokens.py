@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Claims = dict[str, Any]
 
-_KEPT: Final = 10_000
+_CACHE_SIZE: Final = 10_000
 _LONGEST_MS: Final = 3_600_000
 _ID_LIMIT: Final = 256
 _DOTS: Final = 2
@@ -115,7 +115,7 @@ class Tokens:
         return claims
 
     def _remember(self, issuer: Issuer, digested: bytes, principal: Principal) -> None:
-        if len(self._known) >= _KEPT:
+        if len(self._known) >= _CACHE_SIZE:
             del self._known[next(iter(self._known))]
         now_ms = self._clock.now_ms()
         until_ms = min(principal.expires_ms or 0, now_ms + _LONGEST_MS)
@@ -139,10 +139,10 @@ def read_principal(settings: IssuerSettings, claims: Claims) -> Principal | None
     whole = make_principal(settings, f"{settings.name}:{identity}", str(tenant))
     agents, scopes = whole.agents, whole.scopes
     if names.agents:
-        claimed = _read_words(claims.get(names.agents))
+        claimed = _read_names(claims.get(names.agents))
         agents = claimed if agents is None else agents & claimed
     if names.scopes:
-        claimed = _read_words(claims.get(names.scopes))
+        claimed = _read_names(claims.get(names.scopes))
         scopes = frozenset(scope for scope in scopes if scope.value in claimed)
     return Principal(
         id=whole.id,
@@ -158,7 +158,7 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= _ID_LIMIT and value.isprintable()
 
 
-def _read_words(value: object) -> frozenset[str]:
+def _read_names(value: object) -> frozenset[str]:
     if isinstance(value, str):
         return frozenset(value.split())
     if isinstance(value, list):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.grpc.metadata import GrpcPeer
 
 _DESCRIPTORS: Final = "/dev/fd"
-_LOOK_S: Final = 1.0
+_SCAN_S: Final = 1.0
 _PART: Final = 100
 """Scanning takes at most one part in this many of the time, and checks this many descriptors in one go."""
 _RETRY_S: Final = 5
@@ -86,7 +86,7 @@ class GrpcConnections:
         while True:
             began_s = loop.time()
             await self.look(port)
-            await asyncio.sleep(max(_LOOK_S, (loop.time() - began_s) * _PART))
+            await asyncio.sleep(max(_SCAN_S, (loop.time() - began_s) * _PART))
 
     async def look(self, port: int) -> None:
         """Closes the connections over the limit; forgets those that have ended."""

@@ -129,7 +129,7 @@ class GrpcFace:
         params = to_json(_parse(row, request))
         visit.agent = self._choose_agent(params.pop(TENANT, None), principal)
         visit.operation = row.method
-        _judge_version(head, service)
+        _check_version(head, service)
         require_scope(principal, SCOPES[row.method])
         asked = normalize_grpc(service.version, row.method, params)
         admitted = AdmittedCaller(
@@ -223,7 +223,7 @@ class GrpcFace:
         )
 
 
-def _judge_version(head: GrpcHead, service: GrpcService) -> None:
+def _check_version(head: GrpcHead, service: GrpcService) -> None:
     """The service name and the metadata must name the same version (A2A 1.0 section 3.6.2)."""
     said = head.headers.get(HEADER.lower())
     version = judge_version(said, None)

@@ -41,8 +41,8 @@ _OF_ONE_AGENT: Final = 2
 """Of these per agent: one whose bodies arrive slowly leaves slots for the others."""
 _TYPE_CHARS: Final = 128
 _ANY_TYPE: Final = "application/octet-stream"
-_ROOM_AGAIN_S: Final = 3_600
-_PLACE_AGAIN_S: Final = 1
+_QUOTA_RETRY_S: Final = 3_600
+_SLOT_RETRY_S: Final = 1
 
 
 @record
@@ -85,7 +85,7 @@ class BlobEdge:
                 content = await _read(request, sha256, self.policy.max_bytes)
                 if not await self.uploads.put(agent, sha256, content, media_type, room_bytes):
                     reason = f"an agent may upload {room_bytes} bytes within a day"
-                    raise Limited("quota", reason, _ROOM_AGAIN_S)
+                    raise Limited("quota", reason, _QUOTA_RETRY_S)
         taken = BlobTaken(f"{UPLOADED}{sha256}", sha256, len(content))
         return JSONResponse(to_wire(taken), 201, {"Cache-Control": "no-store"})
 
@@ -93,7 +93,7 @@ class BlobEdge:
     def _count(self, agent: str) -> Generator[None]:
         if self._under_way[agent] >= _OF_ONE_AGENT:
             reason = f"{_OF_ONE_AGENT} uploads of the agent are in progress, which is the limit"
-            raise Limited("concurrency", reason, _PLACE_AGAIN_S)
+            raise Limited("concurrency", reason, _SLOT_RETRY_S)
         self._under_way[agent] += 1
         try:
             yield

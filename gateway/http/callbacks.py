@@ -37,7 +37,7 @@ def make_callback_route(edge: CallbackEdge) -> Route:
         run = request.path_params["run"]
         if edge.callbacks.is_too_often(run):
             return Response(status_code=HTTPStatus.ACCEPTED)
-        task = await _judge(edge, request, run)
+        task = await _check(edge, request, run)
         if task is None:
             return Response(status_code=HTTPStatus.NOT_FOUND)
         return Response(
@@ -53,7 +53,7 @@ async def _wake(edge: CallbackEdge, task: str) -> None:
     structlog.get_logger().info("callback.taken", task=task, here=here)
 
 
-async def _judge(edge: CallbackEdge, request: Request, run: str) -> str | None:
+async def _check(edge: CallbackEdge, request: Request, run: str) -> str | None:
     body = await _read(request)
     if body is None:
         return None

@@ -23,7 +23,7 @@ from passerelle.runtime.observability.logs import explain_fault
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 1
 INTERNAL: Final = 500
-_LEFT: Final = 499
+_CLIENT_CLOSED: Final = 499
 """The status that proxies log for a caller that did not wait."""
 
 STATUSES: Final[dict[type[errors.PasserelleError], int]] = {
@@ -72,7 +72,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], int]] = {
     errors.Draining: 503,
 }
 _CODES: Final = {404: "not_found", 405: "method_not_allowed"}
-_NOTHING: Final = "this path does not exist; GET / lists the entry points"
+_NO_SUCH_PATH: Final = "this path does not exist; GET / lists the entry points"
 
 
 def find_status(error: errors.PasserelleError) -> int:
@@ -149,7 +149,7 @@ def _suggest_path(request: Request) -> str:
         if isinstance(route, Route) and "{" not in route.path and route.path != "/"
     ]
     near = find_near(request.url.path, paths)
-    return f"{_NOTHING}; did you mean {near}?" if near else _NOTHING
+    return f"{_NO_SUCH_PATH}; did you mean {near}?" if near else _NO_SUCH_PATH
 
 
 class FaultGuard:
@@ -193,7 +193,7 @@ class FaultGuard:
 
 async def answer_disconnected(_request: Request, _error: Exception) -> Response:
     """Starlette's handler for a caller that left during its request: the response is not read."""
-    return Response(status_code=_LEFT)
+    return Response(status_code=_CLIENT_CLOSED)
 
 
 EXCEPTION_HANDLERS: Final = {

@@ -74,7 +74,7 @@ class OutgoingCalls:
         if not is_served(ask.to, self.parts.agents.names) or not principal.sees(ask.to):
             raise NotFound("agent", ask.to)
         visit.agent = ask.to
-        _judge_version(ask)
+        _check_version(ask)
         method = read_method(ask.method)
         visit.operation = method
         require_scope(principal, SCOPES[method])
@@ -104,7 +104,7 @@ class OutgoingCalls:
         named = read_metadata(ask.headers)
         carry_on(named, None)
         check_key(ask.idem)
-        params, wish = _read_wish(ask, method)
+        params, wish = _read_resume(ask, method)
         return OperationCall(
             principal,
             ask.to,
@@ -139,14 +139,14 @@ class OutgoingCaller:
         return None
 
 
-def _judge_version(ask: AgentAsk) -> None:
+def _check_version(ask: AgentAsk) -> None:
     """Links use 1.0, and so do the calls over them."""
     said = ask.headers.get(HEADER.lower())
     if said is not None and judge_version(said, None) != CURRENT:
         raise VersionNotSupported(said[:20], (CURRENT,))
 
 
-def _read_wish(ask: AgentAsk, method: Method) -> tuple[JsonObject, ResumeWish | None]:
+def _read_resume(ask: AgentAsk, method: Method) -> tuple[JsonObject, ResumeWish | None]:
     """The params of A2A, and the position from which a subscriber resumes."""
     params = {**ask.params}
     tenant = params.pop(TENANT, None)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.common.calls import Caller
 
 
-_OURS: Final = (
+_HANDLED_HERE: Final = (
     "historyLength",
     "history_length",
     "returnImmediately",
@@ -37,8 +37,8 @@ def read_turn(params: SubmitTurnParams, caller: Caller) -> SubmitTurn:
     Raises:
         InvalidInput: the message is malformed, or names another task or context than the params.
     """
-    aside = _read_aside(params)
-    request = read_send({"message": compose_message(params, caller), **aside})
+    extras = _read_extras(params)
+    request = read_send({"message": compose_message(params, caller), **extras})
     _require_equal("taskId", params.task_id, request.task_id)
     _require_equal("contextId", params.context_id, request.context_id)
     named = request.task_id or request.context_id or params.thread_id
@@ -54,7 +54,7 @@ def read_turn(params: SubmitTurnParams, caller: Caller) -> SubmitTurn:
         task=request.task_id,
         context_id=request.context_id,
         session_id=params.session_id,
-        params={name: request.params[name] for name in aside} or None,
+        params={name: request.params[name] for name in extras} or None,
         when_busy=params.when_busy,
         when_same=params.when_same,
         thread_id=params.thread_id,
@@ -65,27 +65,27 @@ def read_turn(params: SubmitTurnParams, caller: Caller) -> SubmitTurn:
     )
 
 
-def _read_aside(params: SubmitTurnParams) -> JsonObject:
+def _read_extras(params: SubmitTurnParams) -> JsonObject:
     """What is sent to the agent in addition to the message, under its A2A names.
 
     Raises:
         InvalidInput: an option is malformed, or not one for the agent.
     """
-    aside: JsonObject = {}
+    extras: JsonObject = {}
     if params.options is not None:
         try:
             read_configuration(params.options)
         except InvalidInput as error:
             raise InvalidInput(f"options.{error.field}", error.reason) from None
-        for name in _OURS:
+        for name in _HANDLED_HERE:
             if name in params.options:
                 raise InvalidInput(
                     f"options.{name}", "is not an option of the agent: use the other calls"
                 )
-        aside["configuration"] = params.options
+        extras["configuration"] = params.options
     if params.metadata is not None:
-        aside["metadata"] = params.metadata
-    return aside
+        extras["metadata"] = params.metadata
+    return extras
 
 
 def compose_message(

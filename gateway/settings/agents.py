@@ -26,12 +26,12 @@ from passerelle.runtime.common.durations import Duration, parse_duration
 from passerelle.runtime.common.secret import Secret
 
 Tenant: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._~-]{0,62}$")]
-_TAKEN: Final = frozenset({"tasks", "v1", "ws", "extendedAgentCard"})
+_RESERVED: Final = frozenset({"tasks", "v1", "ws", "extendedAgentCard"})
 """Names that a tenant cannot have, since they have another meaning in its path."""
-_HTTP_ALONE: Final = frozenset(
+_HTTP_ONLY: Final = frozenset(
     {"url", "tenants", "card_path", "auth", "tls", "interfaces", "allowed_origins", "grpc"}
 )
-_DIALS_IN_WITHIN_S: Final = 60.0
+_DIAL_IN_CONNECT_S: Final = 60.0
 Variable: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 FieldFault: TypeAlias = tuple[tuple[str, ...], str]
 
@@ -425,24 +425,24 @@ class AgentSettings(Section):
 
     @field_validator("tenants")
     @classmethod
-    def _judge_tenants(cls, tenants: tuple[str, ...]) -> tuple[str, ...]:
-        if taken := sorted(_TAKEN.intersection(tenants)):
+    def _check_tenants(cls, tenants: tuple[str, ...]) -> tuple[str, ...]:
+        if taken := sorted(_RESERVED.intersection(tenants)):
             raise ValueError(f"{taken[0]} has another meaning in a path")
         if len(set(tenants)) < len(tenants):
             raise ValueError("names a tenant twice")
         return tenants
 
     @model_validator(mode="after")
-    def _judge_transport(self) -> Self:
+    def _check_transport(self) -> Self:
         if not self.dials_in:
             if self.url is None:
                 raise ValueError("names no url: give one, or transport: channel")
             if self.pool:
                 raise ValueError("pool is for agents with transport: channel")
             return self
-        said = sorted(self.model_fields_set & _HTTP_ALONE)
-        if said:
-            raise ValueError(f"{said[0]} does not apply to an agent that dials in")
+        given = sorted(self.model_fields_set & _HTTP_ONLY)
+        if given:
+            raise ValueError(f"{given[0]} does not apply to an agent that dials in")
         return self
 
     @property
@@ -454,7 +454,7 @@ class AgentSettings(Section):
     def connect_s(self) -> float:
         """How long to wait for a connection to it."""
         if self.dials_in and "connect" not in self.timeout.model_fields_set:
-            return _DIALS_IN_WITHIN_S
+            return _DIAL_IN_CONNECT_S
         return self.timeout.connect.seconds
 
     @property

@@ -36,7 +36,7 @@ class NotifierSettings(Section):
 
     @field_validator("secret")
     @classmethod
-    def _judge_secret(cls, secret: Secret | None) -> Secret | None:
+    def _check_secret(cls, secret: Secret | None) -> Secret | None:
         if secret is not None and read_secret(secret) is None:
             raise ValueError("should be whsec_ and base64 of 24 to 64 bytes")
         return secret
@@ -64,7 +64,7 @@ class QuietSettings(Section):
 
     @field_validator("zone")
     @classmethod
-    def _judge_zone(cls, zone: str) -> str:
+    def _check_zone(cls, zone: str) -> str:
         try:
             ZoneInfo(zone)
         except (ValueError, OSError, ZoneInfoNotFoundError):
@@ -72,7 +72,7 @@ class QuietSettings(Section):
         return zone
 
     @model_validator(mode="after")
-    def _judge_length(self) -> Self:
+    def _check_length(self) -> Self:
         if self.begin == self.end:
             raise ValueError("begin and end are the same time")
         return self

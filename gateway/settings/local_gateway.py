@@ -60,7 +60,7 @@ def read_local_gateway(sources: Sources) -> tuple[LocalGateway, tuple[str, ...]]
         ConfigInvalid: one of these settings is not valid.
     """
     layers = read_layers(sources)
-    found = _take(layers.merge())
+    found = _read_plain(layers.merge())
     if found is not None:
         return found, layers.environment.notices
     # A fault, or a form that only the model parses; the extra second is acceptable here.
@@ -81,7 +81,7 @@ def find_local_gateway(settings: Settings) -> LocalGateway:
     )
 
 
-def _take(tree: Mapping[str, object]) -> LocalGateway | None:
+def _read_plain(tree: Mapping[str, object]) -> LocalGateway | None:
     """None if a value is not plain, or a key is unknown: a mistyped ``port`` would lead to another gateway."""
     if not set(tree) <= set(SchemaPlace.root().names()):
         return None

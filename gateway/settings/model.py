@@ -236,7 +236,7 @@ class Settings(Section):
 
     @field_validator("blobs")
     @classmethod
-    def _judge_blobs(cls, blobs: str | Path | None) -> str | Path | None:
+    def _check_blobs(cls, blobs: str | Path | None) -> str | Path | None:
         if isinstance(blobs, Path) and str(blobs).startswith("s3:"):
             raise ValueError("should read s3://bucket or s3://bucket/prefix")
         return blobs
@@ -458,9 +458,9 @@ def _find_grant_faults(
 def _find_serving_faults(
     settings: Settings, place: KeyPath, caller: CallerSettings
 ) -> Iterator[tuple[KeyPath, str]]:
-    dialling = {agent.name for agent in settings.agents if agent.dials_in} | {EVERY_AGENT}
+    dial_in = {agent.name for agent in settings.agents if agent.dials_in} | {EVERY_AGENT}
     for position, name in enumerate(caller.serves):
-        if name not in dialling:
+        if name not in dial_in:
             yield (*place, "serves", position), f"there is no agent {name!r} with transport channel"
     lacking = [
         scope for scope in (AccessScope.CONNECT, AccessScope.SERVE) if scope not in caller.scopes

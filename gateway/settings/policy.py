@@ -129,13 +129,13 @@ class RuleSettings(Section):
     )
 
     @model_validator(mode="after")
-    def _judge_condition(self) -> Self:
+    def _check_condition(self) -> Self:
         if is_unconditional(self.effect, self.when, self.argv):
             raise ValueError(UNCONDITIONAL)
         return self
 
     @model_validator(mode="after")
-    def _judge_approvers(self) -> Self:
+    def _check_approvers(self) -> Self:
         if self.approvers is not None and self.effect != "ask":
             raise ValueError("approvers: only a rule with the effect ask may have them")
         return self
@@ -167,7 +167,7 @@ class GrantOptionSettings(Section):
 
     @field_validator("ttl")
     @classmethod
-    def _judge_ttl(cls, ttl: Duration) -> Duration:
+    def _check_ttl(cls, ttl: Duration) -> Duration:
         if not 0 < ttl.seconds <= _LONGEST_GRANT_S:
             raise ValueError("must be longer than 0 and at most 30 days")
         return ttl
@@ -198,7 +198,7 @@ class HookSettings(Section):
     )
 
     @model_validator(mode="after")
-    def _judge_target(self) -> Self:
+    def _check_target(self) -> Self:
         _check_target(self.url, self.call)
         return self
 
@@ -214,7 +214,7 @@ class ClassifierSettings(Section):
     timeout: Duration = Field(default=parse_duration("1s"), json_schema_extra={"default": "1s"})
 
     @model_validator(mode="after")
-    def _judge_target(self) -> Self:
+    def _check_target(self) -> Self:
         _check_target(self.url, self.call)
         return self
 
@@ -254,7 +254,7 @@ class PolicySettings(Section):
 
     @field_validator("roles")
     @classmethod
-    def _judge_roles(cls, roles: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    def _check_roles(cls, roles: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
         for name, people in roles.items():
             if ROLE_MARK + name == CALLER:
                 raise ValueError(f"{name} means the caller of the task and cannot be a role")
@@ -265,7 +265,7 @@ class PolicySettings(Section):
         return roles
 
     @model_validator(mode="after")
-    def _judge_approvers(self) -> Self:
+    def _check_approvers(self) -> Self:
         stated: list[tuple[str, DeciderSettings | None]] = [
             (f"approvers[{place}]", tier) for place, tier in enumerate(self.approvers)
         ]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 LONGEST_YEARS: Final = 100
 _LONGEST_MS: Final = LONGEST_YEARS * 366 * 86_400_000
 _NEVER: Final = "never"
-_SOONER: Final = "a session must leave memory before it is deleted"
+_MEMORY_FIRST: Final = "a session must leave memory before it is deleted"
 _AGE_SCHEMA: Final = {"type": "string", "pattern": PATTERN}
 _STAY_SCHEMA: Final = {"anyOf": [{"const": _NEVER}, _AGE_SCHEMA]}
 
@@ -146,12 +146,12 @@ class RetentionSettings(Section):
             if forget is None and memory is not None:
                 yield (
                     "memory",
-                    f"{stays} is longer than retention.forget, {Duration(age_ms)} for {outcome}: {_SOONER}",
+                    f"{stays} is longer than retention.forget, {Duration(age_ms)} for {outcome}: {_MEMORY_FIRST}",
                 )
             elif forget is not None:
                 yield (
                     "forget",
-                    f"{Duration(age_ms)} for {outcome} is shorter than {named}: {_SOONER}",
+                    f"{Duration(age_ms)} for {outcome} is shorter than {named}: {_MEMORY_FIRST}",
                 )
             return
 

@@ -74,12 +74,12 @@ def load_settings(sources: Sources) -> tuple[Settings, tuple[str, ...]]:
     Raises:
         ConfigInvalid: the first fault, and the number of further ones.
     """
-    reading = read_settings(sources)
-    if reading.settings is None or reading.faults:
-        first, more = reading.faults[0], len(reading.faults) - 1
+    loaded = read_settings(sources)
+    if loaded.settings is None or loaded.faults:
+        first, more = loaded.faults[0], len(loaded.faults) - 1
         rest = f" (and {more} more; passerelle check shows all)" if more else ""
         raise ConfigInvalid(first.where, f"{first.key}: {first.reason}{rest}")
-    return reading.settings, reading.notices
+    return loaded.settings, loaded.notices
 
 
 def read_settings(sources: Sources) -> LoadResult:

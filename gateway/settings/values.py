@@ -138,16 +138,16 @@ def make_peer_configs(
 
 def make_retry_policy(agent: AgentSettings) -> RetryPolicy:
     """The terms that each attempt at this agent copies when it starts (ATT-10), without defaults."""
-    retry, said = agent.retry, agent.retry.model_fields_set
+    retry, given_fields = agent.retry, agent.retry.model_fields_set
     return RetryPolicy(
         attempts=retry.attempts,
         backoff_ms=retry.initial.ms,
         backoff_max_ms=retry.max.ms,
         total_timeout_ms=agent.timeout.total.ms,
         idle_timeout_ms=agent.timeout.inactivity.ms if agent.timeout.inactivity else None,
-        backoff=retry.backoff if "backoff" in said else None,
-        jitter_percent=round(retry.jitter * 100) if "jitter" in said else None,
-        retry_on=retry.retry_on if "retry_on" in said else None,
+        backoff=retry.backoff if "backoff" in given_fields else None,
+        jitter_percent=round(retry.jitter * 100) if "jitter" in given_fields else None,
+        retry_on=retry.retry_on if "retry_on" in given_fields else None,
         never_on=retry.never_on or None,
         idempotent=retry.idempotent or None,
         fallback=agent.fallback or None,

@@ -91,7 +91,7 @@ _BUSY: Final = {
 }
 _TOO_LARGE: Final = "larger than max"
 # The library's own texts for a call that ended without a status, as UNKNOWN.
-_OF_THE_LIBRARY: Final = ("No status received", "Stream removed", "Received http2 header")
+_LIBRARY_TEXTS: Final = ("No status received", "Stream removed", "Received http2 header")
 
 
 def read_end(code: str, text: str, rich: JsonObject | None) -> PeerOutcome:
@@ -116,7 +116,7 @@ def read_end(code: str, text: str, rich: JsonObject | None) -> PeerOutcome:
             (wait for one in objects_at(rich, "details") if (wait := _read_wait(one))), None
         )
         return RefusedByPeer(INTERNAL_ERROR, message, _BUSY.get(code, OK), wait_s, details)
-    if code == "UNKNOWN" and message and not message.startswith(_OF_THE_LIBRARY):
+    if code == "UNKNOWN" and message and not message.startswith(_LIBRARY_TEXTS):
         return Unknown(f"gRPC {code}", HTTPStatus.INTERNAL_SERVER_ERROR, message)
     return Unknown("no answer in time" if code == "DEADLINE_EXCEEDED" else f"gRPC {code}")
 

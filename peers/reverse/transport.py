@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 WINDOW: Final = 32
 """Items of one call that may be in transit to the store."""
 _WORK: Final = SENDS | STREAMS
-_LOOK_S: Final = 1
+_RETRY_S: Final = 1
 _BUSY: Final = 503
 
 
@@ -95,10 +95,10 @@ class ChannelTransport:
     def _find(self, call: PeerCall) -> LinkedAgent | Unreached:
         served = self._links.choose(self._config.name)
         if served is None or served.link.is_cut:
-            return Unreached("it is not linked to this instance", _LOOK_S, "absent")
+            return Unreached("it is not linked to this instance", _RETRY_S, "absent")
         if call.operation in _WORK and served.working >= served.most:
             reason = f"it takes at most {served.most} calls at once, and all are in use"
-            return Unreached(reason, _LOOK_S, "limit")
+            return Unreached(reason, _RETRY_S, "limit")
         return LEASE_OVER if call.is_held_back else served
 
     @contextmanager
