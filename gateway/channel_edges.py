@@ -80,10 +80,10 @@ class ChannelMetrics(Collector):
         yield from self._show_current()
         counts = self.counts
         yield _make_counter(
-            "deliveries", "Events and text handed to sockets.", "class", counts.deliveries
+            "deliveries", "Events and text written to sockets.", "class", counts.deliveries
         )
-        yield _make_counter("gaps", "Gaps that were announced.", "why", counts.gaps)
-        yield _make_counter("acks", "Acks that the store judged.", "result", counts.acks)
+        yield _make_counter("gaps", "Gaps sent to readers.", "why", counts.gaps)
+        yield _make_counter("acks", "Acks by result.", "result", counts.acks)
         for name, about, value in (
             ("repairs", "Snapshots sent in place of missing events.", counts.repairs),
             ("replay_events", "Events replayed to readers before they were live.", counts.replayed),

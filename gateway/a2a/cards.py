@@ -60,18 +60,18 @@ if TYPE_CHECKING:
 EXTENSIONS: Final[tuple[JsonObject, ...]] = (
     {
         "uri": PERMISSION,
-        "description": "An open decision on a waiting task, and the typed answer to it.",
+        "description": "The approval request of a waiting task, and the typed answer to it.",
         "required": False,
     },
     {
         "uri": RESUME,
-        "description": "A cursor on every event, and a defined answer to a reader that comes back with one.",
+        "description": "A cursor on every event, and a defined response to a reader that resumes from one.",
         "required": False,
         "params": {"cursor": "sse-id"},
     },
     {
         "uri": ACCEPTANCE,
-        "description": "What a task must bring before it counts as completed.",
+        "description": "Conditions that a task must meet before it counts as completed.",
         "required": False,
     },
 )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PROFILE_EXTENSION: Final[JsonObject] = {
     "uri": PROFILE,
-    "description": "What the agent must be like that gets a message: tier, skills, tags, media types, latency, budget.",
+    "description": "Requirements for the agent that gets a message: tier, skills, tags, media types, latency, budget.",
     "required": False,
 }
 _MODES: Final = ("defaultInputModes", "defaultOutputModes")

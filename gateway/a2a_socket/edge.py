@@ -189,7 +189,7 @@ class _Connection:
                 call.left.set()
             return
         if frame.id in self._calls:
-            await self._refuse(frame, InvalidRequest("id", "belongs to a call that is open"))
+            await self._refuse(frame, InvalidRequest("id", "is the id of an open call"))
             return
         await self._room.acquire()
         call = _Call(frame, SocketAnswer(frame.id, self._send))

@@ -61,7 +61,7 @@ class KnownCallers:
         if credentials.token:
             bearer, digest = credentials.bearer, credentials.digest
             if digest is not None and callers.keys.has_ended(digest):
-                raise CredentialExpired("the API key has ended")
+                raise CredentialExpired("the API key has expired")
             if callers.tokens is not None and bearer and digest is not None:
                 found = await callers.tokens.find(bearer, digest)
             if found is None:

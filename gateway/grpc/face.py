@@ -197,7 +197,7 @@ class GrpcFace:
         """
         agent = tenant or self.default_agent
         if not isinstance(agent, str):
-            raise InvalidInput(TENANT, "is required: it names the agent, as its card says")
+            raise InvalidInput(TENANT, "is required: it names the agent, as on its card")
         if not principal.sees(agent) or not is_served(agent, self.parts.agents.names):
             raise NotFound("agent", agent)
         return agent
@@ -264,4 +264,4 @@ def _parse(row: GrpcMethod, request: bytes) -> Message:
     try:
         return row.request.FromString(request)
     except DecodeError:
-        raise MalformedBody("request", f"it is no {row.request.DESCRIPTOR.name}") from None
+        raise MalformedBody("request", f"it is not a valid {row.request.DESCRIPTOR.name}") from None

@@ -19,7 +19,10 @@ LINKS: Final = {
     "readiness": ("/readyz", "readiness, and the reason if it is not ready"),
     "metrics": ("/metrics", "metrics for Prometheus"),
     "openapi": (openapi.PATH, "tasks, approvals, devices and rules over HTTP"),
-    "asyncapi": (openapi.ASYNCAPI_PATH, "the frames of the channel for screens and devices"),
+    "asyncapi": (
+        openapi.ASYNCAPI_PATH,
+        "the frames of the channel for user interfaces and devices",
+    ),
 }
 """The path of each link, and its description."""
 AGENT_CARD: Final = "/agents/{name}/.well-known/agent-card.json"

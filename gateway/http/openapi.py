@@ -82,7 +82,7 @@ def _describe_events() -> JsonObject:
             "after", "query", _CURSOR, "Returns the events after this cursor; absent: the state."
         ),
         _param("wait", "query", wait, "Seconds to wait while the page is empty."),
-        _param("ticket", "query", _TEXT, "For an EventSource, which can set no header."),
+        _param("ticket", "query", _TEXT, "For an EventSource, which cannot set headers."),
         _param("device", "query", _TEXT, "The device that the ticket is for."),
         _param("Last-Event-ID", "header", _CURSOR, "As `after`."),
     ]
@@ -242,7 +242,7 @@ def _describe(operation: RouteOperation, schemas: JsonObject) -> JsonObject:
     described: JsonObject = {
         "operationId": operation.call.name,
         "summary": operation.call.summary,
-        "description": f"Takes the scope {' or '.join(operation.call.scopes)}.",
+        "description": f"Requires the scope {' or '.join(operation.call.scopes)}.",
         "parameters": [*in_path, *_describe_rest(operation, params)],
         "responses": {
             **_describe_success(operation, schemas),

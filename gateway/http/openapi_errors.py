@@ -63,7 +63,7 @@ _DESCRIPTIONS: Final[dict[int, tuple[str, str, str]]] = {
         "optionId: is none of those that are offered",
     ),
     429: (
-        "Over a rate, a quota or a budget; `Retry-After` says when to try again.",
+        "Over a rate, a quota or a budget; `Retry-After` states when to retry.",
         "rate_limited",
         "too many requests",
     ),
@@ -73,7 +73,7 @@ _DESCRIPTIONS: Final[dict[int, tuple[str, str, str]]] = {
         "agent 'echo' is not available",
     ),
     503: (
-        "The store is not available; `Retry-After` says when to try again.",
+        "The store is not available; `Retry-After` states when to retry.",
         "store_unavailable",
         "the store is not available",
     ),

@@ -15,7 +15,7 @@ PageToken: TypeAlias = Annotated[
     str,
     Field(
         max_length=512,
-        description="`nextPageToken` of the page before; absent or empty: the first page.",
+        description="`nextPageToken` of the previous page; absent or empty: the first page.",
     ),
 ]
 """The start of a page; opaque to callers."""
@@ -30,7 +30,7 @@ def choose_size(page_size: int | None, limit: int | None, default: int) -> int:
         InvalidInput: both ``pageSize`` and the older ``limit`` are given.
     """
     if page_size is not None and limit is not None:
-        raise InvalidInput("limit", "is the older name of pageSize; give pageSize alone")
+        raise InvalidInput("limit", "is the older name of pageSize; use only pageSize")
     return next((size for size in (page_size, limit) if size is not None), default)
 
 
@@ -41,7 +41,7 @@ def choose_position(page_token: str | None, after: int | None) -> int:
         InvalidInput: both are given, or the token is not valid.
     """
     if page_token and after is not None:
-        raise InvalidInput("after", "is the older name of pageToken; give pageToken alone")
+        raise InvalidInput("after", "is the older name of pageToken; use only pageToken")
     return read_position(page_token) if page_token else after or 0
 
 

@@ -52,7 +52,7 @@ async def test_both_keys_are_one_client_until_the_old_one_ends() -> None:
     assert await door.authenticate(Credentials(api_key="k-old")) is new
     clock.at_ms = END_MS
     assert door.authenticate_cached(Credentials("k-old")) is None
-    with pytest.raises(CredentialExpired, match="the API key has ended"):
+    with pytest.raises(CredentialExpired, match="the API key has expired"):
         await door.authenticate(Credentials("k-old"))
     assert await door.authenticate(Credentials("k-new")) is new
 
