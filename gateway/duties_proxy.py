@@ -61,7 +61,7 @@ class DutiesProxy:
         self._duties.relay.on_feed_snapshot(seen)
 
     def wake_duties(self, shard: Shard) -> None:
-        """Wakes the shard's duties soon, after an append that set a due row."""
+        """Has the shard's due rows and feed checked soon, after an append."""
         self._duties.wake(shard, _WAKE_WITHIN_S)
 
     def wake_relay(self, shard: Shard) -> None:

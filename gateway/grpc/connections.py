@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _DESCRIPTORS: Final = "/dev/fd"
 _SCAN_S: Final = 1.0
 _PART: Final = 100
-"""Scanning takes at most one part in this many of the time, and checks this many descriptors in one go."""
+"""Scanning uses at most 1/100 of the time, and checks 100 descriptors between two yields to the loop."""
 _RETRY_S: Final = 5
 
 Seen: TypeAlias = "dict[GrpcPeer, int]"

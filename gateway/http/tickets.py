@@ -45,7 +45,7 @@ class TicketGiven:
 
 @dataclass(frozen=True, slots=True)
 class TicketEdge:
-    """Issues tickets to callers that may open channels."""
+    """Issues tickets to callers that may open channels or read tasks."""
 
     tickets: Tickets
     authenticator: Authenticator
