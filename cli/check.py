@@ -29,7 +29,7 @@ from passerelle.gateway.settings.source import read_settings
 from passerelle.gateway.settings.values import load_sealer, load_signer, make_peer_configs
 from passerelle.gateway.store_setup import LOSSES
 from passerelle.peers.agent import AgentPeer
-from passerelle.peers.interface import Security, is_unsaid
+from passerelle.peers.interface import Security, lacks_scheme
 from passerelle.peers.registry import PeerRegistry
 from passerelle.peers.sessions import PeerSessions
 from passerelle.runtime.common.address_screen import AddressScreen
@@ -264,7 +264,7 @@ async def _dial(peer: AgentPeer) -> str | None:
         return f"no gRPC connection to {interface.url}, neither in plain text nor over TLS"
     address = interface.origin.partition("://")[2]
     said = f"gRPC at {interface.url} is {_SPOKEN[spoken]}, and {_SPOKEN[wanted]} is expected"
-    if not is_unsaid(interface):
+    if not lacks_scheme(interface):
         return f"{said}: its card says so"
     if interface.origin in config.origins:
         scheme = "http" if spoken == "plaintext" else "https"

@@ -58,7 +58,7 @@ class WatchedAgents(Protocol):
         ...
 
     @property
-    def dialling(self) -> tuple[str, ...]:
+    def dial_in_names(self) -> tuple[str, ...]:
         """Those that dial in."""
         ...
 
@@ -182,7 +182,7 @@ class AgentWatch:
         seen: dict[str, Json] = {}
         for name in agents.names:
             report, runs = reports.get(name), driven.get(name, 0)
-            if (report and report.outcomes) or runs or name in agents.dialling:
+            if (report and report.outcomes) or runs or name in agents.dial_in_names:
                 share = _share(agents, name, report or calls.report(name), runs)
                 if share.outcomes or share.runs or share.links:
                     seen[name] = to_wire(share)
@@ -223,7 +223,7 @@ def _share(agents: WatchedAgents, name: str, report: CallReport, runs: int) -> A
         failed_ms=report.failed_ms,
         rests=bool(modes) and "closed" not in modes.values(),
         runs=runs,
-        links=agents.count_links(name) if name in agents.dialling else None,
+        links=agents.count_links(name) if name in agents.dial_in_names else None,
         in_use=limits.in_use,
         used_up=limits.used_up,
     )

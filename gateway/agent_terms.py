@@ -1,4 +1,4 @@
-"""What the configuration says of each agent, for those who ask by name; a reload makes all of it anew."""
+"""The settings of each agent, looked up by name; a reload replaces all of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.principal import OWNER
 from passerelle.delegation.runs.peer_profile import PeerTerms
 from passerelle.delegation.runs.volume import OutputLimits
-from passerelle.gateway.auth.principals import enter_client, find_principal
+from passerelle.gateway.auth.principals import find_principal, make_client_principal
 from passerelle.gateway.capabilities import describe_capabilities
 from passerelle.gateway.settings.policy import read_policy
 from passerelle.gateway.settings.values import make_retry_policy
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 
 class AgentTerms:
-    """What is said of each agent, who may have their tasks, and what may happen without asking.
+    """The settings of each agent, the callers who may use its tasks, and the rules.
 
-    An agent that is gone keeps its retry policy for the runs that it has.
+    A removed agent keeps its retry policy for its open runs.
     """
 
     def __init__(self, settings: Settings, timeouts: Timeouts) -> None:
-        """``timeouts`` is what agents have of it as far as their settings say nothing else."""
+        """``timeouts`` are the defaults for agents whose settings do not set them."""
         self.timeouts: Final = timeouts
         self._unknown = PeerTerms(timeouts)
         self._known: dict[str, PeerTerms] = {}
         self.rulebook = Rulebook()
         self.fault: str | None = None
-        """Why the configuration file that stands there now is not in force."""
+        """Why the current configuration file is not applied."""
         self.reload(settings)
 
     def reload(self, settings: Settings) -> None:
-        """The agents of another configuration."""
+        """Applies another configuration."""
         self._outputs = settings.outputs
         self._held_bytes = settings.memory.find_budget()
         gone = {name: PeerTerms(self.timeouts, one.policy) for name, one in self._known.items()}
@@ -79,29 +79,29 @@ class AgentTerms:
         )
 
     def find(self, agent: str) -> PeerTerms:
-        """What is said of an agent; of one that nobody has ever configured nothing is."""
+        """The settings of an agent; defaults for one that was never configured."""
         return self._known.get(agent, self._unknown)
 
     def find_tags(self, agent: str) -> frozenset[str]:
-        """Words of the operator's own."""
+        """The operator's tags of an agent."""
         return self.find(agent).tags
 
     def find_connect_ms(self, agent: str) -> int:
-        """How long a message waits for an agent that dials in; none for one that is configured no more."""
+        """How long a message waits for an agent that dials in, in ms; 0 for one no longer configured."""
         return self.find(agent).connect_ms
 
     def describe_capabilities(self) -> CapabilityPage:
-        """What the gateway covers of its scope, as it is configured now."""
+        """The capability page under the current configuration."""
         return describe_capabilities(self._settings)
 
     def find_rules(self) -> Policy:
-        """What may happen without asking."""
+        """The policy in force."""
         return self.rulebook.find_rules()
 
     def find_principal(self, identity: str, tenant: str) -> Principal | None:
-        """A principal by its name, as the configuration knows it; None where it is not in there."""
+        """A principal by id and tenant, as configured; None if it is not in the configuration."""
         return find_principal(self._settings, identity, tenant)
 
     def list_callers(self) -> tuple[Principal, ...]:
-        """Everybody whom the configuration knows by name: the owner and the clients."""
-        return OWNER, *(enter_client(client) for client in self._settings.clients)
+        """All callers that the configuration names: the owner and the clients."""
+        return OWNER, *(make_client_principal(client) for client in self._settings.clients)

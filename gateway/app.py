@@ -1,7 +1,8 @@
-"""The gateway as a process: what is behind the edges, then the edges, ended in reverse.
+"""The gateway process: starts the core, then the edges, and stops both in reverse order.
 
-The end has ten seconds: no new work, streams and channels told to go, runs let go of (their leases say so, and others
-go on with them), leases released, the engine stopped last. Nothing ends by it but this process (I6).
+The shutdown has ten seconds: it takes no new work, closes streams and channels, releases the runs (their leases record
+that, and other instances resume them), releases the leases, and stops the engine last. Only this process ends; no task
+does (I6).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from passerelle.gateway.auth.access import open_access
 from passerelle.gateway.channel_port import open_channel_port
 from passerelle.gateway.edges import make_edges
 from passerelle.gateway.grpc.extra import open_grpc
-from passerelle.gateway.reload import Reloading, take_over
+from passerelle.gateway.reload import Reloading, apply_settings
 from passerelle.gateway.server import Server, bind, stop_on_signals
 from passerelle.gateway.server_tls import load_server_tls
 from passerelle.gateway.settings.layers import Sources
@@ -42,12 +43,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where this process is reached; None for what it does not serve."""
+    """The addresses of this process; None for what it does not serve."""
 
     url: str
     grpc: str | None
     channels: str | None
-    """The URL of the port that has channels alone."""
+    """The URL of the port that serves channels only."""
 
 
 async def run_gateway(
@@ -57,13 +58,13 @@ async def run_gateway(
     on_owner: Callable[[OwnerToken], None] | None = None,
     sources: Sources | None = None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT; ``on_ready`` is told when requests are answered, ``on_owner`` of the token.
+    """Serves until SIGTERM or SIGINT. Calls ``on_ready`` once requests are served, ``on_owner`` with the owner token.
 
-    With ``sources`` the configuration is read again when its file changes, and on SIGHUP.
+    With ``sources`` it reloads the configuration when the file changes and on SIGHUP.
 
     Raises:
-        ConfigInvalid: a busy port, an unusable directory, server or secret key.
-        DirectoryInUse, EngineFailed, StoreUnavailable: the store cannot be had.
+    ConfigInvalid: the port is in use, or a directory, the server or the secret key cannot be used.
+    DirectoryInUse, EngineFailed, StoreUnavailable: the store cannot be opened.
     """
     use_one_arena()
     tls = load_server_tls(settings)
@@ -108,7 +109,7 @@ def _make_reloading(
     async def apply(old: Settings, new: Settings) -> None:
         if tls is not None and tls.renew(new.tls):
             structlog.get_logger("passerelle").info("tls.renewed")
-        await take_over(gateway, access, old, new)
+        await apply_settings(gateway, access, old, new)
 
     def note_fault(fault: str | None) -> None:
         gateway.terms.fault = fault
@@ -126,13 +127,13 @@ async def _serve(
     reloading: Reloading,
     manager: ServiceManager,
 ) -> None:
-    with stop_on_signals(stop, server.hurry):
+    with stop_on_signals(stop, server.abandon_answers):
         watch = asyncio.create_task(_watch(gateway, stop))
         ready = asyncio.create_task(announcement)
         reload = asyncio.create_task(reloading.run(), name="config")
         memory = asyncio.create_task(give_back(), name="memory")
         alive = asyncio.create_task(manager.keep_alive(), name="watchdog")
-        ending = asyncio.create_task(_tell_of_the_end(stop, manager), name="service.end")
+        ending = asyncio.create_task(_announce_end(stop, manager), name="service.end")
         try:
             await server.serve(stop)
         finally:
@@ -143,7 +144,7 @@ async def _serve(
 
 
 def _warn_unencrypted(settings: Settings) -> None:
-    """Plain text beyond this machine is a mistake, unless a proxy before us ends TLS (A2A 1.0 section 7.1)."""
+    """Warns about plain text beyond this machine, unless a proxy in front ends TLS (A2A 1.0 section 7.1)."""
     is_behind = settings.public_url is not None and settings.public_url.startswith("https://")
     if settings.tls is None and not is_behind and not is_loopback(settings.host):
         structlog.get_logger("passerelle").warning("server.unencrypted", host=settings.host)
@@ -154,21 +155,21 @@ async def _announce(
     on_ready: Callable[[Addresses], Coroutine[None, None, None]] | None,
     manager: ServiceManager,
 ) -> None:
-    manager.tell("READY=1")
+    manager.notify("READY=1")
     if on_ready is not None:
         await on_ready(addresses)
 
 
-async def _tell_of_the_end(stop: asyncio.Event, manager: ServiceManager) -> None:
+async def _announce_end(stop: asyncio.Event, manager: ServiceManager) -> None:
     await stop.wait()
-    manager.tell("STOPPING=1")
+    manager.notify("STOPPING=1")
 
 
 async def _watch(gateway: Gateway, stop: asyncio.Event) -> None:
-    """Ends the process when what it stands on is gone for good: the engine, or the duties."""
+    """Stops the process when the engine or the duties have failed for good."""
     waits = [asyncio.create_task(gateway.duties.wait_failed())]
     if gateway.engine is not None:
-        waits.append(asyncio.create_task(_wait_given_up(gateway.engine)))
+        waits.append(asyncio.create_task(_wait_engine_failed(gateway.engine)))
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         stop.set()
@@ -177,7 +178,7 @@ async def _watch(gateway: Gateway, stop: asyncio.Event) -> None:
             wait.cancel()
 
 
-async def _wait_given_up(engine: EmbeddedEngine) -> None:
+async def _wait_engine_failed(engine: EmbeddedEngine) -> None:
     await asyncio.shield(engine.failed)
 
 

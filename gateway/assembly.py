@@ -1,4 +1,4 @@
-"""A gateway put together by its settings: started in the order of what needs what, stopped in reverse."""
+"""Builds a gateway from its settings: starts the parts in the order of their dependencies, stops them in reverse."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from passerelle.gateway.settings.values import (
 from passerelle.gateway.span_export import open_spans
 from passerelle.gateway.store_setup import find_archive_obstacle, fit_engine, open_store
 from passerelle.peers.registry import PeerRegistry
-from passerelle.peers.reverse.cards import Dialling
+from passerelle.peers.reverse.cards import DialInState
 from passerelle.peers.reverse.local import LocalLinks
 from passerelle.permission_bridge.devices.attempts import DeliveryAttempts
 from passerelle.permission_bridge.devices.delivery import Forwarding
@@ -105,7 +105,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """A gateway that works; nothing is served yet."""
+    """A running gateway without its edges; it serves no requests yet."""
 
     parts: Parts
     store: Store
@@ -127,7 +127,7 @@ class Gateway:
 
 @asynccontextmanager
 async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
-    """Everything behind the edges, started and stopped."""
+    """Starts everything behind the edges, and stops it when the block ends."""
     signer = load_signer(settings)
     data_dir = make_data_directory(settings.data_dir)
     async with AsyncExitStack() as stack:
@@ -141,9 +141,9 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         hub = await stack.enter_async_context(_make_hub(store, outages))
         limiter = Limiter(store.limits, SystemIds().mint("inst", Shard(0)), store.clock)
         await stack.enter_async_context(limiter)
-        dialling = Dialling(store.agents, LocalLinks())
+        dial_in = DialInState(store.agents, LocalLinks())
         memory = _make_memory(settings, outages, metrics)
-        peers = _make_peers(settings, limiter, metrics, spans, dialling, memory)
+        peers = _make_peers(settings, limiter, metrics, spans, dial_in, memory)
         stack.push_async_callback(peers.close)
         window = CallWindow(metrics, SystemClock(), peers.list_cards)
         await stack.enter_async_context(window.follow())
@@ -175,12 +175,12 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         )
         links = _make_links(store, parts, late)
         routing = Routing(
-            dialling,
+            dial_in,
             parts.writes,
             parts.dispatch,
             parts.inputs,
             late.drives,
-            peers.is_dialled,
+            peers.dials_in,
             terms.find_connect_ms,
             late.drop,
         )
@@ -192,7 +192,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         signals = InstanceSignals(store.nudges, parts.writes, duties.keeper.instance, outages.log)
         parts.dispatch.connect(routing, signals, duties.repair.find_loss)
         await duties.start()
-        await _know_agents(stack, parts, peers, outages)
+        await _watch_agents(stack, parts, peers, outages)
         parts.dispatch.detach(signals.listen(parts.dispatch.nudge_local))
         stack.push_async_callback(deliveries.stop)
         stack.push_async_callback(duties.stop)
@@ -222,10 +222,10 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         )
 
 
-async def _know_agents(
+async def _watch_agents(
     stack: AsyncExitStack, parts: Parts, peers: PeerRegistry, outages: Outages
 ) -> None:
-    """Looks at whose turn it is at which agent, and tells other instances how calls to them go."""
+    """Loads the waiting turns of each agent, and shares the results of agent calls with other instances."""
     await parts.queues.look(peers.names)
     await stack.enter_async_context(parts.agent_watch.follow(outages.log))
 
@@ -233,7 +233,7 @@ async def _know_agents(
 async def _follow_others(
     stack: AsyncExitStack, parts: Parts, metrics: Metrics, outages: Outages
 ) -> None:
-    """Hears what is set at other instances: rules, and which agents are paused."""
+    """Follows what other instances change: the rules, and which agents are paused."""
     following = RuleFollowing(
         parts.permissions.editing, outages.log, metrics.config.skipped_rules.set
     )
@@ -272,10 +272,10 @@ def _watch_store(store: Store, outages: Outages) -> AbstractAsyncContextManager[
         skew.look()
         memory.look()
 
-    def hurries() -> bool:
+    def is_urgent() -> bool:
         return store.memory.fullness is not Fullness.NORMAL
 
-    return ReplicaWatch(store.replicas, outages.log, after, hurries).watch()
+    return ReplicaWatch(store.replicas, outages.log, after, is_urgent).watch()
 
 
 def _make_hub(store: Store, outages: Outages) -> Hub:
@@ -291,7 +291,7 @@ def _make_peers(
     limiter: Limiter,
     metrics: Metrics,
     spans: Spans | None,
-    dialling: Dialling,
+    dial_in: DialInState,
     memory: MemoryRoom,
 ) -> PeerRegistry:
     return PeerRegistry(
@@ -300,13 +300,15 @@ def _make_peers(
         limiter,
         metrics.count_peer_call,
         spans,
-        dialling,
+        dial_in,
         memory,
     )
 
 
 def _make_memory(settings: Settings, outages: Outages, metrics: Metrics) -> MemoryRoom:
-    def tell(kind: MemoryUse, holder: str, lack: MemoryShortage, outcome: RoomOutcome) -> None:
+    def log_shortage(
+        kind: MemoryUse, holder: str, lack: MemoryShortage, outcome: RoomOutcome
+    ) -> None:
         outages.log.warning(
             "memory.short", of=kind, holder=holder, lack=lack.value, outcome=outcome
         )
@@ -315,7 +317,7 @@ def _make_memory(settings: Settings, outages: Outages, metrics: Metrics) -> Memo
         metrics.memory.lacks.counts[kind, outcome] += 1
 
     later = asyncio.get_running_loop().call_later
-    return MemoryRoom(Budget(settings.memory.find_budget()), tell, count, later)
+    return MemoryRoom(Budget(settings.memory.find_budget()), log_shortage, count, later)
 
 
 def _list_dependencies(
@@ -346,9 +348,9 @@ def _list_dependencies(
         list_callers=terms.list_callers,
         timeouts=terms.timeouts,
         tally=outages.tally,
-        news=late.tell,
+        wake_duties=late.wake_duties,
         on_feed_snapshot=late.on_feed_snapshot,
-        hurry=late.hurry,
+        wake_relay=late.wake_relay,
         outputs=make_policy(read_output_terms(settings.outputs)),
         spending=spending,
         message_bounds=settings.requests.bounds(),
@@ -385,12 +387,12 @@ def _load_webhooks(
 ) -> Webhooks:
     webhooks = load_webhooks(settings, data_dir, signer, SystemClock(), SystemIds().draw)
     if webhooks.sealer is None:
-        outages.log.warning("push.off", reason="redis_url is given and secret_key is not")
+        outages.log.warning("push.off", reason="redis_url is set and secret_key is not")
     return webhooks
 
 
 def _load_evidence_signer(data_dir: Path, signer: Signer | None, outages: Outages) -> Signer:
-    """What signs evidence; nothing does where a key would have to be made and cannot."""
+    """Loads the signer of evidence. Returns one without keys, which signs nothing, where no key can be created."""
     try:
         return load_evidence_signer(data_dir, signer)
     except ConfigInvalid as error:
@@ -454,7 +456,7 @@ def _make_forwarding(
 
 
 async def _set_retention(duties: Duties, settings: Settings, store: Store) -> None:
-    """How long what is over stays where. Raises StoreUnavailable."""
+    """Sets how long finished data stays in memory, in the inbox and in the store. Raises StoreUnavailable."""
     duties.sweep.terms = read_memory_terms(settings)
     duties.sweep.find_obstacle = partial(find_archive_obstacle, settings, store)
     await duties.sweep.may_archive()

@@ -1,4 +1,4 @@
-"""The parts that work on many tasks at once, put together."""
+"""Builds the parts that change many tasks at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def register_bulk(
     changes: TaskChanges,
     find_principal: Callable[[str, str], Principal | None],
 ) -> Subtrees:
-    """Adds them: each task is told by the handler of its own command, behind the rules about commands."""
+    """Registers them. Each task goes through the handler of its own command, after the rules about commands."""
 
     async def execute(principal: Principal, command: OtherCommand, idem: str | None) -> Result:
         await governing.govern(principal, command)

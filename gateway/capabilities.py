@@ -1,4 +1,4 @@
-"""The capability page of this gateway: what is built, as the ledger says, without what the configuration leaves off."""
+"""The capability page of this gateway: what the ledger lists as built, without what the configuration turns off."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from passerelle.gateway.settings.model import Settings
 
 FILE: Final = "capabilities.json"
-"""Drawn from the ledger, which is not shipped."""
+"""Generated from the ledger, which is not part of the package."""
 
 
 def describe_capabilities(settings: Settings | None = None) -> CapabilityPage:
-    """The page under these settings; without any, nothing is switched off (ID-17)."""
+    """The page under these settings; without settings nothing is turned off (ID-17)."""
     off = dict(_find_switched_off(settings)) if settings else {}
     return show_capabilities(VERSION, _load_built(), off)
 
@@ -35,11 +35,11 @@ def _load_built() -> tuple[Capability, ...]:
 
 
 def _find_switched_off(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Parts that nobody gets from this gateway, by ``item.part``, each with the setting that says so."""
+    """Parts that this configuration turns off, as ``item.part``, each with the setting that does it."""
     if not settings.policy.hooks:
         yield "boundaries.hooks", "no hook is configured (policy.hooks)"
     if settings.policy.mode == "no_ask":
-        reason = "what would be asked is denied (policy.mode is no_ask)"
+        reason = "requests that need approval are denied (policy.mode is no_ask)"
         yield "human_in_the_loop.approvals", reason
     if settings.spans.otlp_endpoint is None:
         yield "evidence.spans", "no spans are sent (spans.otlp_endpoint)"
@@ -49,5 +49,5 @@ def _find_switched_off(settings: Settings) -> Iterator[tuple[str, str]]:
         reason = "no agent has a price, and no client a quota (agents.price, clients.quotas)"
         yield "routing_and_limits.cost_and_quota", reason
     if read_memory_terms(settings).shortest_ms is None:
-        reason = "sessions stay in the memory of the store for good (retention.memory)"
+        reason = "sessions stay in the memory of the store forever (retention.memory)"
         yield "tasks.archive", reason

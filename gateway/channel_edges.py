@@ -1,7 +1,7 @@
-"""The channel edges: streams for devices over WebSockets and plain HTTP, calls over channels, and their metrics.
+"""The channel edges: device streams over WebSocket and plain HTTP, calls over channels, and their metrics.
 
-The two edges have one hub, one set of rights and of states. Calls have the same table of methods as ``/v1`` (CMD-27).
-Metrics are read off the counts and off what stands, whenever somebody scrapes.
+Both edges share one hub, one set of access rules and one set of states. Calls use the same method table as ``/v1``
+(CMD-27). Metrics are read from the counters and the current state at each scrape.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from passerelle.channels.texts import Texts
 from passerelle.core.session.device import name_list
 from passerelle.gateway.http.stream_link import StreamLinks
 from passerelle.gateway.http.streams import StreamEdge
-from passerelle.gateway.reverse.outgoing_calls import OutgoingAsking
+from passerelle.gateway.reverse.outgoing_calls import OutgoingCalls
 from passerelle.gateway.rpc.table import ANSWERING, call
 from passerelle.runtime.common.calls import Caller
 from passerelle.runtime.common.clock import SystemClock, SystemIds
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ServiceCalls:
-    """``channels.services.Calls``: the same table of methods as ``/v1``."""
+    """``channels.services.Calls`` over the same method table as ``/v1``."""
 
     service: Service
     actions: Actions
@@ -57,11 +57,11 @@ class ServiceCalls:
     async def call(
         self, principal: Principal, method: str, data: JsonObject, idem: str | None
     ) -> JsonObject:
-        """Carries out one method."""
+        """Executes one method."""
         return await call(self.service, Caller(principal, "channel", idem), method, data, self.gate)
 
     def foresee(self, principal: Principal, method: str, data: JsonObject) -> None:
-        """Reads ahead what an answer is about."""
+        """Starts reading the approval that an answer is for."""
         action = data.get("actionId")
         if method == ANSWERING and isinstance(action, str):
             self.actions.read_ahead(action, name_list(principal))
@@ -76,36 +76,38 @@ class ChannelMetrics(Collector):
     endpoint: ChannelEndpoint
 
     def collect(self) -> Iterator[Metric]:
-        """All of them."""
-        yield from self._show_standing()
+        """Yields all of them."""
+        yield from self._show_current()
         counts = self.counts
-        yield _by("deliveries", "Events and text handed to sockets.", "class", counts.deliveries)
-        yield _by("gaps", "Gaps that were announced.", "why", counts.gaps)
-        yield _by("acks", "Acks that the store judged.", "result", counts.acks)
+        yield _make_counter(
+            "deliveries", "Events and text written to sockets.", "class", counts.deliveries
+        )
+        yield _make_counter("gaps", "Gaps sent to readers.", "why", counts.gaps)
+        yield _make_counter("acks", "Acks by result.", "result", counts.acks)
         for name, about, value in (
-            ("repairs", "Snapshots in place of what is missing.", counts.repairs),
-            ("replay_events", "Events that readers got before they were live.", counts.replayed),
-            ("slow", "Readers that took too little and lost their place.", counts.slow),
+            ("repairs", "Snapshots sent in place of missing events.", counts.repairs),
+            ("replay_events", "Events replayed to readers before they were live.", counts.replayed),
+            ("slow", "Slow readers that lost their position.", counts.slow),
             (
                 "refused",
-                "Connections that were sent away as the instance was full.",
+                "Connections rejected because the instance was full.",
                 counts.refused,
             ),
-            ("takeovers", "Connections that a newer one has ended.", counts.takeovers),
+            ("takeovers", "Connections replaced by a newer one.", counts.takeovers),
             (
                 "audit_mismatch",
-                "Streams that an audit found elsewhere than we were.",
+                "Streams whose position did not match the store at an audit.",
                 counts.audit_mismatches,
             ),
         ):
             yield CounterMetricFamily(f"passerelle_channel_{name}", about, value)
 
-    def _show_standing(self) -> Iterator[Metric]:
+    def _show_current(self) -> Iterator[Metric]:
         endpoint, hub = self.endpoint, self.hub
         for name, about, value in (
             ("connections", "Open channel connections.", endpoint.connections),
-            ("streams", "Streams that are followed for readers here.", hub.streams),
-            ("ring_bytes", "What is kept of the last events of these streams.", hub.ring_bytes),
+            ("streams", "Streams followed for readers.", hub.streams),
+            ("ring_bytes", "Bytes of recent events kept for these streams.", hub.ring_bytes),
             (
                 "position_lag_events",
                 "How many events the furthest reader is behind.",
@@ -115,7 +117,7 @@ class ChannelMetrics(Collector):
             yield GaugeMetricFamily(f"passerelle_channel_{name}", about, value)
 
 
-def _by(name: str, about: str, label: str, counts: Counter[Any]) -> CounterMetricFamily:
+def _make_counter(name: str, about: str, label: str, counts: Counter[Any]) -> CounterMetricFamily:
     family = CounterMetricFamily(f"passerelle_channel_{name}", about, labels=[label])
     for key, value in sorted(counts.items()):
         family.add_metric([key], value)
@@ -124,7 +126,7 @@ def _by(name: str, about: str, label: str, counts: Counter[Any]) -> CounterMetri
 
 @dataclass(frozen=True, slots=True)
 class ChannelEdges:
-    """``endpoint`` serves WebSockets, ``streams`` plain HTTP; ``rest`` is the collector's while many come in."""
+    """``endpoint`` serves WebSockets, ``streams`` plain HTTP; ``rest`` pauses the garbage collector in bursts."""
 
     endpoint: ChannelEndpoint
     streams: StreamEdge
@@ -139,7 +141,7 @@ def make_channel_edges(
     face: Face,
     most: int | None = None,
 ) -> ChannelEdges:
-    """The edges over a gateway that works; ``most`` connections there is room for."""
+    """Builds the edges over a running gateway, with at most ``most`` connections."""
     parts, store = gateway.parts, gateway.store
     limits = settings.channels.limits()
     if most is not None:
@@ -165,7 +167,7 @@ def make_channel_edges(
         ids=SystemIds(),
         redeem=tickets.redeem,
         agents=gateway.host,
-        asked=OutgoingAsking(face.operations, face.parts),
+        asked=OutgoingCalls(face.operations, face.parts),
     )
     streams = StreamEdge(
         gateway.hub,

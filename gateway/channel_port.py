@@ -1,4 +1,4 @@
-"""Opens a port for channels alone where it is asked for; its library is loaded only then, since it is an extra."""
+"""Opens the port that serves channels only, if configured; its library is an extra and imported only then."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from passerelle.gateway.settings.model import Settings
 
 CHANNEL_PATH: Final = "/v1/channel"
-WITHOUT_EXTRA: Final = "a port for channels takes a further library: pip install 'passerelle[fast]'"
+WITHOUT_EXTRA: Final = "a channel port needs another library: pip install 'passerelle[fast]'"
 
 
 def require_extra(settings: Settings) -> None:
-    """Says early that the library is missing.
+    """Reports early that the library is missing.
 
     Raises:
-        ConfigInvalid: a port is asked for, and the library is not installed.
+    ConfigInvalid: the port is configured, and the library is not installed.
     """
     if settings.channels.port is not None and find_spec("picows") is None:
         raise ConfigInvalid("channels.port", WITHOUT_EXTRA)
@@ -34,12 +34,12 @@ def require_extra(settings: Settings) -> None:
 async def open_channel_port(
     settings: Settings, edges: Edges, tls: ServerTls | None = None
 ) -> AsyncGenerator[str | None]:
-    """Serves the channels of ``edges`` until the block ends; the URL of the path, or None where it is off.
+    """Serves the channels of ``edges`` until the block ends; yields the URL of the path, or None if it is off.
 
-    What is open at the end has been told to go by then: the drain of ``edges`` is one for all its channels.
+    Open channels were drained before the end: the drain of ``edges`` covers all of them.
 
     Raises:
-        ConfigInvalid: the port cannot be listened on, or the library is not installed.
+    ConfigInvalid: the gateway cannot listen on the port, or the library is not installed.
     """
     if settings.channels.port is None:
         yield None

@@ -1,4 +1,4 @@
-"""From the settings and the limits of the process to how many connections each port takes."""
+"""Computes how many connections each port takes, from the settings and the descriptor limit of the process."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class ConnectionMetrics(Collector):
     table: ConnectionTable
 
     def collect(self) -> Iterator[Metric]:
-        """All of them."""
+        """Yields all of them."""
         yield GaugeMetricFamily(
             "passerelle_connections", "Open connections over HTTP.", len(self.table)
         )
         over = CounterMetricFamily(
             "passerelle_connections_over",
-            "Connections beyond what there is room for.",
+            "Connections over the limit, by outcome.",
             labels=["outcome"],
         )
         for outcome in ("evicted", "refused"):
@@ -51,7 +51,7 @@ class ConnectionMetrics(Collector):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """``admission`` is that of HTTP and its sockets; gRPC and channels may have so many on ports of their own.
+    """``admission`` limits HTTP and its sockets; the others limit gRPC, and channels on a port of their own.
 
     None is no limit.
     """
@@ -64,7 +64,7 @@ class ConnectionLimits:
 
 
 def make_connections(settings: Settings, limit: int | None = None) -> ConnectionLimits:
-    """For a process that may have ``limit`` descriptors; by default that of this one."""
+    """Computes the limits for ``limit`` descriptors; by default those of this process."""
     found = read_descriptor_limit() if limit is None else limit
     room = None if found is None else find_most(found)
     most = min((one for one in (settings.connections.most, room) if one is not None), default=None)

@@ -1,12 +1,12 @@
-"""How many connections are open at once: fewer than there are descriptors, so that agents, engine and files have some.
+"""Limits open connections below the descriptor limit, so that agent calls, engine and files have descriptors left.
 
-A connection is that of a stranger until somebody has authenticated on it. Where there is no place left, the oldest
-stranger makes room, then a caller's connection on which nothing is under way; one with a request, a stream or a socket
-stays, and the newcomer is sent away.
+A connection is anonymous until a caller authenticates on it. When the table is full, the oldest anonymous connection
+is closed, else an idle one of a caller. One with a request, a stream or a socket stays, and the new connection is
+rejected.
 
-A connection of a proxy carries requests of many clients, one after the other. Where the proxy says whose each is, the
-connection counts for the address of that client from the head of the request to the end of its answer, and for nobody
-between two of them; a socket counts for as long as it is open.
+A proxy's connection carries requests of many clients, one after the other. If the proxy names the client of each, the
+connection counts for that client's address from the head of the request to the end of the answer, and for no address
+in between; a socket counts as long as it is open.
 """
 
 from __future__ import annotations
@@ -24,53 +24,53 @@ from passerelle.gateway.proxies import Proxies
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_KEPT_LEAST: Final = 64
-_KEPT_MOST: Final = 4_096
-_KEPT_PART: Final = 4
+_RESERVED_MIN: Final = 64
+_RESERVED_MAX: Final = 4_096
+_RESERVED_PART: Final = 4
 _ADDRESS_PART: Final = 2
 _GRPC_PART: Final = 4
 _CHANNELS_QUARTERS: Final = 3
 _BACKLOG_LEAST: Final = 16
-_SAID_AGAIN_S: Final = 60.0
+_LOG_EVERY_S: Final = 60.0
 
 
 class CountedConnection(Protocol):
-    """What the table asks of a connection."""
+    """A connection as the table sees it."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way on it."""
+        """Whether nothing is in progress on it."""
         ...
 
     def evict(self) -> None:
-        """Ends it at once."""
+        """Closes it at once."""
         ...
 
 
 class ConnectionSlot:
-    """The place of one connection. It does not know the connection, which would wait for the cycle collector."""
+    """The slot of one connection. It does not refer to the connection, which would wait for the garbage collector."""
 
     __slots__ = ("_table", "address", "is_authenticated")
 
     def __init__(self, table: ConnectionTable, address: str | None) -> None:
         self._table = table
         self.address = address
-        """For which it counts."""
+        """The address that it counts for."""
         self.is_authenticated = False
 
     def authenticate(self) -> None:
-        """Somebody whom we know has shown a credential on it."""
+        """A caller has authenticated on the connection."""
         self.is_authenticated = True
         self._table.authenticate(self)
 
     def begin(self, address: str | None) -> bool:
-        """A request of somebody at an address begins, of whom nothing is known yet. As ``stand_for``."""
+        """Starts a request from an address, anonymous again. Returns as ``count_for``."""
         self.is_authenticated = False
         self._table.forget(self)
-        return self.stand_for(address)
+        return self.count_for(address)
 
-    def stand_for(self, address: str | None) -> bool:
-        """It counts for an address from now on, None for nobody; False where that one has all of its places."""
+    def count_for(self, address: str | None) -> bool:
+        """Counts the connection for an address from now on, None for none; False if the address is at its limit."""
         return self._table.move(self, address)
 
     def release(self) -> None:
@@ -79,18 +79,18 @@ class ConnectionSlot:
 
 
 SLOT: Final[ContextVar[ConnectionSlot | None]] = ContextVar("slot", default=None)
-"""That of the connection whose request is served."""
+"""The slot of the current request's connection."""
 
 
 def note_authenticated() -> None:
-    """Somebody has authenticated on the connection of this request."""
+    """Marks the connection of the current request as authenticated."""
     slot = SLOT.get()
     if slot is not None and not slot.is_authenticated:
         slot.authenticate()
 
 
 class ConnectionTable:
-    """The open connections of a process. Both limits may be absent; ``counts`` is what became of those over them."""
+    """The open connections of a process. Both limits are optional; ``counts`` are the evicted and the rejected."""
 
     def __init__(
         self,
@@ -98,21 +98,21 @@ class ConnectionTable:
         most_of_address: int | None = None,
         proxies: Proxies | None = None,
     ) -> None:
-        """From ``proxies`` and this machine no number of connections is too many."""
+        """Connections from ``proxies`` and from this machine have no limit per address."""
         self._most = most
         self._most_of_address = most_of_address
         self.proxies: Final = proxies or Proxies()
-        self._strangers: dict[ConnectionSlot, CountedConnection] = {}
+        self._anonymous: dict[ConnectionSlot, CountedConnection] = {}
         self._callers: dict[ConnectionSlot, CountedConnection] = {}
-        self._of_address: Counter[str] = Counter()
-        self._said_s = -_SAID_AGAIN_S
+        self._per_address: Counter[str] = Counter()
+        self._logged_s = -_LOG_EVERY_S
         self.counts: Final = Counter[str]()
 
     def __len__(self) -> int:
-        return len(self._strangers) + len(self._callers)
+        return len(self._anonymous) + len(self._callers)
 
     def admit(self, connection: CountedConnection, address: str | None) -> ConnectionSlot | None:
-        """A place for a connection that was accepted just now, if need be that of another one; None: send it away."""
+        """A slot for a newly accepted connection, if need be that of another one; None: close it."""
         if address is not None and not self._has_room(address):
             return None
         if (
@@ -122,81 +122,81 @@ class ConnectionTable:
         ):
             return None
         slot = ConnectionSlot(self, address)
-        self._strangers[slot] = connection
+        self._anonymous[slot] = connection
         self._count(address)
         return slot
 
-    def hand_over(self, slot: ConnectionSlot, connection: CountedConnection) -> None:
-        """Another protocol is spoken on it from now on."""
-        for slots in (self._strangers, self._callers):
+    def replace_connection(self, slot: ConnectionSlot, connection: CountedConnection) -> None:
+        """The connection switches to another protocol object."""
+        for slots in (self._anonymous, self._callers):
             if slot in slots:
                 slots[slot] = connection
 
     def authenticate(self, slot: ConnectionSlot) -> None:
-        """``Slot.authenticate``."""
-        connection = self._strangers.pop(slot, None)
+        """``ConnectionSlot.authenticate``."""
+        connection = self._anonymous.pop(slot, None)
         if connection is not None:
             self._callers[slot] = connection
 
     def forget(self, slot: ConnectionSlot) -> None:
-        """Its place is that of a stranger again, and among them the newest."""
-        connection = self._callers.pop(slot, None) or self._strangers.pop(slot, None)
+        """Makes it anonymous again, and the newest of the anonymous ones."""
+        connection = self._callers.pop(slot, None) or self._anonymous.pop(slot, None)
         if connection is not None:
-            self._strangers[slot] = connection
+            self._anonymous[slot] = connection
 
     def move(self, slot: ConnectionSlot, address: str | None) -> bool:
-        """``Slot.stand_for``; of a connection that has ended nothing is counted."""
-        if slot.address == address or not (slot in self._strangers or slot in self._callers):
+        """``ConnectionSlot.count_for``; does nothing for a connection that has ended."""
+        if slot.address == address or not (slot in self._anonymous or slot in self._callers):
             return True
         if address is not None and not self._has_room(address):
             return False
-        self._discount(slot.address)
+        self._uncount(slot.address)
         slot.address = address
         self._count(address)
         return True
 
     def release(self, slot: ConnectionSlot) -> None:
-        """``Slot.release``; the second time nothing."""
-        gone = self._strangers.pop(slot, None) or self._callers.pop(slot, None)
+        """``ConnectionSlot.release``; does nothing the second time."""
+        gone = self._anonymous.pop(slot, None) or self._callers.pop(slot, None)
         if gone is not None:
-            self._discount(slot.address)
+            self._uncount(slot.address)
 
     def enter(self, address: str) -> bool:
-        """Something is under way for an address that is no connection of its own; False where there is no room."""
+        """Counts work of an address without a connection of its own; False if the address is at its limit."""
         if not self._has_room(address):
             return False
         self._count(address)
         return True
 
     def leave(self, address: str) -> None:
-        """That has ended."""
-        self._discount(address)
+        """The work of ``enter`` has ended."""
+        self._uncount(address)
 
     def _count(self, address: str | None) -> None:
         if address is not None:
-            self._of_address[address] += 1
+            self._per_address[address] += 1
 
-    def _discount(self, address: str | None) -> None:
+    def _uncount(self, address: str | None) -> None:
         if address is None:
             return
-        self._of_address[address] -= 1
-        if not self._of_address[address]:
-            del self._of_address[address]
+        self._per_address[address] -= 1
+        if not self._per_address[address]:
+            del self._per_address[address]
 
     def _has_room(self, address: str) -> bool:
         most = self._most_of_address
         return (
             most is None
-            or self._of_address[address] < most
+            or self._per_address[address] < most
             or self.proxies.is_exempt(address)
             or self._make_room(address, most, address)
         )
 
     def _make_room(self, of: str | None, most: int, newcomer: str | None) -> bool:
-        found = next(self._find(self._strangers.items(), of), None) or next(
+        found = next(self._find(self._anonymous.items(), of), None) or next(
             (one for one in self._find(self._callers.items(), of) if one[1].is_idle), None
         )
-        self._say(most, of, newcomer, "refused" if found is None else "evicted")
+        self._log_full(most, of, newcomer, "refused" if found is None else "evicted")
         if found is None:
             return False
         slot, connection = found
@@ -210,47 +210,47 @@ class ConnectionTable:
     ) -> Iterator[tuple[ConnectionSlot, CountedConnection]]:
         return (one for one in slots if of is None or one[0].address == of)
 
-    def _say(self, most: int, of: str | None, newcomer: str | None, what: str) -> None:
+    def _log_full(self, most: int, of: str | None, newcomer: str | None, what: str) -> None:
         self.counts[what] += 1
         now_s = time.monotonic()
-        if now_s - self._said_s < _SAID_AGAIN_S:
+        if now_s - self._logged_s < _LOG_EVERY_S:
             return
-        self._said_s = now_s
+        self._logged_s = now_s
         structlog.get_logger().warning(
             "server.connections_full",
             most=most,
             of_address=of,
             newcomer=newcomer,
-            strangers=len(self._strangers),
+            strangers=len(self._anonymous),
         )
 
 
 def find_most(limit: int) -> int:
-    """Connections of callers where a process may have ``limit`` descriptors; the rest is for what it opens itself."""
-    return max(limit - min(max(limit // _KEPT_PART, _KEPT_LEAST), _KEPT_MOST), 1)
+    """Caller connections for a process with ``limit`` descriptors; it keeps the rest for its own files and calls."""
+    return max(limit - min(max(limit // _RESERVED_PART, _RESERVED_MIN), _RESERVED_MAX), 1)
 
 
 def find_most_of_address(most: int) -> int:
-    """Of one address, so that not one alone fills all places."""
+    """The limit of one address, so that a single one cannot fill all slots."""
     return max(most // _ADDRESS_PART, 1)
 
 
 def find_most_of_grpc(most: int) -> int:
-    """Of these, the part of gRPC, whose library accepts by itself: one connection carries many calls."""
+    """The part of these for gRPC, whose library accepts connections itself: one connection carries many calls."""
     return max(most // _GRPC_PART, 1)
 
 
 def find_most_of_channels(most: int) -> int:
-    """Of these, the part of a port that has channels alone."""
+    """The part of these for a channel port."""
     return max(most * _CHANNELS_QUARTERS // 4, 1)
 
 
 def find_backlog(limit: int, most: int) -> int:
-    """How many may be accepted in one go, before anybody has looked whether there is a place for them."""
+    """How many connections may be accepted in one loop iteration, before the table has checked them."""
     return max((limit - most) // 2, _BACKLOG_LEAST)
 
 
 def read_descriptor_limit() -> int | None:
-    """What this process may have open; None where there is no limit."""
+    """The process's descriptor limit; None if there is none."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft

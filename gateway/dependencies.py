@@ -1,6 +1,6 @@
-"""What a service is made from: ``Dependencies`` are given to it, ``CoreServices`` are what nearly every part needs.
+"""The dependencies of a service: ``Dependencies`` are given to it, ``CoreServices`` are the parts most others need.
 
-Dependencies are the store, the readers, time and chance, and what the configuration says.
+Dependencies are the store, the readers, clocks and random numbers, and functions of the configuration.
 """
 
 from __future__ import annotations
@@ -67,78 +67,78 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """What a service stands on."""
+    """What a service depends on."""
 
     store: Store
     hub: Hub
     clock: Clock
-    """Time of the store: what becomes a deadline or a timestamp."""
+    """The time of the store, for deadlines and timestamps."""
     ids: Ids
     find_peer: Callable[[str], LimitedPeer]
     drives: Callable[[Shard], Incarnation]
     find_sender: Callable[[Shard], Incarnation | None]
     find_terms: Callable[[str], PeerTerms]
-    """What the configuration says of an agent."""
+    """The settings of an agent by its name."""
     find_rules: Callable[[], Policy]
     timeouts: Timeouts
     tally: Callable[[str, float, str], None]
-    news: Callable[[Shard], None]
+    wake_duties: Callable[[Shard], None]
     on_feed_snapshot: Callable[[FeedSnapshot], None] = lambda _seen: None
-    """Told of questions that were stored here, so that the relay need not read them."""
-    hurry: Callable[[Shard], None] = lambda _shard: None
-    """Has the relay visit a shard at once, where its duty is ours."""
+    """Called with the feed of questions stored by this instance, so that the relay need not read it."""
+    wake_relay: Callable[[Shard], None] = lambda _shard: None
+    """Makes the relay visit a shard at once, if this instance owns the shard."""
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
     regain: Callable[[Shard], Awaitable[None]] = keep_lease
-    """Has a lease extended that has run out unseen."""
+    """Renews a lease that expired unnoticed."""
     content_bytes: int = DEFAULT_BYTES
-    """What all runs may hold of their tasks together."""
+    """Bytes that all runs together may hold of their tasks."""
     catalogue: Catalogue = field(default_factory=Catalogue)
     describe_capabilities: Callable[[], CapabilityPage] = describe_capabilities
     describe_runtime: Callable[[], RuntimeOverview] = RuntimeOverview
-    """How this instance and the store stand, as far as it is known here."""
+    """The state of this instance and of the store, as far as this instance knows."""
     agents: WatchedAgents | None = None
     """The configured agents as this process knows them."""
     calls: WatchedCalls | None = None
-    """How calls to them went."""
+    """The results of calls to them."""
     list_instances: Callable[[], tuple[str, ...]] = tuple
-    """The instances that are awake, this one among them, as far as it is known here."""
+    """The live instances including this one, as far as this instance knows."""
     time_decision: Callable[[str, float], None] = lambda _risk, _seconds: None
-    """Told for how long a question was open that a person has decided."""
+    """Called with the risk of a question that a person decided, and the seconds it was open."""
     spending: Spending | None = None
     message_bounds: MessageBounds = field(default_factory=MessageBounds)
     rulebook: Rulebook = field(default_factory=Rulebook)
     list_callers: Callable[[], tuple[Principal, ...]] = lambda: ()
-    """Whom the configuration names."""
+    """The callers that the configuration names."""
     hooks: Hooks = field(default_factory=lambda: Hooks(HookCaller()))
-    """Calls code of the operator's."""
+    """Calls the operator's policy hooks."""
     pauses: AgentPauses = field(default_factory=AgentPauses)
-    """Agents that get no new work."""
+    """Agents that get no new work: paused or draining."""
     public_url: str | None = None
-    """Where peers can call back; None: they cannot."""
+    """The base URL at which peers call back; None: they cannot."""
     push_sender: WebhookSender | None = None
-    """What Web Push goes through; None: there is none."""
+    """Sends Web Push messages; None: Web Push is off."""
     push_contact: str = ""
     buttons: Risk = "low"
-    """Up to which risk notifications have buttons."""
+    """The highest risk for which notifications have buttons."""
     notifiers: tuple[Notifier, ...] = ()
-    """Receivers of questions that the operator has set."""
+    """The notifiers that the operator configured for questions."""
     signatures: Demand = "paired"
-    """Of whom signed decisions are wanted."""
+    """Which devices must sign decisions."""
     find_principal: Callable[[str, str], Principal | None] = lambda _id, _tenant: None
-    """A principal by id and tenant, as far as the configuration says; None where it is not in there."""
+    """Finds a principal by id and tenant in the configuration; None if it is not there."""
     shard_ms: Callable[[Shard], int] | None = None
-    """The clock of a shard's primary, in ms; None: ``clock`` is that of all."""
+    """The clock of a shard's primary, in ms; None: ``clock`` applies to all shards."""
     machine: Clock = field(default_factory=SystemClock)
-    """Time of this machine: what others judge by their own, such as signatures."""
+    """The time of this machine, for what others check with their own clock, such as signatures."""
     evidence_signer: Signer = field(default_factory=lambda: Signer(()))
-    """Signs bundles of facts."""
+    """Signs evidence bundles."""
     find_entrance: Callable[[], Entrance] = Entrance
-    """Where devices come in."""
+    """The address and certificate at which devices pair."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoreServices:
-    """The parts that the others stand on."""
+    """The parts that all others use."""
 
     deps: Dependencies
     writes: Writes
@@ -152,21 +152,21 @@ class CoreServices:
 
     @property
     def store(self) -> Store:
-        """The store below all of them."""
+        """The store of these services."""
         return self.deps.store
 
 
 def make_core_services(deps: Dependencies, sealer: Sealer | None) -> CoreServices:
-    """The services of one service; nothing is driven yet."""
+    """Builds the core services of one service; no runs are driven yet."""
     store = deps.store
-    arrivals = InboxArrivals(store.projections, deps.hurry)
+    arrivals = InboxArrivals(store.projections, deps.wake_relay)
     writes = Writes(
         store.log,
         deps.clock,
         deps.ids,
         store.runtime_id,
         deps.tally,
-        deps.news,
+        deps.wake_duties,
         on_feed_snapshot=deps.on_feed_snapshot,
         shard_ms=deps.shard_ms,
         arrivals=arrivals,

@@ -1,4 +1,4 @@
-"""Which part of the gateway handles a due row, by its kind (I9)."""
+"""Maps each kind of due row to its handler (I9)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def list_handlers(
     routing: Routing,
     drop: Callable[[Shard, DueRow], Awaitable[bool]],
 ) -> dict[str, Handler]:
-    """The handlers by kind; leases and adoptions are handled by the duties themselves."""
+    """The handlers by kind; the duties handle leases and adoptions themselves."""
     linking, outputs = parts.tasks.linking, parts.tasks.outputs
     preparing = parts.tasks.starting.preparing
     return {

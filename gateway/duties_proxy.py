@@ -1,4 +1,4 @@
-"""What services ask of the duties of their instance, which are made after them and drive them."""
+"""Gives services access to the duties of their instance, which are created after them and drive them."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
     from passerelle.delegation.duties.leases import LeaseKeeper
     from passerelle.runtime.records.feed_snapshot import FeedSnapshot
 
-_NEWS_S: Final = 0.05
-"""How long questions and deliveries may wait that were just stored, so that several are taken up at once."""
+_WAKE_WITHIN_S: Final = 0.05
+"""How long new questions and deliveries may wait, so that several are handled at once."""
 
 
 class DutiesProxy:
-    """Calls into the duties; nothing may be called before ``bind``."""
+    """Forwards calls to the duties; call ``bind`` first."""
 
     __slots__ = ("_duties",)
 
     _duties: Duties
 
     def bind(self, duties: Duties) -> None:
-        """From here on calls are answered by these duties."""
+        """Sets the duties that answer calls."""
         self._duties = duties
 
     @property
     def keeper(self) -> LeaseKeeper:
-        """Who holds the leases of this instance."""
+        """The keeper of this instance's leases."""
         return self._duties.keeper
 
     def drives(self, shard: Shard) -> Incarnation:
@@ -45,25 +45,25 @@ class DutiesProxy:
         return self._duties.keeper.find_sender(shard)
 
     def may_send(self, shard: Shard) -> bool:
-        """Whether an act that cannot be undone may start."""
+        """Whether an action that cannot be undone may start."""
         return self._duties.keeper.find_sender(shard) is not None
 
     async def drop(self, shard: Shard, row: DueRow) -> bool:
-        """As ``FactlessWrites.drop_row``: False when somebody else has settled the row."""
+        """As ``FactlessWrites.drop_row``: False if another instance has settled the row."""
         return await self._duties.factless_writes.drop_row(shard, row)
 
     def wake(self, shard: Shard, within_s: float) -> None:
-        """Due rows of the shard are looked at within this time."""
+        """Checks the shard's due rows within this time."""
         self._duties.due.wake(shard, within_s)
 
     def on_feed_snapshot(self, seen: FeedSnapshot) -> None:
         """As ``Relay.on_feed_snapshot``."""
         self._duties.relay.on_feed_snapshot(seen)
 
-    def tell(self, shard: Shard) -> None:
-        """An append has set what others wait for."""
-        self._duties.wake(shard, _NEWS_S)
+    def wake_duties(self, shard: Shard) -> None:
+        """Has the shard's due rows and feed checked soon, after an append."""
+        self._duties.wake(shard, _WAKE_WITHIN_S)
 
-    def hurry(self, shard: Shard) -> None:
-        """Somebody waits for what the relay carries from a shard."""
+    def wake_relay(self, shard: Shard) -> None:
+        """Makes the relay visit a shard at once, for a caller that waits for its feed."""
         self._duties.relay.wake(shard)

@@ -1,6 +1,6 @@
-"""Every edge of the gateway in one application: the A2A face first, then ``/v1``, channels, health, metrics.
+"""All edges of the gateway in one application: the A2A face first, then ``/v1``, channels, health, metrics.
 
-An edge translates; the service behind all of them is one.
+Edges only translate; all of them call the same service.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from passerelle.channels.endpoint import ChannelEndpoint
-    from passerelle.gateway.a2a.heads import BeginOffered, ServeOffered
+    from passerelle.gateway.a2a.heads import AsyncHandler, SyncHandler
     from passerelle.gateway.assembly import Gateway
     from passerelle.gateway.auth.access import Access
     from passerelle.gateway.settings.model import Settings
@@ -65,12 +65,12 @@ if TYPE_CHECKING:
 
 DRAIN_MS: Final = 1_000
 DRAIN_JITTER_MS: Final = 3_000
-"""Clients of channels get this long to go elsewhere: it has to fit into the shutdown of the server."""
+"""How long channel clients have to reconnect elsewhere: it has to fit into the server's shutdown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """What is served, and how it lets go of its callers."""
+    """The application, and how it drains its callers."""
 
     site: ASGIApp
     face: Face
@@ -78,29 +78,29 @@ class Edges:
     channels: ChannelEndpoint
     connections: ConnectionLimits
     admits: Callable[[Scope], bool]
-    """Whether a handshake on a port of its own may come in at all, as the site judges its requests."""
+    """Whether a handshake on the channel port is allowed, checked as the site checks its requests."""
 
 
 @dataclass(frozen=True, slots=True)
-class FaceFirst:
-    """The hot paths of the face do not pass the router."""
+class FaceRouter:
+    """Sends requests for agents to the face without passing the router, and all others to the site."""
 
     face: Face
     site: ASGIApp
     requests: Requests
 
     @property
-    def begin_offered(self) -> BeginOffered:
-        """``KnowsHeads``."""
-        return self.face.begin_offered
+    def handle_sync(self) -> SyncHandler:
+        """``CachedHeadApp``."""
+        return self.face.handle_sync
 
     @property
-    def serve_offered(self) -> ServeOffered:
-        """``KnowsHeads``: only the face keeps what it made of a head."""
-        return self.face.serve_offered
+    def handle_async(self) -> AsyncHandler:
+        """``CachedHeadApp``: only the face caches parsed heads."""
+        return self.face.handle_async
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """One request."""
+        """Serves one request."""
         if scope["type"] == "http":
             repeated = find_repeated([name for name, _ in scope["headers"]])
             if repeated is not None:
@@ -112,7 +112,7 @@ class FaceFirst:
 
 
 def _reads_index(scope: Scope) -> bool:
-    """Whoever reads the root looks for what is here; agents are called by POST."""
+    """Whether it is a GET of the index page; agents are called by POST."""
     return scope["path"] == INDEX and scope["method"] in {"GET", "HEAD"}
 
 
@@ -122,7 +122,7 @@ def make_edges(
     access: Access,
     find_fault: Callable[[], str | None] = lambda: None,
 ) -> Edges:
-    """The application over a gateway that works; ``find_fault`` says what is wrong with the configuration file."""
+    """Builds the application over a running gateway; ``find_fault`` returns the fault of the configuration file."""
     connections = make_connections(settings)
     gateway.metrics.add(ConnectionMetrics(connections.admission.table))
     devices = access.know_devices(gateway.parts.links.devices.lists)
@@ -174,7 +174,7 @@ def make_edges(
     site = make_site(
         routes,
         settings,
-        lambda rest: FaceFirst(face, rest, Requests(SystemIds())),
+        lambda rest: FaceRouter(face, rest, Requests(SystemIds())),
     )
 
     async def drain() -> None:
@@ -195,7 +195,7 @@ def _admit_all(_scope: Scope) -> bool:
 
 
 def make_socket_route(face: Face, tickets: Tickets, origins: WebOrigins) -> BaseRoute:
-    """A2A over WebSocket."""
+    """The route of A2A over WebSocket."""
     sockets = SocketEdge(face, tickets.redeem, origins)
     return WebSocketRoute(f"{AGENTS}/{{rest:path}}", sockets.handle)
 
@@ -203,7 +203,7 @@ def make_socket_route(face: Face, tickets: Tickets, origins: WebOrigins) -> Base
 def _make_extended_cards(
     gateway: Gateway, settings: Settings, options: CardOptions
 ) -> PeerExtendedCards | None:
-    """None where nobody is asked for credentials: then everybody may see the card that there is."""
+    """None without authentication: then the public card is open to all callers anyway."""
     if settings.auth == "open":
         return None
     return PeerExtendedCards(
@@ -220,7 +220,7 @@ def _make_blob_edge(gateway: Gateway, access: Access) -> BlobEdge:
     return BlobEdge(
         dispatch.uploads,
         dispatch.outputs,
-        gateway.peers.is_dialled,
+        gateway.peers.dials_in,
         access.authenticator,
         access.reader,
         gateway.gate,
@@ -274,7 +274,7 @@ def _make_routes(
 
 
 def _make_callback_routes(gateway: Gateway) -> list[BaseRoute]:
-    """None without a public URL: then no peer was told to call."""
+    """Empty without a public URL: then no peer has a callback address."""
     dispatch = gateway.parts.dispatch
     if dispatch.callbacks is None:
         return []

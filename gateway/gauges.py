@@ -1,4 +1,4 @@
-"""What stands at the moment of a scrape: runs, duties, agents and their breakers. Nothing is counted for it before."""
+"""Gauges that are read at each scrape: runs, duties, agents and their breakers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NONE, _STALE, _FRESH = 0, 1, 2
 
 
 def watch(gateway: Gateway) -> None:
-    """Lets the metrics of a gateway show what stands in it."""
+    """Connects the gauges of a gateway's metrics to its state."""
     runs, keeper = gateway.parts.dispatch.runs, gateway.duties.keeper
     gateway.metrics.work.runs.set_function(lambda: len(runs.list_tasks()))
     gateway.metrics.work.leases.set_function(lambda: keeper.held)
@@ -42,7 +42,7 @@ def watch(gateway: Gateway) -> None:
 
 
 def watch_memory(metrics: Metrics, room: MemoryRoom) -> None:
-    """Shows what is drawn from the budget."""
+    """Shows the memory budget and what is drawn from it."""
     shown = metrics.memory
     shown.budget.set(room.budget.total)
     for kind in get_args(MemoryUse):
@@ -52,7 +52,7 @@ def watch_memory(metrics: Metrics, room: MemoryRoom) -> None:
 def watch_agents(
     peers: PeerRegistry, find_state: Callable[[str], AgentState] = lambda _agent: "active"
 ) -> Callable[[Metrics], None]:
-    """Shows agents and their breakers; one that is configured no more shows no more."""
+    """Shows agents and their breakers; an agent removed from the configuration disappears."""
 
     def read(metrics: Metrics) -> None:
         metrics.peers.agents.clear()
@@ -66,7 +66,7 @@ def watch_agents(
             metrics.peers.paused.labels(name).set(_STATES[find_state(name)])
             for interface, mode in peers.list_breakers(name).items():
                 metrics.peers.breakers.labels(name, interface).set(_MODES[mode])
-        for name in peers.dialling:
+        for name in peers.dial_in_names:
             metrics.peers.links.labels(name).set(peers.count_links(name))
 
     return read

@@ -1,6 +1,6 @@
-"""The handler of each command and of each query: where to look for what a method of ``/v1`` or of A2A leads to.
+"""The handler of each command and query: where to look for what a method of ``/v1`` or of A2A calls.
 
-A message to an agent is not here: the service hands it to ``control/messages.py``.
+A message to an agent is not in here: the service passes it to ``control/messages.py``.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ C = TypeVar("C")
 
 @dataclass(frozen=True, slots=True)
 class TaskHandlers:
-    """Who works on tasks and sessions, and reads them."""
+    """Handles commands and queries about tasks and sessions."""
 
     reads: TaskReads
     listing: Listing
@@ -184,7 +184,7 @@ class TaskHandlers:
     subagents: SubagentReads
 
     def register(self, handlers: Handlers) -> None:
-        """Adds them."""
+        """Registers them."""
         handlers.on_command(CreateTask, self.creating.create)
         handlers.on_command(StartTask, self.starting.start)
         handlers.on_command(UpdateTask, self.updates.update)
@@ -226,7 +226,7 @@ class TaskHandlers:
 
 @dataclass(frozen=True, slots=True)
 class PermissionHandlers:
-    """Who works on approvals and the policy behind them."""
+    """Handles commands and queries about approvals and policy."""
 
     question_waits: QuestionWaits
     question_lists: QuestionLists
@@ -242,7 +242,7 @@ class PermissionHandlers:
     workers: WorkerAsking
 
     def register(self, handlers: Handlers) -> None:
-        """Adds them."""
+        """Registers them."""
         handlers.on_repeatable(RespondAction, self.attending.respond)
         handlers.on_repeatable(NoteSeen, self.attending.execute)
         handlers.on_repeatable(ReturnAgain, self.attending.execute)
@@ -274,7 +274,7 @@ class PermissionHandlers:
 
 @dataclass(frozen=True, slots=True)
 class LinkHandlers:
-    """Who works on what leads out: devices, channels, webhooks; and on the list of agents."""
+    """Handles commands and queries about devices, channels, webhooks and the list of agents."""
 
     access: StreamAccess
     streams: DeviceStreams
@@ -288,7 +288,7 @@ class LinkHandlers:
     describe_capabilities: Callable[[], CapabilityPage]
 
     def register(self, handlers: Handlers) -> None:
-        """Adds them."""
+        """Registers them."""
         handlers.on_repeatable(AckEvents, self.streams.acknowledge)
         handlers.on_repeatable(ReconnectChannel, self.streams.reconnect)
         handlers.on_command(SendNotice, self.notices.send)
@@ -339,11 +339,11 @@ class LinkHandlers:
 def _for_people(
     handle: Callable[[Principal, C, str | None], Awaitable[Result]],
 ) -> Callable[[Principal, C, str | None], Awaitable[Result]]:
-    """A command that loosens what agents are held by: no agent gives it (Forbidden)."""
+    """Wraps a command that loosens restrictions on agents: a credential of kind agent gets Forbidden."""
 
     async def judged(principal: Principal, command: C, idem: str | None) -> Result:
         if principal.kind == "agent":
-            raise Forbidden("a credential of kind agent changes no policy", kind=principal.kind)
+            raise Forbidden("a credential of kind agent cannot change policy", kind=principal.kind)
         return await handle(principal, command, idem)
 
     return judged

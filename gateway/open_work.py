@@ -1,4 +1,4 @@
-"""What is open in the store, for a scrape: looked at when somebody scrapes, and at most every ten seconds."""
+"""Counts the open work in the store when metrics are scraped, at most every ten seconds."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 KEPT_MS: Final = 10_000
 _WAIT_S: Final = 3.0
-"""What else was counted is shown without it."""
+"""After this time the scrape shows the other metrics without these."""
 UNCOUNTED: Final = "uncounted"
 
 
 @dataclass(frozen=True, slots=True)
 class OpenWork:
-    """Sets the gauges of what is open. While nobody knows they are not a number."""
+    """Sets the gauges of open work; NaN while the counts are not known."""
 
     overviews: Overviews
     metrics: Metrics
     clock: Clock
 
     async def refresh(self) -> None:
-        """Looks, unless somebody has a moment ago."""
+        """Counts, unless it was done a moment ago."""
         try:
             found = await asyncio.wait_for(self.overviews.look_everywhere(KEPT_MS), _WAIT_S)
         except (StoreUnavailable, TimeoutError):

@@ -1,4 +1,4 @@
-"""The parts that look at everything at once, put together."""
+"""Builds the queries that look at all owners at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def register_oversight(
     handlers: Handlers, deps: Dependencies, tasks: TaskHandlers, runs: ActiveRuns
 ) -> tuple[Overviews, AgentWatch]:
-    """Adds them, those over questions around the handlers of their owners."""
+    """Registers them; those about questions wrap the handlers of their owners."""
     store = deps.store
 
     def count_driven() -> Counter[str]:

@@ -1,4 +1,4 @@
-"""The parts of a gateway put together over a store: the only place that knows them all."""
+"""Builds the parts of a gateway over a store; the only module that knows all of them."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Telling:
-    """What tells callers of their tasks: streams, and webhooks of each kind."""
+class _Notifying:
+    """What reports to callers: streams of events, and webhooks of each kind."""
 
     following: Following
     push_configs: PushConfigs
@@ -116,7 +116,7 @@ class _Telling:
 
 
 @dataclass(frozen=True, slots=True)
-class _Working:
+class _TaskParts:
     """What opens, sends and ends tasks."""
 
     turns: Turns
@@ -130,7 +130,7 @@ class _Working:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A service, and the parts behind it that edges and duties work with as well."""
+    """A service, and the parts behind it that edges and duties use as well."""
 
     service: Service
     dispatch: Dispatch
@@ -157,21 +157,21 @@ class Parts:
 
 
 def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
-    """The service object over what it is given, with its parts; without webhooks push is refused."""
+    """Builds the service and its parts; without ``webhooks`` push notifications are rejected."""
     webhooks = webhooks or Webhooks()
     services = make_core_services(deps, webhooks.sealer)
     store, dispatch, writes = services.store, services.dispatch, services.writes
-    telling, tools = _make_telling(services, webhooks), _make_tools(services)
+    notifying, tools = _make_notifying(services, webhooks), _make_tools(services)
     queues = _make_queues(services)
-    working = _make_working(services, telling.push_configs, queues)
+    task_parts = _make_task_parts(services, notifying.push_configs, queues)
     turn_queues = TurnQueues(
-        writes, queues, working.cancelling, working.governing, deps.find_principal
+        writes, queues, task_parts.cancelling, task_parts.governing, deps.find_principal
     )
     questions = QuestionLists(services.actions, store.projections, services.arrivals)
     oversight = Oversight(writes, Home(writes))
     grants = StreamGrants(writes, services.arrivals, store.projections, oversight)
     models = _make_models(services)
-    tasks = _make_task_handlers(services, telling, working, models, tools, oversight, queues)
+    tasks = _make_task_handlers(services, notifying, task_parts, models, tools, oversight, queues)
     snapshots = StreamSnapshots(
         writes,
         questions,
@@ -182,31 +182,31 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         writes, deps.pauses, store.queues, store.due.hasten, deps.catalogue.list_names
     )
     permissions = _make_permission_handlers(services, models, tasks.records, questions, tools)
-    links = _make_link_handlers(services, webhooks, telling, models, (grants, snapshots))
+    links = _make_link_handlers(services, webhooks, notifying, models, (grants, snapshots))
     answers = Answers(writes, services.contents, dispatch, queues)
     router = tasks.starting.routing.router
     messages = _make_messages(
-        services, telling.push_configs, working, answers, tools, router, turn_queues
+        services, notifying.push_configs, task_parts, answers, tools, router, turn_queues
     )
     schedules = make_schedules(
-        services, messages, working.cancelling, tasks.reads, working.governing
+        services, messages, task_parts.cancelling, tasks.reads, task_parts.governing
     )
     handlers = Handlers()
-    subagents = make_subagents(services, messages, tasks, working.governing, handlers)
+    subagents = make_subagents(services, messages, tasks, task_parts.governing, handlers)
     for group in (tasks, permissions, links, schedules, subagents):
         group.register(handlers)
     pausing.register(handlers)
     turn_queues.register(handlers)
     overviews, agent_watch = register_oversight(handlers, deps, tasks, dispatch.runs)
     subtrees = register_bulk(
-        handlers, tasks.records, working.governing, tasks.updates.changes, deps.find_principal
+        handlers, tasks.records, task_parts.governing, tasks.updates.changes, deps.find_principal
     )
     service = Service(
         messages,
         handlers,
-        working.governing,
+        task_parts.governing,
         answers,
-        telling.following,
+        notifying.following,
         services.ownership,
         dispatch.commands,
     )
@@ -217,12 +217,12 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
         contents=services.contents,
         actions=services.actions,
         arrivals=services.arrivals,
-        inputs=working.inputs,
+        inputs=task_parts.inputs,
         retries=Retries(dispatch, services.references, queues),
         queues=queues,
         turn_queues=turn_queues,
         pausing=pausing,
-        following=telling.following,
+        following=notifying.following,
         grants=grants,
         snapshots=snapshots,
         tasks=tasks,
@@ -239,22 +239,22 @@ def make_parts(deps: Dependencies, webhooks: Webhooks | None = None) -> Parts:
 def _make_messages(
     services: CoreServices,
     push_configs: PushConfigs,
-    working: _Working,
+    task_parts: _TaskParts,
     answers: Answers,
     tools: ToolInventories,
     router: Router,
     turn_queues: TurnQueues,
 ) -> Messages:
     deps, writes, dispatch = services.deps, services.writes, services.dispatch
-    blobs, inputs = services.store.blobs, working.inputs
+    blobs, inputs = services.store.blobs, task_parts.inputs
     return Messages(
-        turns=working.turns,
-        templated_turns=TemplatedTurns(working.turns),
+        turns=task_parts.turns,
+        templated_turns=TemplatedTurns(task_parts.turns),
         follow_ups=FollowUps(writes, blobs, services.actions, services.ownership, dispatch, inputs),
         references=services.references,
         prerequisites=Prerequisites(services.references.ownership),
         push_configs=push_configs,
-        planning=working.planning,
+        planning=task_parts.planning,
         dispatch=dispatch,
         answers=answers,
         queues=turn_queues.queues,
@@ -301,7 +301,7 @@ def _make_tools(services: CoreServices) -> ToolInventories:
     return ToolInventories(deps.catalogue, judging)
 
 
-def _make_telling(services: CoreServices, webhooks: Webhooks) -> _Telling:
+def _make_notifying(services: CoreServices, webhooks: Webhooks) -> _Notifying:
     deps, store, writes = services.deps, services.store, services.writes
     following = Following(writes, store.log, deps.hub, services.contents, services.arrivals)
     push_configs = PushConfigs(
@@ -321,13 +321,13 @@ def _make_telling(services: CoreServices, webhooks: Webhooks) -> _Telling:
         STREAM: StreamWebhookKind(stream_webhooks, store.log, deps.machine),
         NOTIFIER: _make_notifiers(deps, writes),
     }
-    dead_letters = DeadLetters(store.targets, kinds, deps.news)
-    return _Telling(following, push_configs, stream_webhooks, dead_letters)
+    dead_letters = DeadLetters(store.targets, kinds, deps.wake_duties)
+    return _Notifying(following, push_configs, stream_webhooks, dead_letters)
 
 
-def _make_working(
+def _make_task_parts(
     services: CoreServices, push_configs: PushConfigs, queues: AgentQueues
-) -> _Working:
+) -> _TaskParts:
     deps, writes, dispatch = services.deps, services.writes, services.dispatch
     finishing = Finishing(writes, services.ownership, dispatch)
     turns = Turns(
@@ -340,7 +340,7 @@ def _make_working(
         deps.regain,
     )
     planning = Planner(writes, deps.find_terms, deps.drives, deps.find_rules, deps.spending)
-    return _Working(
+    return _TaskParts(
         turns=turns,
         conditions=Conditions(deps.find_terms),
         planning=planning,
@@ -368,8 +368,8 @@ def _make_models(services: CoreServices) -> Models:
 
 def _make_task_handlers(
     services: CoreServices,
-    telling: _Telling,
-    working: _Working,
+    notifying: _Notifying,
+    task_parts: _TaskParts,
     models: Models,
     tools: ToolInventories,
     oversight: Oversight,
@@ -381,11 +381,11 @@ def _make_task_handlers(
         services.writes,
         services.dispatch,
     )
-    ownership, contents, turns = services.ownership, services.contents, working.turns
+    ownership, contents, turns = services.ownership, services.contents, task_parts.turns
     changes, records = TaskChanges(writes, ownership, dispatch), _make_records(services)
     histories = TurnHistories(writes, store.log)
     return TaskHandlers(
-        reads=TaskReads(ownership, contents, telling.following, store.runtime_id, models),
+        reads=TaskReads(ownership, contents, notifying.following, store.runtime_id, models),
         listing=Listing(writes, store.log, store.projections, contents),
         records=records,
         models=models,
@@ -395,13 +395,13 @@ def _make_task_handlers(
             ownership,
             store.projections,
             deps.find_peer,
-            working.conditions,
+            task_parts.conditions,
             store.memory.check_room,
         ),
         starting=Starting(
             turns,
             ownership,
-            working.planning,
+            task_parts.planning,
             services.references,
             Preparing(writes),
             dispatch,
@@ -411,15 +411,15 @@ def _make_task_handlers(
             deps.message_bounds,
             tools.resolve,
         ),
-        updates=TaskUpdates(changes, deps.find_peer, working.conditions),
-        giving=Giving(changes, deps.find_principal, store.channels, telling.stream_webhooks),
-        finishing=working.finishing,
-        cancelling=working.cancelling,
-        rerunning=Rerunning(turns.writes, ownership, working.planning, dispatch, deps.find_peer),
+        updates=TaskUpdates(changes, deps.find_peer, task_parts.conditions),
+        giving=Giving(changes, deps.find_principal, store.channels, notifying.stream_webhooks),
+        finishing=task_parts.finishing,
+        cancelling=task_parts.cancelling,
+        rerunning=Rerunning(turns.writes, ownership, task_parts.planning, dispatch, deps.find_peer),
         linking=Linking(changes, GraphBounds(writes)),
         sessions=Sessions(records),
         interrupting=Interrupting(
-            records, working.cancelling, dispatch, working.governing, queues.pull
+            records, task_parts.cancelling, dispatch, task_parts.governing, queues.pull
         ),
         rolling_back=RollingBack(histories),
         compacting=Compacting(histories, ownership, contents, store.blobs),
@@ -466,7 +466,7 @@ def _make_permission_handlers(
 def _make_link_handlers(
     services: CoreServices,
     webhooks: Webhooks,
-    telling: _Telling,
+    notifying: _Notifying,
     models: Models,
     served: tuple[StreamGrants, StreamSnapshots],
 ) -> LinkHandlers:
@@ -485,12 +485,12 @@ def _make_link_handlers(
         ),
         notices=ChannelNotices(Home(writes), store.channels),
         summaries=ChannelSummaries(
-            models, writes, store.acks, store.channels, telling.stream_webhooks
+            models, writes, store.acks, store.channels, notifying.stream_webhooks
         ),
         devices=_make_devices(services, webhooks),
-        webhooks=telling.stream_webhooks,
-        push_configs=telling.push_configs,
-        dead_letters=telling.dead_letters,
+        webhooks=notifying.stream_webhooks,
+        push_configs=notifying.push_configs,
+        dead_letters=notifying.dead_letters,
         catalogue=services.deps.catalogue,
         describe_capabilities=services.deps.describe_capabilities,
     )

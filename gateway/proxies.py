@@ -1,7 +1,7 @@
-"""Where a request that a proxy passes on comes from, by the header in which our proxies say it.
+"""Finds the client of a forwarded request, from the header that trusted proxies set.
 
-Only a proxy of ours is believed, and each adds the address that it saw behind what came to it. So hops are read from
-the nearest one on: the first that is no proxy of ours is the client. What stands before it the client may have made up.
+Only configured proxies are trusted, and each appends the address it saw. So hops are read from the nearest one on: the
+first that is not a trusted proxy is the client. The client may have forged everything before it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ AddressHeader: TypeAlias = Literal["Forwarded", "X-Forwarded-For"]
 
 _FORWARDED: Final = "forwarded"
 _PAIR: Final = re.compile(r'\s*(?:([A-Za-z]+)=("(?:[^"\\]|\\.)*"|[^\s;,"]*))?\s*([;,]|$)')
-"""A pair of RFC 7239 section 4 and what ends it; members of a list may be empty (RFC 9110 section 5.6.1)."""
+"""A pair of RFC 7239 section 4 and its separator; list members may be empty (RFC 9110 section 5.6.1)."""
 _PORT: Final = re.compile(r"^(?:\[([0-9A-Fa-f:.]+)\](?::\w+)?|([0-9.]+):\w+)$")
 
 
 class Proxies:
-    """Proxies before us, by the networks that they connect from; without a ``header`` none says who its client is."""
+    """Trusted proxies by the networks that they connect from; without a ``header`` they name no client."""
 
     def __init__(
         self,
@@ -34,24 +34,24 @@ class Proxies:
         self._networks = tuple(networks)
         self._header = header.lower().encode() if header else None
         self._read = read_forwarded if header and header.lower() == _FORWARDED else _read_list
-        self.trusts = lru_cache(maxsize=1024)(self._judge)
-        """``trusts(address)``: whether one of them connects from there."""
+        self.trusts = lru_cache(maxsize=1024)(self._is_trusted)
+        """``trusts(address)``: whether a trusted proxy connects from there."""
 
     def is_exempt(self, address: str) -> bool:
-        """Whether no number of connections from there is too many: it is a proxy, or this machine."""
+        """Whether connections from there are not limited: it is a proxy, or this machine."""
         found = _parse(address)
         return found is not None and (found.is_loopback or self.trusts(address))
 
     def forwards(self, address: str | None) -> bool:
-        """Whether what connects from there says on whose behalf it asks."""
+        """Whether a connection from there names the client of each request."""
         return self._header is not None and address is not None and self.trusts(address)
 
     def find_client(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-        """The address of the client of a request that ``forwards``; None where the proxies do not say it.
+        """The client's address in a request that ``forwards``; None if the proxies do not name it.
 
-        Names of headers are in lower case.
+        Header names are lower case.
         """
-        lines = [said.decode("latin-1") for name, said in headers if name == self._header]
+        lines = [value.decode("latin-1") for name, value in headers if name == self._header]
         for hop in self._read(", ".join(lines)):
             found = _parse(_PORT.sub(r"\1\2", hop))
             if found is None:
@@ -60,15 +60,15 @@ class Proxies:
                 return str(found)
         return None
 
-    def _judge(self, text: str) -> bool:
+    def _is_trusted(self, text: str) -> bool:
         address = _parse(text)
         return address is not None and any(address in network for network in self._networks)
 
 
 def read_forwarded(header: str) -> list[str]:
-    """What stands in ``for`` of each element of a ``Forwarded``, the nearest first; "" where an element has none.
+    """The ``for`` value of each element of a ``Forwarded`` header, the nearest first; "" if an element has none.
 
-    Nothing, where a part of the header cannot be read: what is left might not be what the proxy meant.
+    Returns nothing if a part of the header cannot be parsed: the rest might not be what the proxy meant.
     """
     hops: list[str] = []
     hop, is_empty, position = "", True, 0
@@ -91,7 +91,7 @@ def read_forwarded(header: str) -> list[str]:
 
 
 def _read_list(header: str) -> Iterator[str]:
-    """The members of an ``X-Forwarded-For``, the nearest first; only what is asked for is looked at."""
+    """The members of an ``X-Forwarded-For``, the nearest first; parses only as far as it is consumed."""
     end = len(header)
     while end >= 0:
         start = header.rfind(",", 0, end)
@@ -106,5 +106,5 @@ def _parse(text: str) -> IPv4Address | IPv6Address | None:
         address = ip_address(text)
     except ValueError:
         return None
-    # A socket of both versions shows an address of version 4 as one of version 6.
+    # A dual-stack socket shows an IPv4 address as an IPv6 one.
     return getattr(address, "ipv4_mapped", None) or address

@@ -1,7 +1,7 @@
-"""Reads the configuration again when its file changes and on SIGHUP, and hands it to the parts of a running gateway.
+"""Reloads the configuration when its file changes and on SIGHUP, and applies it to a running gateway.
 
-A good one takes hold at once, as far as it can; what takes a restart is named. A bad one changes nothing: the log, the
-readiness page and a metric say where it is wrong, until it is right.
+A valid configuration applies at once as far as possible; the log names the settings that need a restart. An invalid one
+changes nothing: the log, the readiness page and a metric report the fault until the file is corrected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import structlog
 from passerelle.core.errors import ConfigInvalid, PasserelleError
 from passerelle.core.payloads.governance import PolicyChanged
 from passerelle.core.principal import OWNER
-from passerelle.gateway.auth.principals import enter_client
+from passerelle.gateway.auth.principals import make_client_principal
 from passerelle.gateway.settings.changes import compare, list_limit_changes
 from passerelle.gateway.settings.layers import find_config
 from passerelle.gateway.settings.section import read_output_terms
@@ -50,16 +50,16 @@ if TYPE_CHECKING:
     from passerelle.runtime.observability.metrics import Metrics
 
 
-async def take_over(gateway: Gateway, access: Access, old: Settings, new: Settings) -> None:
-    """Swaps what can be swapped; a request under way ends with what it began with.
+async def apply_settings(gateway: Gateway, access: Access, old: Settings, new: Settings) -> None:
+    """Applies what can be changed at run time; a request in progress keeps the settings it started with.
 
     Raises:
-        ConfigInvalid: an agent cannot be made of its section; nothing is changed then.
+    ConfigInvalid: an agent's section cannot be used; nothing is changed then.
     """
     gateway.peers.replace(make_peer_configs(new.agents, os.environ))
     ruled = gateway.terms.find_rules()
     gateway.terms.reload(new)
-    # Looked at before anything is waited for: what is edited meanwhile is told by whoever edits it.
+    # Read before the first await: a rule edit in between is recorded by its own command.
     rules = gateway.terms.find_rules()
     access.reload(new)
     gateway.gate.rebind(list_bounds(new))
@@ -72,30 +72,30 @@ async def take_over(gateway: Gateway, access: Access, old: Settings, new: Settin
     gateway.parts.dispatch.outputs.reload(read_output_terms(new.outputs))
     if new.log_level != old.log_level:
         configure_logs(new.log_level, old.log_format)
-    await _tell_limits(gateway, old, new)
-    await _tell_policy(gateway, ruled.version, rules)
+    await _record_limit_changes(gateway, old, new)
+    await _record_policy_change(gateway, ruled.version, rules)
 
 
-async def _tell_policy(gateway: Gateway, previous: str, rules: Policy) -> None:
-    """The rules of before and of now, in the home of whoever owns the gateway (EXT-3)."""
+async def _record_policy_change(gateway: Gateway, previous: str, rules: Policy) -> None:
+    """Records the old and the new policy version in the owner's home session (EXT-3)."""
     if rules.version == previous:
         return
     changed = PolicyChanged("rules", "configuration", rules.version, previous, rules.mode)
-    await _tell(Home(gateway.parts.writes), OWNER, changed, f"policy {previous} {rules.version}")
+    await _record(Home(gateway.parts.writes), OWNER, changed, f"policy {previous} {rules.version}")
 
 
-async def _tell_limits(gateway: Gateway, old: Settings, new: Settings) -> None:
-    """Every instance reads the same file: the row of the fact makes it one (EVC-17)."""
+async def _record_limit_changes(gateway: Gateway, old: Settings, new: Settings) -> None:
+    """Records changed limits. Every instance reads the same file: the idempotency key makes it one fact (EVC-17)."""
     home = Home(gateway.parts.writes)
-    clients = {client.name: enter_client(client) for client in new.clients}
+    clients = {client.name: make_client_principal(client) for client in new.clients}
     for fact in list_limit_changes(old, new):
         who = clients.get(fact.limited.name, OWNER) if fact.limited.kind == "caller" else OWNER
         limited = fact.limited
         key = f"{limited.kind} {limited.name} {fact.kind} {fact.unit} {fact.old} {fact.new}"
-        await _tell(home, who, fact, key)
+        await _record(home, who, fact, key)
 
 
-async def _tell(home: Home, who: Principal, fact: LimitChanged | PolicyChanged, key: str) -> None:
+async def _record(home: Home, who: Principal, fact: LimitChanged | PolicyChanged, key: str) -> None:
     try:
         await home.record(who, fact, key=key)
     except PasserelleError as error:
@@ -105,13 +105,13 @@ async def _tell(home: Home, who: Principal, fact: LimitChanged | PolicyChanged, 
 
 
 _QUIET_S: Final = 0.2
-"""An editor writes a file in several steps."""
-_MOST_LOOKS: Final = 10
-"""A file that is written all the time is read all the same."""
+"""How long a file must stay unchanged: an editor writes it in several steps."""
+_MAX_CHECKS: Final = 10
+"""After this many checks a file that keeps changing is read anyway."""
 
 
 class Reloading:
-    """Holds the settings that are in force. ``apply`` gets those before and those to come."""
+    """Holds the current settings. ``apply`` gets the old and the new ones."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Reloading:
         watches: bool = True,
         on_fault: Callable[[str | None], None] = lambda _fault: None,
     ) -> None:
-        """``on_fault`` hears why a file is not in force, and None once it is."""
+        """``on_fault`` gets the reason why the file is not applied, and None once it is."""
         self._sources = sources
         self._apply = apply
         self._metrics = metrics
@@ -133,10 +133,10 @@ class Reloading:
         self._on_fault = on_fault
         self.settings = settings
         self.fault: str | None = None
-        """Why the file that stands there now is not in force."""
+        """Why the current file is not applied."""
 
     async def run(self) -> None:
-        """Reads again whenever there is a reason to; to be cancelled."""
+        """Reloads whenever the file changes or SIGHUP arrives, until cancelled."""
         if not self._watches:
             return
         loop = asyncio.get_running_loop()
@@ -154,18 +154,18 @@ class Reloading:
                 await watching
 
     async def reload(self) -> bool:
-        """Reads all sources and takes over what they say; False where they are wrong."""
+        """Reads all sources and applies them; returns False if they are invalid."""
         try:
-            reading = read_settings(self._sources)
-            fault = _explain(reading)
+            loaded = read_settings(self._sources)
+            fault = _explain(loaded)
         except ConfigInvalid as error:
-            reading, fault = None, error.message
-        if reading is None or reading.settings is None or fault is not None:
+            loaded, fault = None, error.message
+        if loaded is None or loaded.settings is None or fault is not None:
             self._refuse(fault or "the configuration cannot be read")
             return False
-        return await self._take_over(reading.settings)
+        return await self._apply_loaded(loaded.settings)
 
-    async def _take_over(self, new: Settings) -> bool:
+    async def _apply_loaded(self, new: Settings) -> bool:
         old = self.settings
         changes = compare(old, new)
         try:
@@ -188,12 +188,12 @@ class Reloading:
         self._on_fault(fault)
         self._metrics.config.faulty.set(1)
         self._metrics.config.reloads.labels("refused").inc()
-        self._log.error("config.refused", fault=fault, kept="the configuration before")
+        self._log.error("config.refused", fault=fault, kept="the previous configuration")
 
     async def _watch(self) -> None:
-        """Looks at the file behind all links: one that is replaced, or is behind a link that is, has no events.
+        """Polls the file that the path resolves to: a replaced file, or one behind a replaced symlink, sends no events.
 
-        One call of the system in each beat is cheaper than a thread that waits for events.
+        One stat call per beat is cheaper than a thread that waits for events.
         """
         path = find_config(self._sources)
         if path is None:
@@ -204,7 +204,7 @@ class Reloading:
             before, seen = seen, _stat(path)
             if seen == before:
                 continue
-            for _ in range(_MOST_LOOKS):
+            for _ in range(_MAX_CHECKS):
                 before, seen = seen, await _stat_later(path)
                 if seen == before:
                     break
@@ -214,12 +214,12 @@ class Reloading:
                 self._wanted.set()
 
 
-def _explain(reading: LoadResult) -> str | None:
-    if not reading.faults:
+def _explain(loaded: LoadResult) -> str | None:
+    if not loaded.faults:
         return None
-    more = len(reading.faults) - 1
+    more = len(loaded.faults) - 1
     rest = f" (and {more} more; passerelle check shows all)" if more else ""
-    return f"{reading.faults[0]}{rest}"
+    return f"{loaded.faults[0]}{rest}"
 
 
 def _digest(path: Path) -> bytes | None:
@@ -230,12 +230,12 @@ def _digest(path: Path) -> bytes | None:
 
 
 def _stat(path: Path) -> tuple[int, int, int] | None:
-    """What differs once a file is written or replaced; None where there is none."""
+    """Inode, size and change time, which differ once a file is written or replaced; None if there is no file."""
     try:
         found = path.stat()
     except OSError:
         return None
-    # The time of the change and not that of the content, which a copy may bring along.
+    # ctime and not mtime, which a copy may preserve.
     return found.st_ino, found.st_size, found.st_ctime_ns
 
 

@@ -1,13 +1,13 @@
-"""Bounds on requests and WebSocket messages that the parsers do not have.
+"""Limits on requests and WebSocket messages that the parsers do not have.
 
-Of a request they are bytes beside its body, time to come in, and how many wait. Without them anybody who reaches the
-port could fill the memory with a head that never ends or with requests whose answers nobody reads, or hold connections
-for ever, before a token is asked for. The size of a body is bounded by whoever reads it.
+For a request: the bytes outside its body, the time to receive it, and how many wait on a connection. Without these
+limits anyone who reaches the port could fill the memory with an endless head or with requests whose answers are never
+read, or hold connections forever, all before authentication. The reader of a body limits its size.
 
-The size of a WebSocket message is bounded by what is served over the socket. Until a socket is accepted it may hold no
-more than a channel may, whatever it is for: who asks is not known before. Sockets without a heartbeat are pinged.
+The service behind a socket limits the size of its messages. Until a socket is accepted the limit is that of a channel,
+since its caller is not known before. Sockets without a heartbeat get pings.
 
-Beside that a request is offered what ASGI has no messages for (``a2a.heads``).
+Each request also gets the ``ServerExtensions`` that ASGI has no messages for (``a2a.heads``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from passerelle.a2a_mapping.socket_frames import PATH
-from passerelle.gateway.a2a.heads import OFFER, HeadCache
+from passerelle.gateway.a2a.heads import ASGI_EXTENSION, HeadCache
 from passerelle.gateway.a2a.http_request import OnCallerLeft
 from passerelle.gateway.connections import SLOT, ConnectionTable
 
@@ -45,7 +45,7 @@ HEAD_BYTES: Final = 65_536
 HEAD_S: Final = 15.0
 BODY_S: Final = 60.0
 WAITING: Final = 8
-"""Requests of one connection that wait for the answers before theirs; what comes behind them is not read."""
+"""Requests of one connection that wait for earlier answers; bytes behind them are not read."""
 _END: Final = b"\r\n\r\n"
 _LINE_BYTES: Final = len(b": \r\n")
 _TOO_LARGE: Final = "431 Request Header Fields Too Large"
@@ -61,12 +61,12 @@ _TOO_MANY: Final = (
 )
 
 
-def hear_nothing() -> None:
-    """In place of a connection that has ended, where the end of an answer is told."""
+def ignore_response_end() -> None:
+    """Replaces the end-of-response callback of a connection that has ended."""
 
 
 class _OwnLines:
-    """The lines of the server itself, which it makes anew each second."""
+    """The server's own header lines, which uvicorn makes anew each second."""
 
     __slots__ = ("headers", "written")
 
@@ -75,7 +75,7 @@ class _OwnLines:
         self.written = b""
 
     def write(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """Once for all answers with the same list."""
+        """Writes them once for all answers with the same list."""
         self.headers = headers
         self.written = b"".join(b"%b: %b\r\n" % header for header in headers)
 
@@ -84,7 +84,7 @@ _OWN_LINES: Final = _OwnLines()
 
 
 def write_at_once(cycle: RequestResponseCycle, status: int, lines: bytes, body: bytes) -> bool:
-    """``ServerExtensions.write_at_once``: as uvicorn's ``send`` writes it in two; what is not plain is left to that."""
+    """``ServerExtensions.write_at_once``, one write in place of two; special cases are left to uvicorn's ``send``."""
     if (
         cycle.response_started
         or cycle.disconnected
@@ -108,37 +108,37 @@ def write_at_once(cycle: RequestResponseCycle, status: int, lines: bytes, body: 
 
 
 class Watchers:
-    """Who is told that the caller of a connection has left.
+    """Callbacks for when the caller of a connection leaves.
 
-    Requests know this, and this does not know the connection, which has the last request: it would wait for the cycle
-    collector.
+    Requests refer to this object, and it does not refer to the connection, which refers to its last request: that cycle
+    would wait for the garbage collector.
     """
 
-    __slots__ = ("_has_left", "_lefts")
+    __slots__ = ("_callbacks", "_has_left")
 
     def __init__(self) -> None:
-        self._lefts: set[OnCallerLeft] = set()
+        self._callbacks: set[OnCallerLeft] = set()
         self._has_left = False
 
     def watch(self, left: OnCallerLeft) -> Callable[[], object]:
         """``ServerExtensions.watch``."""
         if self._has_left:
             asyncio.get_running_loop().call_soon(left)
-        self._lefts.add(left)
-        return partial(self._lefts.discard, left)
+        self._callbacks.add(left)
+        return partial(self._callbacks.discard, left)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """The caller has left."""
         self._has_left = True
-        for left in tuple(self._lefts):
+        for left in tuple(self._callbacks):
             left()
 
 
-class ServerOffer:
+class RequestExtensions:
     """``a2a.heads.ServerExtensions`` of one request.
 
-    It knows the cycle of its request weakly, since that has the scope in which this stands: a request with a body that
-    nobody has read would wait for the cycle collector.
+    It refers weakly to the cycle of its request, whose scope refers to this object: otherwise a request whose body was
+    never read would wait for the garbage collector.
     """
 
     __slots__ = ("_asked", "kept", "watch")
@@ -164,8 +164,8 @@ class ServerOffer:
         return cycle is not None and write_at_once(cycle, status, lines, body)
 
 
-class _Reading(FlowControl):
-    """Whoever reads a body resumes reading; nobody does while enough waits to be served."""
+class _RequestFlow(FlowControl):
+    """Resumes reading as the reader of a body asks, but not while enough requests wait."""
 
     is_full = False
 
@@ -177,7 +177,7 @@ class _Reading(FlowControl):
 async def _refuse_head(
     _scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable
 ) -> None:
-    """In place of the application, where a head came whole and is too large."""
+    """Replaces the application for a head that arrived whole and is too large."""
     headers = [(b"content-length", b"0"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": 431, "headers": headers})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -186,7 +186,7 @@ async def _refuse_head(
 async def _refuse_client(
     _scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable
 ) -> None:
-    """In place of the application; the connection of the proxy stays for its other clients."""
+    """Replaces the application; the proxy's connection stays open for its other clients."""
     headers = [(b"content-length", b"0"), (b"retry-after", b"5")]
     await send({"type": "http.response.start", "status": 429, "headers": headers})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -197,36 +197,36 @@ class BoundedRequests(HttpToolsProtocol):
 
     cycle: RequestResponseCycle | None  # type: ignore[assignment]  # None before the first request
     head_s: float = HEAD_S
-    """From the connection, or from the first byte of a further request, to the end of the head."""
+    """From the connection, or from the first byte of a later request, to the end of the head."""
     body_s: float = BODY_S
     """From the end of the head to the end of the body."""
     table: ConnectionTable = ConnectionTable()
-    """Of the server; without limits where it has none."""
+    """The server's connections; without limits where it has none."""
     _served: RequestResponseCycle | None = None
-    """The request that is served, or was served last; ``cycle`` is the one that was read last."""
-    _offer: ServerOffer | None = None
-    """For the request that was read last."""
+    """The request that is or was served last; ``cycle`` is the one that was parsed last."""
+    _offer: RequestExtensions | None = None
+    """For the request that was parsed last."""
     _unread_bytes = 0
     _piece_bytes = 0
-    """Of what is being parsed, with what of the same head came before."""
+    """Bytes of the current parse, with earlier ones of the same head."""
     _held = b""
-    """What was read behind the requests that wait, from ``_held_at`` on."""
+    """Unparsed bytes behind the waiting requests, from ``_held_at`` on."""
     _held_at = 0
     _is_upgraded = False
     _is_silent = True
     _is_forwarded = False
-    """Whether each request says whose it is: the other end is a proxy of ours."""
+    """Whether each request names its client: the other end is a trusted proxy."""
     _is_over = False
-    """Whether the client of the request that was read last has as many as it may."""
+    """Whether the client of the last parsed request has as many requests as it may."""
     _awaited_s: float | None = None
-    """How long what is missing of the request may take; None while nothing is."""
+    """Seconds that the missing part of the request may take; None while nothing is missing."""
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.flow = self._reading = _Reading(transport)
+        self.flow = self._flow = _RequestFlow(transport)
         self.context = copy_context()
-        """Of the connection: that of each request is a copy of it."""
+        """The connection's context; each request gets a copy."""
         self.watchers = Watchers()
         address = self.client[0] if self.client else None
         self._slot = self.table.admit(self, address)
@@ -246,10 +246,10 @@ class BoundedRequests(HttpToolsProtocol):
         super().connection_lost(exc)
         served = self._served
         if served is not None and not served.response_complete:
-            # uvicorn tells the request that was read last, which may have waited behind this one.
+            # uvicorn notifies the request that was parsed last, which may have waited behind this one.
             served.disconnected = True
             served.message_event.set()
-        self.watchers.tell()
+        self.watchers.notify()
 
     def data_received(self, data: bytes) -> None:
         self._is_silent = False
@@ -258,16 +258,16 @@ class BoundedRequests(HttpToolsProtocol):
         elif data.count(_END) <= WAITING - len(self.pipeline):
             self._parse(data)
         else:
-            # It may have more requests than may wait, so each is parsed by itself.
+            # It may contain more requests than may wait, so each is parsed separately.
             self._parse_heads(data, 0)
 
     @property
     def is_idle(self) -> bool:
-        """``Connection``."""
+        """``CountedConnection``."""
         return self.cycle is None or self.cycle.response_complete
 
     def evict(self) -> None:
-        """``Connection``."""
+        """``CountedConnection``."""
         self.transport.abort()
 
     def handle_websocket_upgrade(self) -> None:
@@ -280,7 +280,7 @@ class BoundedRequests(HttpToolsProtocol):
         socket = self.transport.get_protocol()
         if self._slot is not None and isinstance(socket, BoundedSockets):
             socket.take_slot(self._slot)
-            self.table.hand_over(self._slot, socket)
+            self.table.replace_connection(self._slot, socket)
 
     def _parse(self, data: bytes) -> None:
         self._unread_bytes = self._piece_bytes = self._unread_bytes + len(data)
@@ -288,11 +288,11 @@ class BoundedRequests(HttpToolsProtocol):
         if self._unread_bytes > HEAD_BYTES:
             self._refuse(_TOO_LARGE)
         elif self._awaited_s is not None and self._timer is None:
-            # A request that came in one piece, as nearly all do, never has a timer.
+            # A request that arrives in one piece, as nearly all do, never needs a timer.
             self._start_timer(self._awaited_s)
 
     def _parse_heads(self, data: bytes, start: int) -> None:
-        """Parses to the end of one head after the other, until enough of them wait."""
+        """Parses up to the end of one head after the other, until enough requests wait."""
         while start < len(data) and not self._is_upgraded and not self.transport.is_closing():
             if len(self.pipeline) >= WAITING:
                 self._hold(data, start)
@@ -305,16 +305,16 @@ class BoundedRequests(HttpToolsProtocol):
 
     def _hold(self, data: bytes, start: int) -> None:
         self._held, self._held_at = data, start
-        self._reading.is_full = True
+        self._flow.is_full = True
         self.flow.pause_reading()
 
     def on_response_complete(self) -> None:
         self._end_for_client()
-        self._reading.is_full = bool(self._held) or (len(self.pipeline) > 1 and self._is_large())
+        self._flow.is_full = bool(self._held) or (len(self.pipeline) > 1 and self._is_large())
         super().on_response_complete()
         if self._held:
             data, self._held = self._held, b""
-            self._reading.is_full = False
+            self._flow.is_full = False
             self._parse_heads(data, self._held_at)
             self.flow.resume_reading()
 
@@ -335,35 +335,35 @@ class BoundedRequests(HttpToolsProtocol):
         cycle = self.cycle
         if cycle is None:  # a WebSocket, which is served elsewhere
             return
-        # The task that serves it begins after this.
-        self._offer = offer = ServerOffer(cycle, self, HeadCache())
-        self.scope["extensions"] = {OFFER: offer}  # type: ignore[dict-item]
+        # The task that serves it starts after this.
+        self._offer = offer = RequestExtensions(cycle, self, HeadCache())
+        self.scope["extensions"] = {ASGI_EXTENSION: offer}  # type: ignore[dict-item]
 
     def _begin_for_client(self) -> bool:
-        """A further request of the proxy begins; False where its client has as many as it may."""
+        """Starts a further request of the proxy; False if its client has as many as it may."""
         client = self.table.proxies.find_client(self.headers)
         return self._slot is None or self._slot.begin(client)
 
     def _end_for_client(self) -> None:
-        """An answer of the proxy has ended; what waits behind it keeps the place."""
+        """Ends an answer to the proxy; requests waiting behind it keep the slot."""
         if self._is_forwarded and self._slot is not None and not self.pipeline:
-            self._slot.stand_for(None)
+            self._slot.count_for(None)
 
     def _is_large(self) -> bool:
-        """Whether no more is read of the body that came last before somebody takes it."""
+        """Whether reading pauses until the body that arrived last is taken."""
         return self.cycle is not None and len(self.cycle.body) > HIGH_WATER_LIMIT
 
     def _measure_head(self) -> int:
-        """Of a head that came in one piece with its body, or with other requests: its bytes without blanks."""
+        """The bytes, without blanks, of a head that arrived in one piece with its body or with other requests."""
         lines = sum(len(name) + len(said) + _LINE_BYTES for name, said in self.headers)
         return len(self.url) + lines
 
     def on_body(self, body: bytes) -> None:
-        # What is left are heads, the frames of chunks and trailers: none of them may grow without end.
+        # What remains are heads, chunk frames and trailers: none of them may grow without limit.
         self._unread_bytes -= len(body)
         super().on_body(body)
         if self.pipeline and self._is_large():
-            self._reading.is_full = True
+            self._flow.is_full = True
 
     def on_message_complete(self) -> None:
         self._unread_bytes = 0
@@ -372,18 +372,18 @@ class BoundedRequests(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._served = cycle
-        # One that has waited behind another is started from within that one, which may have shown a credential.
+        # A waiting request starts from inside the one before it, which may have shown a credential.
         self.context.copy().run(super()._start_asgi_task, cycle, app)
 
     def _forget_waiting(self) -> None:
-        """None of the requests that wait is served any more; each knows the connection, which knows the last one."""
+        """Drops the waiting requests; each refers to the connection, which refers to the last one."""
         for cycle, _ in self.pipeline:
-            cycle.on_response = hear_nothing
+            cycle.on_response = ignore_response_end
         self.pipeline.clear()
         self._held = b""
 
     def _await(self, within_s: float | None) -> None:
-        """From now on something else is awaited, or nothing."""
+        """Sets what the connection waits for now, and stops the timer of what came before; None: nothing."""
         self._awaited_s = within_s
         if self._timer is not None:
             self._stop_timer()
@@ -400,7 +400,7 @@ class BoundedRequests(HttpToolsProtocol):
         self._stop_timer()
         if self.transport.is_closing():
             return
-        # A connection that was opened in advance and never used is closed without a word.
+        # A connection that was opened in advance and never used is closed without an answer.
         cycle = self.cycle
         is_answered = cycle is not None and (cycle.response_started or bool(self.pipeline))
         if not self._is_silent and not is_answered:
@@ -413,20 +413,20 @@ PING_S: Final = 20.0
 
 
 class BoundedSockets(WebSocketsSansIOProtocol):
-    """uvicorn's protocol for sockets, which has the place of the connection that asked for it."""
+    """uvicorn's WebSocket protocol, which takes over the slot of the connection that asked for it."""
 
     frame_bytes: int
-    """Bounds one frame of A2A, as the body of a request."""
+    """Limits one A2A frame like the body of a request."""
     is_idle = False
-    """``Connection``: it is the channel of somebody, or is about to be."""
+    """``CountedConnection``: a socket carries a channel, or is about to."""
     _slot: ConnectionSlot | None = None
 
     def take_slot(self, slot: ConnectionSlot) -> None:
-        """The connection is this one's from now on."""
+        """Takes over the connection's slot."""
         self._slot = slot
 
     def evict(self) -> None:
-        """``Connection``."""
+        """``CountedConnection``."""
         self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -442,5 +442,5 @@ class BoundedSockets(WebSocketsSansIOProtocol):
 
 
 def make_socket_protocol(frame_bytes: int) -> type[BoundedSockets]:
-    """What a server parses WebSockets with."""
+    """The WebSocket protocol class for a server."""
     return type("Sockets", (BoundedSockets,), {"frame_bytes": frame_bytes})

@@ -1,8 +1,8 @@
-"""Which protocol serves requests: ours if it works on the uvicorn that is installed, else a plainer one.
+"""Chooses the HTTP protocol class: ours if it works on the installed uvicorn, else a simpler one.
 
-Known heads, bounds and answers in one write stand on parts of uvicorn that it promises to nobody. The package bounds
-its version; an installation may have another one all the same. So before the first connection is accepted, requests
-are served to ourselves over pairs of sockets, and what does not serve them is not used.
+Known heads, request bounds and one-write answers use uvicorn internals, which may change in any release. The package
+limits uvicorn's version, but an installation may have another one. So before the first connection is accepted, this
+module sends test requests through pairs of sockets, and skips a protocol class that does not answer them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 import structlog
 import uvicorn
 
-from passerelle.gateway.a2a.heads import ServerExtensions, find_offer
+from passerelle.gateway.a2a.heads import ServerExtensions, find_server_extensions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 TRIAL_S: Final = 10.0
-"""For what hangs; what works takes some milliseconds, and what raises ends at once."""
+"""Limit for a trial that hangs; a working one takes milliseconds, and one that raises ends at once."""
 _SHORT_S: Final = 0.02
-"""In place of the time that a head may take, for the trial of that bound."""
-_WAYS: Final = (
+"""Replaces the time limit of a head in the trial of that limit."""
+_PROTOCOLS: Final = (
     ("passerelle.gateway.known_heads", "KnownHeads", ""),
     ("passerelle.gateway.request_bounds", "BoundedRequests", "known heads"),
 )
-"""Module, class and what is lost where the ones before it do not work; the first that works is taken."""
+"""Module, class, and what is lost if the entries before it do not work; the first that works is used."""
 _SOCKETS: Final = "passerelle.gateway.request_bounds"
-_PLAIN: Final = "known heads, the bounds of requests and sockets, and limits of connections"
+_PLAIN: Final = "known heads, limits of requests and sockets, and connection limits"
 _HEAD: Final = b"POST /trial HTTP/1.1\r\nHost: trial\r\nContent-Length: 3\r\n\r\n"
 _UPGRADE: Final = (
     b"GET /trial HTTP/1.1\r\nHost: trial\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -46,18 +46,18 @@ _HALF_HEAD: Final = b"GET / HTTP/1.1\r\nHost:"
 
 
 class TrialFailed(Exception):
-    """A protocol does not serve as it should; the message says what."""
+    """A protocol class does not serve as it should; the message states why."""
 
 
 async def settle_protocol(
     config: uvicorn.Config, members: Mapping[str, object], frame_bytes: int
 ) -> None:
-    """Gives ``config``, which has not been loaded, the best protocols that work.
+    """Sets the best working protocol classes in ``config``, which must not be loaded yet.
 
-    ``members`` are what the class of a connection has besides; ``frame_bytes`` bounds a frame of A2A on a socket.
+    ``members`` are further members of the connection class; ``frame_bytes`` limits an A2A frame on a socket.
     """
     faults: list[str] = []
-    for module, name, lost in _WAYS:
+    for module, name, lost in _PROTOCOLS:
         try:
             found = cast("type[asyncio.Protocol]", getattr(import_module(module), name))
             sockets = import_module(_SOCKETS).make_socket_protocol(frame_bytes)
@@ -68,9 +68,9 @@ async def settle_protocol(
         config.http = type("Connections", (found,), dict(members))
         config.ws = sockets
         if faults:
-            _say(faults, lost)
+            _log_faults(faults, lost)
         return
-    _say(faults, _PLAIN)
+    _log_faults(faults, _PLAIN)
 
 
 def _explain(error: BaseException) -> str:
@@ -79,7 +79,7 @@ def _explain(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _say(faults: list[str], lost: str) -> None:
+def _log_faults(faults: list[str], lost: str) -> None:
     structlog.get_logger("passerelle").error(
         "server.plain",
         uvicorn=uvicorn.__version__,
@@ -90,7 +90,7 @@ def _say(faults: list[str], lost: str) -> None:
 
 
 class _Application:
-    """Answers with the body that it gets, once in each of the ways that an application has."""
+    """Echoes the request body, once in each of the ways that an application has."""
 
     def __init__(self) -> None:
         self.served = 0
@@ -103,37 +103,37 @@ class _Application:
             await receive()
             return
         self.served += 1
-        offer = find_offer(scope)
+        offer = find_server_extensions(scope)
         if self.served == 1 or offer is None:
             await self._serve(receive, send)
         else:
-            # From here on the head is one that is known.
-            offer.kept.reading = cast("Any", self)
+            # From here on the head is a known one.
+            offer.kept.parsed = cast("Any", self)
             body = offer.take_body()
             if body is None:
                 await self._serve(receive, send)
             elif not offer.write_at_once(200, b"", body):
                 raise TrialFailed("a whole answer could not be written at once")
 
-    def begin_offered(
+    def handle_sync(
         self,
         offer: ServerExtensions,
         body: bytes,
-        _receive: Any,  # noqa: ANN401  as ``KnowsHeads``
+        _receive: Any,  # noqa: ANN401  as ``CachedHeadApp``
         _send: Any,  # noqa: ANN401  the same
     ) -> bool:
-        """Every other request is served in place of this."""
+        """Answers every other request here, and leaves the rest to ``handle_async``."""
         self.served += 1
         return self.served % 2 == 0 and offer.write_at_once(200, b"", body)
 
-    async def serve_offered(
+    async def handle_async(
         self,
         _offer: ServerExtensions,
-        _scope: Any,  # noqa: ANN401  as ``KnowsHeads``
+        _scope: Any,  # noqa: ANN401  as ``CachedHeadApp``
         receive: Any,  # noqa: ANN401  the same
         send: Any,  # noqa: ANN401  the same
     ) -> None:
-        """Through the messages of ASGI."""
+        """Uses ASGI messages."""
         await self._serve(receive, send)
 
     @staticmethod
@@ -151,7 +151,7 @@ class _Application:
 async def _try(protocol: type[asyncio.Protocol], sockets: type[asyncio.Protocol]) -> None:
     faults: list[Exception] = []
     tried = _watch(protocol, faults)
-    # Short once something of the head is there: one that has brought nothing yet is closed without a word.
+    # Short once a part of the head has arrived: a connection without any bytes is closed without an answer.
     head_s = property(lambda one: _SHORT_S if one._unread_bytes else TRIAL_S)  # noqa: SLF001
     short = type("Short", (tried,), {"head_s": head_s})
     watched = _watch(sockets, faults)
@@ -162,7 +162,7 @@ async def _try(protocol: type[asyncio.Protocol], sockets: type[asyncio.Protocol]
             trials.create_task(_try_refusal(tried, watched, _LONG_HEAD, b" 431 "))
             trials.create_task(_try_refusal(short, watched, _HALF_HEAD, b" 408 "))
     finally:
-        # A connection that was aborted is told of its end by the next turn of the loop.
+        # asyncio reports the end of an aborted connection in the next loop iteration.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         if faults:
@@ -170,7 +170,7 @@ async def _try(protocol: type[asyncio.Protocol], sockets: type[asyncio.Protocol]
 
 
 def _watch(protocol: type[asyncio.Protocol], faults: list[Exception]) -> type[asyncio.Protocol]:
-    """The same, but what the loop would log as a fault of the process is noted, and ends the connection."""
+    """The same class, but exceptions that the loop would log are collected, and end the connection."""
 
     def guard(name: str) -> Callable[..., object]:
         real = cast("Callable[..., object]", getattr(protocol, name))
@@ -223,11 +223,11 @@ async def _try_sockets(protocol: type[asyncio.Protocol], sockets: type[asyncio.P
 async def _try_refusal(
     protocol: type[asyncio.Protocol],
     sockets: type[asyncio.Protocol],
-    said: bytes,
+    request: bytes,
     status: bytes,
 ) -> None:
     async with _connect(protocol, sockets) as (reader, writer):
-        writer.write(said)
+        writer.write(request)
         if status not in await reader.readuntil(b"\r\n"):
             raise TrialFailed(f"a head out of bounds was not refused with{status.decode()}")
 
@@ -237,7 +237,7 @@ async def _connect(
     protocol: type[asyncio.Protocol],
     sockets: type[asyncio.Protocol],
 ) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection to ourselves, whose other end ``protocol`` has."""
+    """A connection to this process itself; ``protocol`` serves the other end."""
     config = uvicorn.Config(
         _Application(),
         interface="asgi3",

@@ -1,4 +1,4 @@
-"""How this instance and the store behind it stand, as far as this process knows by now: nobody is asked."""
+"""The state of this instance and its store, as far as this process knows it; it sends no request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def describe_runtime(store: Store, late: DutiesProxy, terms: AgentTerms) -> RuntimeOverview:
-    """Its overview; how far the relay is behind is for whoever can ask the store."""
+    """Returns the overview without the relay's lag, which needs a request to the store."""
     nodes, keeper = store.nodes.all, late.keeper
     return RuntimeOverview(
         instance=keeper.instance,

@@ -1,4 +1,4 @@
-"""The parts that work on schedules and jobs, put together."""
+"""Builds the parts that handle schedules and jobs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleHandlers:
-    """Who works on the schedules and jobs of callers, and has them go on."""
+    """Handles commands and queries about schedules and jobs, and runs them."""
 
     schedules: Schedules
     runner: ScheduleRunner
@@ -54,7 +54,7 @@ class ScheduleHandlers:
     items: JobRunner
 
     def register(self, handlers: Handlers) -> None:
-        """Adds them."""
+        """Registers them."""
         handlers.on_command(CreateSchedule, self.schedules.create)
         handlers.on_command(PauseSchedule, self.schedules.change)
         handlers.on_command(ResumeSchedule, self.schedules.change)
@@ -78,7 +78,7 @@ def make_schedules(
     reads: TaskReads,
     governing: Governing,
 ) -> ScheduleHandlers:
-    """A run of a schedule, and an item of a job, is a turn like any other, by whoever owns it."""
+    """A scheduled run, or a job item, is a turn like any other, submitted by its owner."""
     deps, store, writes = services.deps, services.store, services.writes
     calendar = ZonedCalendar()
     job_reads = JobReads(writes, store.projections, Results(reads))

@@ -1,6 +1,6 @@
-"""The HTTP server: binds first, serves on the gateway's own loop, and stops within a deadline.
+"""The HTTP server: binds first, runs on the gateway's event loop, and stops within a deadline.
 
-uvicorn parses and writes; who stops it, and how soon it ends then, is decided here.
+uvicorn parses requests and writes responses. This module decides what stops it and how fast.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from uvicorn.server import Protocols
 
 _HANDSHAKE_S: Final = 15.0
-"""For TLS, as for the head of a request."""
-_LOOK_S: Final = 0.005
-_TURNS: Final = 5
-"""Turns of the loop until a connection that was accepted just now is among those that are known."""
+"""For the TLS handshake; a request head has as long."""
+_POLL_S: Final = 0.005
+_LOOP_ITERATIONS: Final = 5
+"""Loop iterations until a connection that was accepted last is among the known ones."""
 
 
 class PromptServer(uvicorn.Server):
-    """Ends by ``end`` alone: uvicorn's signal handlers raise the signal again and so change the exit status.
+    """Stops by ``end`` only: uvicorn's signal handlers raise the signal again and so change the exit status.
 
-    It ends as soon as it can. uvicorn asks ten times a second whether it shall end, and waits a tenth of a second after
-    it has told its connections, whether there were any or not.
+    It stops as soon as it can. uvicorn checks ten times a second whether to stop, and waits a tenth of a second after
+    closing its connections, even if there were none.
 
-    Answers under way have the ``timeout_graceful_shutdown`` of the configuration. The lifespan protocol is not spoken.
+    Answers in progress have the ``timeout_graceful_shutdown`` of the configuration. There is no lifespan protocol.
     """
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -50,7 +50,7 @@ class PromptServer(uvicorn.Server):
         self._ending = asyncio.Event()
 
     def end(self) -> None:
-        """Has it accept nothing more, and close."""
+        """Stops accepting connections, and closes."""
         self.should_exit = True
         self._ending.set()
 
@@ -78,7 +78,7 @@ class PromptServer(uvicorn.Server):
         return make(config=self.config, server_state=self.server_state, app_state={})  # type: ignore[call-arg]
 
     async def main_loop(self) -> None:
-        # Each tick draws the Date header anew, which has whole seconds.
+        # Each tick sets the Date header, which has whole seconds.
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(until_beat(asyncio.get_running_loop().time())):
@@ -90,29 +90,29 @@ class PromptServer(uvicorn.Server):
         for bound in sockets or ():
             bound.close()
         try:
-            await asyncio.wait_for(self._see_out(), self.config.timeout_graceful_shutdown)
+            await asyncio.wait_for(self._close_connections(), self.config.timeout_graceful_shutdown)
         except TimeoutError:
             tasks = self.server_state.tasks
             structlog.get_logger().warning("server.answers_cut", answers=len(tasks))
             for task in tasks:
                 task.cancel()
 
-    async def _see_out(self) -> None:
-        """Tells every connection, also one that was just made, and waits until all of them and their tasks are gone."""
-        told: set[Protocols] = set()
-        for _ in range(_TURNS):
-            self._tell(told)
+    async def _close_connections(self) -> None:
+        """Shuts down every connection, also one accepted last, and waits until all of them and their tasks are gone."""
+        notified: set[Protocols] = set()
+        for _ in range(_LOOP_ITERATIONS):
+            self._shut_down(notified)
             await asyncio.sleep(0)
         state = self.server_state
         while (state.connections or state.tasks) and not self.force_exit:
-            self._tell(told)
-            await asyncio.sleep(_LOOK_S)
+            self._shut_down(notified)
+            await asyncio.sleep(_POLL_S)
         for server in self.servers:
             await server.wait_closed()
 
-    def _tell(self, told: set[Protocols]) -> None:
-        for connection in self.server_state.connections - told:
-            told.add(connection)
+    def _shut_down(self, notified: set[Protocols]) -> None:
+        for connection in self.server_state.connections - notified:
+            notified.add(connection)
             connection.shutdown()
 
 
@@ -121,7 +121,7 @@ Drain = Callable[[], Awaitable[None]]
 
 DRAIN_S: Final = 7.0
 CONNECTIONS_S: Final = 1
-"""How long answers under way may take after everything of ours has ended."""
+"""How long answers in progress may take after everything else has stopped."""
 KEEP_ALIVE_S: Final = 75
 BACKLOG: Final = 2_048
 SOCKET_MESSAGE_BYTES: Final = 65_536
@@ -139,22 +139,22 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The real port, also where 0 was asked for."""
+        """The real port, also where the setting is 0."""
         port: int = self.socket.getsockname()[1]
         return port
 
     def close(self) -> None:
-        """Gives the port back."""
+        """Releases the port."""
         self.socket.close()
 
 
 def bind(host: str, port: int, scheme: str = "http", field: str = "port") -> Listener:
-    """Listens on an address, so that a port that is taken is known before anything else is started.
+    """Listens on an address. Called first, so that a port in use is reported before anything else starts.
 
-    ``field`` is the setting that the port comes from.
+    ``field`` is the setting that names the port.
 
     Raises:
-        ConfigInvalid: the port is taken or not allowed, or the host is no address of this machine.
+        ConfigInvalid: the port is taken or not allowed, or the host is not an address of this machine.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -162,7 +162,7 @@ def bind(host: str, port: int, scheme: str = "http", field: str = "port") -> Lis
         )[0]
         bound = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise ConfigInvalid("host", f"{host} cannot be listened on: {error.strerror}") from None
+        raise ConfigInvalid("host", f"cannot listen on {host}: {error.strerror}") from None
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
@@ -176,7 +176,7 @@ def bind(host: str, port: int, scheme: str = "http", field: str = "port") -> Lis
 
 @dataclass(frozen=True, slots=True)
 class ServerAdmission:
-    """Who is let in: ``backlog`` connections wait to be accepted, ``table`` has those that were.
+    """Limits on connections: at most ``backlog`` wait to be accepted, ``table`` tracks the accepted ones.
 
     ``watch`` is called once a second.
     """
@@ -187,7 +187,7 @@ class ServerAdmission:
 
 
 class Server:
-    """Serves one ASGI application on a listener. ``drain`` ends what would outlive a request."""
+    """Serves one ASGI application on a listener. ``drain`` ends what outlives a request."""
 
     def __init__(
         self,
@@ -199,18 +199,18 @@ class Server:
         frame_bytes: int = FRAME_BYTES,
         admission: ServerAdmission | None = None,
     ) -> None:
-        """``message_bytes`` bounds a message of a channel, ``frame_bytes`` a frame of A2A."""
+        """``message_bytes`` limits a channel message, ``frame_bytes`` an A2A frame."""
         self._listener = listener
-        let_in = admission or ServerAdmission()
-        self._members: dict[str, object] = {"table": let_in.table}
+        limits = admission or ServerAdmission()
+        self._members: dict[str, object] = {"table": limits.table}
         self._frame_bytes = frame_bytes
-        config = _configure(app, message_bytes, tls, let_in.backlog)
-        self._uvicorn = _Drained(config, drain, let_in.watch)
+        config = _configure(app, message_bytes, tls, limits.backlog)
+        self._uvicorn = _Drained(config, drain, limits.watch)
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serves until ``stop`` is set, then stops accepting, drains and closes.
 
-        The end takes ``DRAIN_S`` and ``CONNECTIONS_S`` at most, which leaves the engine its part of 10 s.
+        Stopping takes at most ``DRAIN_S`` and ``CONNECTIONS_S``, which leaves the engine its share of the 10 s.
         """
         await settle_protocol(self._uvicorn.config, self._members, self._frame_bytes)
         serving = asyncio.create_task(self._uvicorn.serve([self._listener.socket]), name="server")
@@ -223,25 +223,25 @@ class Server:
             await _finish(serving)
             self._listener.close()
 
-    def hurry(self) -> None:
-        """Gives up waiting for answers under way."""
+    def abandon_answers(self) -> None:
+        """Stops waiting for answers in progress."""
         self._uvicorn.force_exit = True
 
 
 @contextlib.contextmanager
 def stop_on_signals(
-    stop: asyncio.Event, hurry: Callable[[], None] | None = None
+    stop: asyncio.Event, on_repeat: Callable[[], None] | None = None
 ) -> Generator[None]:
-    """SIGINT and SIGTERM set ``stop``; a further one calls ``hurry``. For the loop of the main thread."""
+    """SIGINT and SIGTERM set ``stop``; a repeated one calls ``on_repeat``. Needs the loop of the main thread."""
     loop = asyncio.get_running_loop()
 
-    def hear() -> None:
-        if stop.is_set() and hurry is not None:
-            hurry()
+    def on_signal() -> None:
+        if stop.is_set() and on_repeat is not None:
+            on_repeat()
         stop.set()
 
     for number in _SIGNALS:
-        loop.add_signal_handler(number, hear)
+        loop.add_signal_handler(number, on_signal)
     try:
         yield
     finally:
@@ -250,13 +250,13 @@ def stop_on_signals(
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine on uvloop, to its end."""
+    """Runs a coroutine on uvloop until it ends."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
 
 
 class _Drained(PromptServer):
-    """With a drain between "no new connections" and "close them"."""
+    """Drains after it stops accepting connections and before it closes them."""
 
     def __init__(
         self, config: uvicorn.Config, drain: Drain | None, watch: Callable[[], None]
@@ -292,13 +292,13 @@ def _configure(
         interface="asgi3",
         loop="none",
         ws_max_size=message_bytes,
-        # The channel protocol has heartbeats of its own, which also prove that the reader is alive.
+        # Channels have their own heartbeats, which also prove that the reader is alive.
         ws_ping_interval=None,
         ws_per_message_deflate=False,
         lifespan="off",
         log_config=None,
         access_log=False,
-        # A forwarded address is whatever the sender says; the one of our own proxy is read elsewhere (forwarding).
+        # A sender can forge a forwarding header; the header of a trusted proxy is read in ``proxies``.
         proxy_headers=False,
         server_header=False,
         headers=[("Server", SERVER)],
@@ -310,7 +310,7 @@ def _configure(
 
 
 async def _finish(serving: asyncio.Task[None]) -> None:
-    """Waits for the end of serving. A cancelled caller still gets the sockets closed first."""
+    """Waits until the server has stopped. If the caller is cancelled, the sockets are still closed first."""
     done, _ = await asyncio.wait((serving,), timeout=DRAIN_S + 2 * CONNECTIONS_S)
     if not done:
         serving.cancel()
@@ -324,9 +324,9 @@ def _explain(error: OSError, host: str, port: int, field: str) -> ConfigInvalid:
         case errno.EADDRINUSE:
             reason = f"{port} on {host} is in use; choose another, or 0 for a free one"
         case errno.EACCES:
-            reason = f"{port} may not be listened on by this user; choose one above 1023"
+            reason = f"{port} is not allowed for this user; choose a port above 1023"
         case errno.EADDRNOTAVAIL:
-            return ConfigInvalid("host", f"{host} is no address of this machine")
+            return ConfigInvalid("host", f"{host} is not an address of this machine")
         case _:
             reason = f"{port} on {host}: {error.strerror}"
     return ConfigInvalid(field, reason)

@@ -1,6 +1,6 @@
-"""Our certificate towards callers: one for HTTP and gRPC, read again where it was renewed.
+"""The gateway's server certificate, for HTTP and gRPC, reloaded when it is renewed.
 
-A connection that stands keeps what it began with.
+An open connection keeps the certificate it started with.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
 class KeyPair(NamedTuple):
-    """A certificate with its chain and the key of it, as PEM."""
+    """A certificate chain and its key, as PEM."""
 
     cert: bytes
     key: bytes
 
 
 class ServerTls:
-    """What both servers show. ``context`` is that of HTTP, and stays the same object over renewals."""
+    """The certificate of both servers. ``context`` is for HTTP, and stays the same object when renewed."""
 
     def __init__(self, settings: TlsSettings) -> None:
         """Reads the files.
 
         Raises:
-            ConfigInvalid: a file cannot be read, or key and certificate do not belong together.
+            ConfigInvalid: a file cannot be read, or the key does not match the certificate.
         """
         self._settings = settings
         self.context: Final = _make_context()
         self.pair = self._read(self.context)
 
     def renew(self, settings: TlsSettings | None = None) -> bool:
-        """Reads the files again, or those of other settings; whether they hold something else now.
+        """Reads the files again, or those of other settings; returns whether their content changed.
 
         Raises:
-            ConfigInvalid: they cannot be used; what was read before stays.
+            ConfigInvalid: they cannot be used; the previous certificate stays.
         """
         wanted, before = settings or self._settings, self._settings
         self._settings = wanted
         try:
-            # A first try on the side: half of a new pair must not get into the context that serves.
+            # Load into a separate context first: the serving context must never get half of a new pair.
             self._read(_make_context())
             pair = self._read(self.context)
         except ConfigInvalid:
@@ -71,7 +71,7 @@ class ServerTls:
 
 
 def load_server_tls(settings: Settings) -> ServerTls | None:
-    """What the settings say, None without a certificate.
+    """The certificate of the settings; None without one.
 
     Raises:
         ConfigInvalid: see ``ServerTls``.
@@ -80,14 +80,14 @@ def load_server_tls(settings: Settings) -> ServerTls | None:
 
 
 def trust_own_certificate(certificate: Path) -> ssl.SSLContext:
-    """For a client on this machine that has the configuration: our certificate alone, under whatever name.
+    """A client context for this machine: it trusts this certificate only, under any host name.
 
     Raises:
         ConfigInvalid: it cannot be read.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    # What is trusted is the very certificate, and not who signed it.
+    # Trust the certificate itself, not its issuer.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         context.load_verify_locations(cafile=certificate.expanduser())
@@ -105,5 +105,5 @@ def _make_context() -> ssl.SSLContext:
 
 
 def _refuse_password() -> str:
-    """The library would ask at the terminal."""
-    raise ConfigInvalid("tls.key", "is locked with a password: give one without")
+    """Raises ConfigInvalid; the library would ask at the terminal."""
+    raise ConfigInvalid("tls.key", "is encrypted with a password: give a key without one")

@@ -1,4 +1,4 @@
-"""Sends spans to a collector, with the libraries of an extra; they are loaded only where it is asked for."""
+"""Sends spans to a collector, with libraries of an extra that are imported only if spans are configured."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from passerelle.runtime.observability.spans import Spans
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-WITHOUT_EXTRA: Final = "spans take further libraries: pip install 'passerelle[otel]'"
+WITHOUT_EXTRA: Final = "tracing needs more libraries: pip install 'passerelle[otel]'"
 _SEND_S: Final = 2.0
-"""Longest time of one export: at a shutdown one is under way and one is left, within its ten seconds."""
+"""Longest time of one export: at a shutdown one is running and one is left, within its ten seconds."""
 _DELAY_MS: Final = 1_000
 _QUEUE: Final = 2_048
 
 
 @asynccontextmanager
 async def open_spans(endpoint: str | None) -> AsyncGenerator[Spans | None]:
-    """Spans that go to ``endpoint``, and what is left of them at the end; None where there is none.
+    """Exports spans to ``endpoint``, and flushes the rest at the end; yields None without an endpoint.
 
     Raises:
         ConfigInvalid: the libraries are not installed.

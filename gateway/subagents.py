@@ -1,4 +1,4 @@
-"""The parts that work on subagents, put together."""
+"""Builds the parts that handle subagents."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SubagentHandlers:
-    """Who works on the subagents of callers."""
+    """Handles commands and queries about subagents."""
 
     commands: Subagents
     waits: SubagentWaits
 
     def register(self, handlers: Handlers) -> None:
-        """Adds them."""
+        """Registers them."""
         handlers.on_command(SpawnSubagent, self.commands.spawn)
         handlers.on_command(SendSubagentInput, self.commands.send)
         handlers.on_repeatable(ResumeSubagent, self.commands.resume)
@@ -48,7 +48,7 @@ def make_subagents(
     governing: Governing,
     handlers: Handlers,
 ) -> SubagentHandlers:
-    """Each step is a command or a message like any other, by whoever asks for it, behind the rules about commands."""
+    """Each step is a command or a message like any other, from the caller itself, after the rules about commands."""
 
     async def execute(principal: Principal, command: OtherCommand, idem: str | None) -> Result:
         await governing.govern(principal, command)

@@ -1,6 +1,6 @@
-"""Says to systemd how far the process is: a datagram to the socket that it names (sd_notify(3)).
+"""Notifies systemd of the process state, with a datagram to the socket that it names (sd_notify(3)).
 
-Without ``NOTIFY_SOCKET`` in the environment nobody is told. A lost word is no reason to end: systemd decides.
+Does nothing without ``NOTIFY_SOCKET`` in the environment. A lost datagram does not stop the process: systemd decides.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ WATCHDOG: Final = "WATCHDOG_USEC"
 
 @dataclass(frozen=True, slots=True)
 class ServiceManager:
-    """Who started this process. ``address`` is None where nobody wants to know.
+    """The service manager that started this process. ``address`` is None if it wants no notifications.
 
-    ``watchdog_s`` is the longest time between two signs of life, None where none is wanted.
+    ``watchdog_s`` is the longest time between two keep-alives, None if it wants none.
     """
 
     address: str | None
     watchdog_s: float | None
 
-    def tell(self, state: ServiceState) -> None:
-        """Says one word; from ``STOPPING=1`` on the process ends."""
+    def notify(self, state: ServiceState) -> None:
+        """Sends one state; after ``STOPPING=1`` the process ends."""
         if self.address is None:
             return
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
@@ -38,16 +38,16 @@ class ServiceManager:
             out.sendto(state.encode("ascii"), self.address)
 
     async def keep_alive(self) -> None:
-        """Gives signs of life from the loop that serves, so that one that hangs is noticed; to be cancelled."""
+        """Sends keep-alives from the serving loop until cancelled, so that systemd notices if the loop hangs."""
         if self.address is None or self.watchdog_s is None:
             return
         while True:
-            self.tell("WATCHDOG=1")
+            self.notify("WATCHDOG=1")
             await asyncio.sleep(self.watchdog_s / 2)
 
 
 def find_service_manager(environ: Mapping[str, str]) -> ServiceManager:
-    """By the variables that systemd sets; an address that begins with ``@`` is an abstract one."""
+    """Reads the variables that systemd sets; an address that starts with ``@`` is an abstract one."""
     address = environ.get(SOCKET) or None
     if address is not None and address.startswith("@"):
         address = f"\0{address[1:]}"

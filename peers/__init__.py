@@ -1,1 +1,1 @@
-"""Everything that calls an agent: bindings, connections, cards, breakers."""
+"""Everything that calls agents: bindings, connections, cards, circuit breakers."""

@@ -1,7 +1,7 @@
-"""A peer agent behind all the interfaces of its card: one is chosen, and another one only where that is safe.
+"""A peer agent behind all interfaces of its card: calls use one, and try the next one only where that is safe.
 
-The next interface is tried when a failure proves that nothing was accepted: the connection was never made, the
-endpoint is gone, or it does not speak the version. An unknown outcome is never replayed.
+The next interface is tried when a failure proves that nothing was accepted: no connection was made, the endpoint is
+gone, or it does not speak the version. A call with an unknown outcome is never replayed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from passerelle.core.errors import RemoteError
 from passerelle.core.peer import Answered, RefusedByPeer, Unknown, Unreached
 from passerelle.peers import answers
 from passerelle.peers.call import SENDS, PeerCall
-from passerelle.peers.limits import AT_ONCE, UNLIMITED, Questions
-from passerelle.peers.line import Line
+from passerelle.peers.guarded_transport import GuardedTransport
+from passerelle.peers.limits import AT_ONCE, UNLIMITED, QueryLimit
 from passerelle.peers.status import name_outcome
 from passerelle.runtime.observability.spans import end_call
 
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from passerelle.runtime.observability.spans import Spans
 
 TriedInterfaces: TypeAlias = "list[Interface]"
-"""Interfaces that a call was made over, the first one first."""
+"""Interfaces that a call has tried, in order."""
 _GONE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.GONE})
 _ANSWER: Final = Answered({})
 _NO_INTERFACE: Final = RefusedByPeer(-32004, "no interface of the agent has the operation")
 
 
 class AgentPeer:
-    """One peer agent; see ``core.peer.Peer`` for what its calls promise."""
+    """One peer agent; ``core.peer.Peer`` describes the guarantees of its calls."""
 
     def __init__(
         self,
@@ -58,49 +58,49 @@ class AgentPeer:
         count: Callable[[str, str], None],
         spans: Spans | None = None,
     ) -> None:
-        """``transports`` by the kind of interface that they carry calls to.
+        """``transports``: a transport for each kind of interface.
 
-        ``count(name, outcome)`` hears of each call.
+        ``count(name, outcome)`` is called after each call.
         """
         self.name = config.name
         self._config = config
         self._cards = cards
         self._transports = transports
         self._limit = limit
-        self._questions = Questions(config.bounds.concurrency or AT_ONCE)
+        self._queries = QueryLimit(config.bounds.concurrency or AT_ONCE)
         self._clock = clock
         self._count = count
         self._spans = spans
-        self._lines: dict[Interface, Line] = {}
-        self._last: Line | None = None
+        self._guarded: dict[Interface, GuardedTransport] = {}
+        self._last: GuardedTransport | None = None
         self._unfit: set[Interface] = set()
         self._unfit_of = ""
 
     @property
     def config(self) -> PeerConfig:
-        """What it was made from; a reload keeps a peer whose configuration is equal."""
+        """Its configuration; a reload keeps a peer whose configuration is equal."""
         return self._config
 
     @property
     def cards(self) -> Cards:
-        """Where its card comes from."""
+        """The source of its card."""
         return self._cards
 
     async def describe(self) -> PeerCard:
-        """The card, cached, with the interface that the next call goes to.
+        """The cached card, with the interface that the next call uses.
 
         Raises:
-            PeerUnavailable: it cannot be read, and there has never been one.
-            InvalidAgentResponse: it was read and cannot be used; ``details`` say where it is wrong.
+            PeerUnavailable: the card cannot be read, and has never been.
+            InvalidAgentResponse: the card was read and is invalid; ``details`` name the fault.
         """
         return self.fresh or self._choose_interface(await self._cards.load())
 
     async def choose(self) -> Interface:
-        """The interface that the next call goes to.
+        """The interface that the next call uses.
 
         Raises:
-            PeerUnavailable: as of ``describe``.
-            InvalidAgentResponse: as of ``describe``.
+            PeerUnavailable: as ``describe``.
+            InvalidAgentResponse: as ``describe``.
         """
         return self._list_fit(await self._cards.load())[0]
 
@@ -133,15 +133,15 @@ class AgentPeer:
 
     @property
     def has_slots(self) -> bool:
-        """Whether only so many sends may be under way at once, over all instances."""
+        """Whether the number of concurrent sends is limited, cluster-wide."""
         return self._limit.has_slots
 
     def reserve_now(self) -> SendPlace | None:
-        """``reserve`` without asking anybody; None does not say that there is none."""
+        """``reserve`` without asking the store; None does not mean that there is no slot."""
         return self._limit.reserve_now()
 
     async def reserve(self) -> SendPlace | None:
-        """A place among the sends, for one that is about to begin; None: the limits have none now."""
+        """Reserves a slot for a send that is about to start; None: the limits allow none now."""
         return self._limit.reserve_now() or await self._limit.reserve()
 
     async def stream(
@@ -162,7 +162,7 @@ class AgentPeer:
             ) as outcomes:
                 async for outcome in outcomes:
                     yield outcome
-                    del outcome  # a stream that waits would keep it
+                    del outcome  # a waiting stream would keep it in memory
         finally:
             self._limit.leave()
 
@@ -170,16 +170,16 @@ class AgentPeer:
         params: JsonObject = {"id": task}
         if history_length is not None:
             params["historyLength"] = history_length
-        async with self._questions.ask():
+        async with self._queries.ask():
             return await self._ask("GetTask", params)
 
     async def list(self, params: JsonObject) -> PeerOutcome:
-        async with self._questions.ask():
+        async with self._queries.ask():
             return await self._ask("ListTasks", params)
 
     async def subscribe(self, task: str) -> AsyncGenerator[StreamOutcome, None]:
         async with (
-            self._questions.open() as place,
+            self._queries.open() as place,
             aclosing(self._follow("SubscribeToTask", {"id": task})) as outcomes,
         ):
             async for outcome in outcomes:
@@ -191,29 +191,28 @@ class AgentPeer:
         return await self._ask("CancelTask", {"id": task})
 
     async def ask_for_news(self, task: str, config: JsonObject) -> PeerOutcome:
-        async with self._questions.ask():
+        async with self._queries.ask():
             return await self._ask("CreateTaskPushNotificationConfig", {**config, "taskId": task})
 
     @property
     def rests(self) -> bool:
-        """Whether a send would be held back now, over each interface that was used."""
-        lines = self._lines
-        for line in lines.values():
-            if line.admits:
+        """Whether a send would be rejected now by the breaker of every interface that was used."""
+        for guarded in self._guarded.values():
+            if guarded.admits:
                 return False
-        return bool(lines)
+        return bool(self._guarded)
 
     @property
     def is_full(self) -> bool:
-        """Whether a send would be held back by the limits, as far as it is known here."""
+        """Whether the limits would reject a send, as far as this instance knows."""
         return self._limit.is_used_up
 
     def list_breakers(self) -> dict[str, BreakerMode]:
-        """How the breaker of each interface that was used stands."""
-        return {interface.choice: line.mode for interface, line in self._lines.items()}
+        """The breaker mode of each interface that was used."""
+        return {interface.choice: guarded.mode for interface, guarded in self._guarded.items()}
 
     async def read_extended_card(self) -> PeerOutcome:
-        """GetExtendedAgentCard: what the agent says of itself to those who show credentials."""
+        """GetExtendedAgentCard: the card that the agent shows to authenticated callers."""
         return await self._ask("GetExtendedAgentCard", {})
 
     async def _ask(self, operation: Operation, params: JsonObject) -> PeerOutcome:
@@ -235,22 +234,22 @@ class AgentPeer:
             tried: TriedInterfaces = []
             while True:
                 known = self._cards.fresh or await self._cards.load()
-                line = self._choose(known, call, tried)
-                if line is None:
+                guarded = self._choose(known, call, tried)
+                if guarded is None:
                     break
-                outcome = await line.call(call)
+                outcome = await guarded.call(call)
                 if isinstance(outcome, Unknown) and call.operation in SENDS:
                     outcome = answers.judge_send(outcome)
-                if isinstance(outcome, Answered) or not self._goes_elsewhere(line, call, outcome):
+                if isinstance(outcome, Answered) or not self._may_try_next(guarded, call, outcome):
                     break
-                tried.append(line.interface)
+                tried.append(guarded.interface)
         except RemoteError as error:
-            # No card: nothing was sent.
+            # Without a card nothing was sent.
             outcome = Unreached(error.message)
         finally:
             limit.leave()
             if span is not None:
-                end_call(span, _name_end(outcome))
+                end_call(span, _describe_end(outcome))
         if outcome is not _NO_INTERFACE:
             self._count(self.name, name_outcome(outcome))
         return outcome
@@ -267,32 +266,34 @@ class AgentPeer:
         span = self._begin_span(self._spans, call) if self._spans else None
         try:
             tried: TriedInterfaces = []
-            while (line := self._choose(await self._cards.load(), call, tried)) is not None:
+            while (guarded := self._choose(await self._cards.load(), call, tried)) is not None:
                 has_begun = False
-                async with aclosing(line.follow(call)) as outcomes:
+                async with aclosing(guarded.follow(call)) as outcomes:
                     async for outcome in outcomes:
                         if isinstance(outcome, Unknown) and operation in SENDS:
                             outcome = answers.judge_send(outcome)  # noqa: PLW2901  the same outcome, read as one of a send
                         last = _ANSWER if isinstance(outcome, Answered) else outcome
-                        if not has_begun and self._goes_elsewhere(line, call, outcome):
+                        if not has_begun and self._may_try_next(guarded, call, outcome):
                             break
                         has_begun = True
                         yield outcome
                         del outcome
                 if has_begun:
                     return
-                tried.append(line.interface)
+                tried.append(guarded.interface)
         except RemoteError as error:
             last = Unreached(error.message)
         finally:
             if span is not None:
-                end_call(span, _name_end(last))
+                end_call(span, _describe_end(last))
             if last is not None:
                 self._count(self.name, name_outcome(last))
         yield last or _NO_INTERFACE
 
-    def _choose(self, known: KnownCard, call: PeerCall, tried: TriedInterfaces) -> Line | None:
-        """The best interface that was not tried. The card is loaded for each: the last one may not have fitted it."""
+    def _choose(
+        self, known: KnownCard, call: PeerCall, tried: TriedInterfaces
+    ) -> GuardedTransport | None:
+        """The best untried interface. The card is loaded each time: a failed interface may not have fitted its card."""
         for interface in self._list_fit(known) if self._unfit else known.interfaces:
             if interface not in tried and (call.operation != "ListTasks" or interface.lists):
                 last = self._last
@@ -300,7 +301,7 @@ class AgentPeer:
         return None
 
     def _list_fit(self, known: KnownCard) -> tuple[Interface, ...]:
-        """The interfaces that have not proven unfit under this card; all of them where none is left."""
+        """The interfaces not found unfit under this card; all of them if none is left."""
         if self._unfit_of != known.card.sha256:
             self._unfit.clear()
         fit = tuple(one for one in known.interfaces if one not in self._unfit)
@@ -308,29 +309,31 @@ class AgentPeer:
             self._unfit.clear()
         return fit or known.interfaces
 
-    def _note_unfit(self, interface: Interface) -> None:
+    def _mark_unfit(self, interface: Interface) -> None:
         known = self._cards.known
         sha256 = known.card.sha256 if known is not None else ""
         if self._unfit_of != sha256:
             self._unfit, self._unfit_of = set(), sha256
         self._unfit.add(interface)
 
-    def _open(self, interface: Interface) -> Line:
-        line = self._lines.get(interface)
-        if line is None:
+    def _open(self, interface: Interface) -> GuardedTransport:
+        guarded = self._guarded.get(interface)
+        if guarded is None:
             transport = self._transports[interface.choice]
-            line = self._lines[interface] = Line(
+            guarded = self._guarded[interface] = GuardedTransport(
                 self.name, interface, transport, self._probe, self._clock
             )
-        self._last = line
-        return line
+        self._last = guarded
+        return guarded
 
     async def _probe(self) -> bool:
         self._cards.expire()
         return not (await self._cards.load()).card.stale
 
-    def _goes_elsewhere(self, line: Line, call: PeerCall, outcome: StreamOutcome) -> bool:
-        """Whether the outcome proves that nothing was accepted, and is the interface's own fault."""
+    def _may_try_next(
+        self, guarded: GuardedTransport, call: PeerCall, outcome: StreamOutcome
+    ) -> bool:
+        """Whether the outcome proves that nothing was accepted, and is a fault of this interface."""
         match outcome:
             case Unreached(why="lease"):
                 return False
@@ -339,19 +342,19 @@ class AgentPeer:
             case RefusedByPeer(code=answers.VERSION_NOT_SUPPORTED):
                 pass
             case RefusedByPeer(code=answers.INTERNAL_ERROR, http_status=status) if status in _GONE:
-                # Agents without streams may lack this one path; the interface is there all the same.
+                # Agents without streams may lack this one path; the interface works all the same.
                 if call.operation == "SubscribeToTask":
                     return False
             case _:
                 return False
-        # An endpoint that is gone, or speaks another version, has a new card.
-        self._note_unfit(line.interface)
+        # An endpoint that is gone or speaks another version should have a new card.
+        self._mark_unfit(guarded.interface)
         self._cards.expire()
         return True
 
 
-def _name_end(outcome: StreamOutcome | None) -> str:
-    """What a span says of the end of a call; nobody has waited for one that came to nothing."""
+def _describe_end(outcome: StreamOutcome | None) -> str:
+    """The outcome of a call for its span; "left" if the caller stopped waiting before there was one."""
     if outcome is _NO_INTERFACE:
         return "no_interface"
     return "left" if outcome is None else name_outcome(outcome)

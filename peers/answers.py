@@ -1,7 +1,7 @@
-"""What the bytes of a peer mean, as outcomes. Pure: what came over the wire goes in, a value comes out.
+"""Reads the bytes of a peer's answer as outcomes. Pure: bytes in, a value out.
 
-Whether a peer may have taken a request decides what may follow, so this is the one place that judges it:
-``Refused`` says that it did not, ``Unknown`` that it may have. Where both readings are possible it is ``Unknown``.
+What may follow a call depends on whether the peer may have accepted it, so only this module judges that:
+``RefusedByPeer`` means that it did not, ``Unknown`` that it may have. If both are possible, it is ``Unknown``.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _RAW_BYTES: Final = 4096
 MESSAGE_CHARS: Final = 2000
 _MAX_RETRY_AFTER_S: Final = 86_400
 _MOST_DETAILS: Final = 8
-# A client error says that the request was not served, but for these two: a proxy gives them when
-# it lost patience, or its caller, with a request that may be on its way already.
+# A client error means that the request was not served, except for these two: a proxy sends them when it
+# times out, or its caller leaves, with a request that may already be on its way.
 _UNSURE_4XX: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, 499})
-# These came before any work on the request; another 5xx may stand for an answer that got lost.
+# Sent before any work on the request; another 5xx may replace an answer that was lost.
 _REFUSING_5XX: Final = frozenset(
     {
         HTTPStatus.NOT_IMPLEMENTED,
@@ -39,7 +39,7 @@ _REFUSING_5XX: Final = frozenset(
         HTTPStatus.HTTP_VERSION_NOT_SUPPORTED,
     }
 )
-# 303 is left out: it may be the answer to a request that was carried out.
+# 303 is left out: it may answer a request that was executed.
 _MOVED: Final = frozenset(
     {
         HTTPStatus.MOVED_PERMANENTLY,
@@ -51,20 +51,20 @@ _MOVED: Final = frozenset(
 
 
 class NotJson(Exception):
-    """The bytes are not JSON, or nested deeper than allowed; the text says which."""
+    """The bytes are not JSON, or nested deeper than allowed; the text states which."""
 
 
 def parse_json(raw: bytes, max_depth: int = MAX_JSON_DEPTH) -> Json:
-    """The value of JSON bytes.
+    """Parses JSON bytes.
 
     Raises:
-        NotJson: malformed, or an array or object nested deeper than ``max_depth``.
+        NotJson: malformed, or nested deeper than ``max_depth``.
     """
     try:
         value: Json = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise NotJson(f"not JSON: {error.msg}") from None
-    # Counting brackets in C settles nearly every body without a walk.
+    # Counting brackets in C settles nearly every body without a recursive walk.
     if raw.count(b"{") + raw.count(b"[") > max_depth and _is_deeper(value, max_depth):
         raise NotJson(f"nested deeper than {max_depth}")
     return value
@@ -83,7 +83,7 @@ def _is_deeper(value: Json, limit: int) -> bool:
 
 
 def read_envelope(raw: bytes, request_id: int, http_status: int = 200) -> PeerOutcome:
-    """The outcome that a JSON-RPC 2.0 response stands for; ``request_id`` is the one that was sent."""
+    """The outcome of a JSON-RPC 2.0 response; ``request_id`` is the id that was sent."""
     try:
         envelope = parse_json(raw)
     except NotJson as fault:
@@ -110,7 +110,7 @@ def _read_error(error: JsonObject, http_status: int, raw: bytes) -> RefusedByPee
 
 
 def list_given(data: Json) -> tuple[JsonObject, ...]:
-    """The typed details of an error, the first ones."""
+    """The first typed details of an error."""
     given = data if isinstance(data, list) else []
     typed = (one for one in given if isinstance(one, dict) and isinstance(one.get("@type"), str))
     return tuple(islice(typed, _MOST_DETAILS))
@@ -126,7 +126,7 @@ def read_response(status: int, retry_after: str | None, raw: bytes, request_id: 
 
 
 def is_success(status: int) -> bool:
-    """Whether the request was served: some agents say 201 of what they made, or 202 of what they have begun."""
+    """Whether the request was served: some agents answer 201 for what they created, or 202 for what they started."""
     return OK <= status < HTTPStatus.MULTIPLE_CHOICES
 
 
@@ -140,7 +140,7 @@ def read_document(raw: bytes) -> PeerOutcome:
 
 
 def read_bare_status(status: int, retry_after: str | None, raw: bytes) -> PeerOutcome:
-    """The outcome of a response that says no more than its status."""
+    """The outcome of a response whose status is all that is known."""
     if status in _MOVED:
         text = f"HTTP {status}: redirects are not followed"
         return RefusedByPeer(INTERNAL_ERROR, text, status, is_bare=True)
@@ -154,9 +154,9 @@ def read_bare_status(status: int, retry_after: str | None, raw: bytes) -> PeerOu
 
 
 def judge_send(outcome: PeerOutcome) -> PeerOutcome:
-    """What came of a send: 500 says that the agent has received it, and broke over it.
+    """The outcome of a send: 500 means that the agent received it and failed.
 
-    A question that is answered so may be asked again; 502 and 504 come from those in between, who do not know.
+    A query that gets it may be repeated; 502 and 504 come from proxies, which do not know whether the agent got it.
     """
     if isinstance(outcome, Unknown) and outcome.http_status == HTTPStatus.INTERNAL_SERVER_ERROR:
         text = outcome.message or outcome.reason
@@ -165,12 +165,12 @@ def judge_send(outcome: PeerOutcome) -> PeerOutcome:
 
 
 def read_retry_after(value: str | None) -> int | None:
-    """Whole seconds, at most a day; the date form is not read, it would need a clock that agrees."""
+    """Whole seconds, at most a day; the date form is ignored, since it needs synchronized clocks."""
     if value is None or not (value.isascii() and value.strip().isdigit()):
         return None
     return int(min(value.strip()[:9], str(_MAX_RETRY_AFTER_S), key=int))
 
 
 def reject(reason: str, raw: bytes, *, too_long: bool = False) -> Malformed:
-    """The outcome for what is not A2A, with its beginning for the record."""
+    """The outcome for an answer that is not A2A, with its first bytes for the record."""
     return Malformed(reason, raw[:_RAW_BYTES], too_long)

@@ -1,4 +1,4 @@
-"""Puts a peer together: its card, its credential, and a transport for each kind of interface that is spoken here."""
+"""Builds a peer: its card, its credential, and a transport for each supported kind of interface."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from passerelle.peers.http_transport import HttpTransport
 from passerelle.peers.jsonrpc import JsonRpc
 from passerelle.peers.legacy import LegacyHttpJson, LegacyJsonRpc
 from passerelle.peers.limits import SendLimit
-from passerelle.peers.reverse.cards import BroughtCards
+from passerelle.peers.reverse.cards import DialInCards
 from passerelle.peers.reverse.transport import ChannelTransport
 from passerelle.peers.sessions import PeerSessions
 from passerelle.peers.signatures import CardJudge
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from passerelle.peers.credential import PeerCredential
     from passerelle.peers.grpc.channels import GrpcChannels
     from passerelle.peers.interface import Choice, InterfaceKind
-    from passerelle.peers.reverse.cards import Dialling
+    from passerelle.peers.reverse.cards import DialInState
     from passerelle.runtime.limits.limit import Limit
     from passerelle.runtime.observability.spans import Spans
 
@@ -40,14 +40,14 @@ _WIRES: Final[Mapping[Choice, BindingWire]] = {
 
 
 class Connections:
-    """What all peers of a process share. ``sessions`` of its own only where a test needs them."""
+    """What all peers of a process share. Only tests pass ``sessions``."""
 
     def __init__(self, sessions: PeerSessions | None = None) -> None:
         self.sessions = sessions or PeerSessions()
         self.channels = _open_channels()
 
     async def close(self) -> None:
-        """Closes all of them; calls after that are ``Unreached``."""
+        """Closes all of them; later calls are ``Unreached``."""
         await self.sessions.close()
         if self.channels is not None:
             await self.channels.close()
@@ -60,24 +60,26 @@ def make_peer(
     limit: Limit | None = None,
     count: Callable[[str, str], None] = lambda _agent, _outcome: None,
     spans: Spans | None = None,
-    dialling: Dialling | None = None,
+    dial_in: DialInState | None = None,
 ) -> AgentPeer:
-    """A peer with everything that carries calls to it; ``limit`` bounds what is sent to it.
+    """A peer with its transports; ``limit`` limits what is sent to it.
 
-    ``count`` hears of each call: the name of the agent, and how it ended. ``dialling`` is for agents that dial in.
+    ``count(agent, outcome)`` is called after each call. ``dial_in`` is for agents that dial in.
 
     Raises:
-        ConfigInvalid: a certificate cannot be read, or an agent dials in where nobody can.
+        ConfigInvalid: a certificate cannot be read, or an agent dials in and ``dial_in`` is None.
     """
     credential = _make_credential(config, connections.sessions, clock)
     client = HttpClient(config, connections.sessions, credential)
     if config.dials_in:
-        if dialling is None:
-            raise ConfigInvalid(f"agents.{config.name}.transport", "nobody can dial in here")
+        if dial_in is None:
+            raise ConfigInvalid(
+                f"agents.{config.name}.transport", "agents cannot dial in to this process"
+            )
         judge = CardJudge(config.trust, client.read_public, clock)
-        brought = BroughtCards(config, dialling.agents, judge, clock)
+        brought = DialInCards(config, dial_in.agents, judge, clock)
         carried: Mapping[InterfaceKind, Transport] = {
-            "CHANNEL/1.0": ChannelTransport(config, dialling.links, dialling.agents.cancel)
+            "CHANNEL/1.0": ChannelTransport(config, dial_in.links, dial_in.agents.cancel)
         }
         return AgentPeer(config, brought, carried, SendLimit(limit), clock, count, spans)
     transports: dict[InterfaceKind, Transport] = {
@@ -102,7 +104,7 @@ def _make_credential(config: PeerConfig, sessions: PeerSessions, clock: Clock) -
 
 
 def _open_channels() -> GrpcChannels | None:
-    """None where the libraries of gRPC, an extra, are not installed: agents are called over what else they offer."""
+    """None if the gRPC libraries, an extra, are not installed: agents are then called over other interfaces."""
     try:
         from passerelle.peers.grpc.channels import GrpcChannels  # noqa: PLC0415  an extra
     except ImportError:

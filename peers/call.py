@@ -1,6 +1,6 @@
-"""One call to a peer before any binding has given it a form, and its form over HTTP: what is written and read back.
+"""One call to a peer independent of its binding, and its HTTP form: the request and the response.
 
-Pure; ``http_transport`` has the sockets.
+Pure; ``http_transport`` does the I/O.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ LEASE_OVER: Final = Unreached(
 
 @value
 class PeerCall:
-    """An operation of A2A 1.0 with its canonical params, and the time that all of it may take.
+    """An operation of A2A 1.0 with its canonical params, and the time limit of the whole call.
 
-    ``may_leave`` is asked right before the first byte of a send, with the connection at hand.
+    ``may_leave`` is called right before the first byte of a send, once there is a connection.
     """
 
     operation: Operation
@@ -50,25 +50,25 @@ class PeerCall:
 
     @property
     def is_held_back(self) -> bool:
-        """Whether it must not be sent any more, or not now."""
+        """Whether it must not be sent now, or not at all."""
         return self.may_leave is not None and not self.may_leave()
 
 
 class Transport(Protocol):
-    """Carries calls to one kind of interface. Nothing is sent twice from inside, and nothing raises."""
+    """Carries calls to one kind of interface. It never sends twice and never raises."""
 
     async def call(self, interface: Interface, call: PeerCall) -> PeerOutcome:
-        """One answer."""
+        """Makes a call with one answer."""
         ...
 
     def follow(self, interface: Interface, call: PeerCall) -> AsyncGenerator[StreamOutcome, None]:
-        """Many answers. All but the last outcome are ``Answered``; the last says how it ended."""
+        """Makes a call with many answers. All but the last outcome are ``Answered``; the last states how it ended."""
         ...
 
 
 @value
 class PeerRequest:
-    """An HTTP request without the headers that every request carries."""
+    """An HTTP request without the headers that all requests have."""
 
     method: Literal["GET", "POST"]
     url: str
@@ -77,9 +77,9 @@ class PeerRequest:
 
 @value
 class AgentReply:
-    """A whole HTTP response; ``retry_after`` and ``extensions`` (``A2A-Extensions``) are headers of it.
+    """A whole HTTP response; ``retry_after`` and ``extensions`` (``A2A-Extensions``) are headers.
 
-    ``hold`` is its place in the memory budget, where it has one.
+    ``hold`` is its share of the memory budget, if it has one.
     """
 
     status: int
@@ -90,16 +90,16 @@ class AgentReply:
 
 
 class BindingWire(Protocol):
-    """One binding in one version. ``call_id`` ties an answer to its request where the binding does so."""
+    """One binding in one version. ``call_id`` matches an answer to its request, if the binding does that."""
 
     def write(self, interface: Interface, call: PeerCall, call_id: int) -> PeerRequest:
-        """The request."""
+        """Writes the request."""
         ...
 
     def read(self, call: PeerCall, call_id: int, reply: AgentReply) -> PeerOutcome:
-        """What a whole response stands for."""
+        """Reads a whole response."""
         ...
 
     def read_event(self, call_id: int, payload: bytes) -> PeerOutcome:
-        """What one event of a stream stands for."""
+        """Reads one event of a stream."""
         ...

@@ -1,4 +1,4 @@
-"""What a peer's card says, read from its bytes. Pure; loading and caching are in ``cards``."""
+"""Parses a peer's card. Pure; loading and caching are in ``cards``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from passerelle.core.errors import InvalidAgentResponse
 from passerelle.core.peer import PeerCard
 from passerelle.peers.answers import NotJson, parse_json
 from passerelle.peers.interface import (
+    AllowedTargets,
     Interface,
-    Reach,
     choose_tenant,
-    is_unsaid,
+    lacks_scheme,
     order,
     read_extensions,
     read_offer,
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KnownCard:
-    """A card that can be used, and its ``interfaces`` in the order in which they are tried; there is one at least."""
+    """A valid card, and its ``interfaces`` in the order in which they are tried; there is at least one."""
 
     card: PeerCard
     interfaces: tuple[Interface, ...]
 
 
 def read_card(config: PeerConfig, kinds: tuple[Choice, ...], raw: bytes) -> KnownCard:
-    """Reads a card of 1.0, of 0.3 or of both, and orders the interfaces that calls may go to; ``kinds`` can be spoken.
+    """Parses a card of 1.0, 0.3 or both, and orders the interfaces for calls; ``kinds`` are those supported here.
 
     Raises:
-        InvalidAgentResponse: names the peer, the field (``where``) and what is wrong with it.
+        InvalidAgentResponse: names the peer, the field (``where``) and the fault.
     """
     card = _parse(config, raw)
     interfaces = _choose_interfaces(config, kinds, card)
@@ -57,11 +57,11 @@ def read_card(config: PeerConfig, kinds: tuple[Choice, ...], raw: bytes) -> Know
     return KnownCard(described, interfaces)
 
 
-def read_brought_card(config: PeerConfig, raw: bytes) -> KnownCard:
-    """Reads the card that an agent brings when it dials in: its addresses do not count.
+def read_dial_in_card(config: PeerConfig, raw: bytes) -> KnownCard:
+    """Parses the card that an agent sends when it dials in; its addresses are ignored.
 
     Raises:
-        InvalidAgentResponse: as of ``read_card``.
+        InvalidAgentResponse: as ``read_card``.
     """
     card = _parse(config, raw)
     interface = Interface(
@@ -92,13 +92,13 @@ def _parse(config: PeerConfig, raw: bytes) -> JsonObject:
 def _choose_interfaces(
     config: PeerConfig, kinds: tuple[Choice, ...], card: JsonObject
 ) -> tuple[Interface, ...]:
-    reach = Reach(config.origins, host_of(config.url), config.grpc)
-    offer = read_offer(card, reach)
+    allowed = AllowedTargets(config.origins, host_of(config.url), config.grpc)
+    offer = read_offer(card, allowed)
     chosen = order(choose_tenant(offer.usable, find_tenant(config.name)), kinds)
     if chosen:
         return chosen
     if offer.foreign:
-        reason = "; ".join(dict.fromkeys(_say_foreign(one, reach) for one in offer.foreign))
+        reason = "; ".join(dict.fromkeys(_explain_foreign(one, allowed) for one in offer.foreign))
     elif not objects_at(card, "supportedInterfaces") and not card.get("url"):
         reason = "missing, or empty"
     else:
@@ -106,15 +106,15 @@ def _choose_interfaces(
     raise reject_card(config, "supportedInterfaces", reason)
 
 
-def _say_foreign(interface: Interface, reach: Reach) -> str:
-    """Why calls may not go there, and the setting that would let them."""
-    if not is_unsaid(interface):
+def _explain_foreign(interface: Interface, allowed: AllowedTargets) -> str:
+    """Why calls may not use the interface, and the setting that would allow them."""
+    if not lacks_scheme(interface):
         return f"{interface.origin} is neither the card's origin nor in allowed_origins"
-    said = f"gRPC at {interface.url}: a card does not say whether that is TLS or plain text"
-    if host_of(interface.origin) == reach.host:
-        return f"{said}; set `grpc: plaintext` or `grpc: tls` for this agent"
+    stated = f"gRPC at {interface.url}: a card does not say whether that is TLS or plain text"
+    if host_of(interface.origin) == allowed.host:
+        return f"{stated}; set `grpc: plaintext` or `grpc: tls` for this agent"
     plain, tls = (f"{scheme}://{interface.url}" for scheme in ("http", "https"))
-    return f"{said}, and it is not the card's host; put {plain} (plain text) or {tls} (TLS) into allowed_origins"
+    return f"{stated}, and it is not the card's host; put {plain} (plain text) or {tls} (TLS) into allowed_origins"
 
 
 def _reads_streaming(config: PeerConfig, card: JsonObject) -> bool:
@@ -134,7 +134,7 @@ def _reads_push(card: JsonObject) -> bool:
 
 
 def reject_card(config: PeerConfig, where: str, reason: str) -> InvalidAgentResponse:
-    """The error for a card that was read and cannot be used."""
+    """The error for a card that was read and is invalid."""
     return InvalidAgentResponse(
         f"peer {config.name}: the card at {config.card_url} cannot be used: {where}: {reason}",
         peer=config.name,

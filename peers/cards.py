@@ -1,4 +1,4 @@
-"""Discovery: the card of one peer, read over HTTP and kept as long as the peer allows."""
+"""Discovery: the card of one peer, read over HTTP and cached as long as the peer allows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_CARD_BYTES: Final = 1024 * 1024
 _DEFAULT_AGE_S: Final = 600
 _MIN_AGE_S: Final = 60
 _MAX_AGE_S: Final = 86_400
-# While a peer is away its last card serves, and not every call waits for another attempt to connect.
+# While a peer is away its last card is used, and not every call waits for another connection attempt.
 _RETRY_AFTER_MS: Final = 10_000
 
 _MAX_AGE: Final = re.compile(r"(?:^|[,\s])max-age\s*=\s*\"?(\d{1,9})", re.IGNORECASE)
@@ -36,29 +36,29 @@ _NO_CACHE: Final = re.compile(r"(?:^|[,\s])no-(?:cache|store)\b", re.IGNORECASE)
 
 
 class Cards(Protocol):
-    """The card of one peer, however it is had."""
+    """The card of one peer, from any source."""
 
     @property
     def known(self) -> KnownCard | None:
-        """What was had last and could be used."""
+        """The last valid card."""
         ...
 
     @property
     def fresh(self) -> KnownCard | None:
-        """The card, where ``load`` would have to ask nobody for it."""
+        """The card, if ``load`` needs no request for it."""
         ...
 
     async def load(self) -> KnownCard:
-        """The card. Raises RemoteError where there has never been a good one."""
+        """Loads the card. Raises RemoteError if there has never been a valid one."""
         ...
 
     def expire(self) -> None:
-        """The next ``load`` asks anew."""
+        """Makes the next ``load`` fetch the card again."""
         ...
 
 
 class CardCache:
-    """The card of one peer. One request at a time asks for it, however many callers wait."""
+    """The card of one peer. One request at a time fetches it, however many callers wait."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class CardCache:
         clock: Clock,
         kinds: tuple[Choice, ...],
     ) -> None:
-        """``kinds`` of interfaces can be spoken, the preferred one first."""
+        """``kinds`` of interfaces that are supported, the preferred one first."""
         self._config = config
         self._kinds = kinds
         self._client = client
@@ -82,20 +82,20 @@ class CardCache:
 
     @property
     def known(self) -> KnownCard | None:
-        """What was read last and could be used."""
+        """The last valid card."""
         return self._known
 
     @property
     def fresh(self) -> KnownCard | None:
-        """The card, where the peer need not be asked for it."""
+        """The card, if it is fresh."""
         return self._known if self._clock.now_ms() < self._fresh_until_ms else None
 
     async def load(self) -> KnownCard:
-        """The card: from memory while fresh, else asked for again, else the last good one marked stale.
+        """The card: from memory while fresh, else fetched again, else the last valid one marked stale.
 
         Raises:
-            PeerUnavailable: it cannot be read, and there has never been one.
-            InvalidAgentResponse: it was read and cannot be used, and there has never been a good one.
+            PeerUnavailable: it cannot be read, and has never been.
+            InvalidAgentResponse: it was read and is invalid, and there has never been a valid one.
         """
         if (fresh := self.fresh) is not None:
             return fresh
@@ -108,7 +108,7 @@ class CardCache:
         raise self._failure or PeerUnavailable("no card", peer=self._config.name)
 
     def expire(self) -> None:
-        """The next ``load`` asks the peer: something it did does not fit its card."""
+        """Makes the next ``load`` ask the peer: an answer of it did not match its card."""
         self._fresh_until_ms = 0
 
     async def _refresh(self) -> None:
@@ -121,7 +121,7 @@ class CardCache:
             if self._known is not None:
                 self._known = replace(self._known, card=replace(self._known.card, stale=True))
                 self._fresh_until_ms = self._clock.now_ms() + _RETRY_AFTER_MS
-        # Not counted when the caller went away: then the next one in line asks.
+        # Not counted if the caller left: then the next one in line fetches.
         self._attempts += 1
 
     async def _fetch(self) -> tuple[KnownCard, int]:
@@ -167,10 +167,10 @@ class CardCache:
 
 
 async def verify_card(config: PeerConfig, judge: CardJudge, known: KnownCard) -> KnownCard:
-    """The card with its standing.
+    """The card with the result of its signature check.
 
     Raises:
-        InvalidAgentResponse: it has to be signed and is not, which is as good as none.
+        InvalidAgentResponse: its signature is required and not valid; such a card is not used.
     """
     verdict = await judge.judge(known.card.card)
     if verdict.standing not in {"unchecked", "verified"}:
@@ -187,9 +187,9 @@ async def verify_card(config: PeerConfig, judge: CardJudge, known: KnownCard) ->
 
 
 def _read_age_s(response: aiohttp.ClientResponse) -> int:
-    """How long the card is fresh: what the peer says, between a minute and a day."""
+    """How long the card is fresh: as the peer states, between a minute and a day."""
     control = ", ".join(response.headers.getall("Cache-Control", ()))
     if _NO_CACHE.search(control):
         return _MIN_AGE_S
-    said = _MAX_AGE.search(control)
-    return min(max(int(said[1]), _MIN_AGE_S), _MAX_AGE_S) if said else _DEFAULT_AGE_S
+    max_age = _MAX_AGE.search(control)
+    return min(max(int(max_age[1]), _MIN_AGE_S), _MAX_AGE_S) if max_age else _DEFAULT_AGE_S

@@ -1,4 +1,4 @@
-"""What the operator says about one peer, checked once and frozen."""
+"""The configuration of one peer, checked once and frozen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WELL_KNOWN_CARD: Final = "/.well-known/agent-card.json"
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """PEM files: authorities in place of the system's, our certificate and its key."""
+    """PEM files: authorities in place of the system's, the client certificate and its key."""
 
     ca: str | None = None
     cert: str | None = None
@@ -32,17 +32,16 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class PeerConfig:
-    """One peer. ``url`` is where its card is: ``url`` + ``card_path``.
+    """One peer. ``url`` + ``card_path`` is where its card is.
 
-    An interface of the card is used only when its origin is the card's or one of ``allowed_origins``
-    (such as ``https://agents.example.com``). ``grpc`` says how an address of gRPC without a scheme is dialled, on any
-    port of the card's host. ``interfaces`` are the kinds that may be used, the preferred one
-    first. ``bounds`` limit what is sent, over all instances. ``query_timeout_s`` bounds GetTask, ListTasks, CancelTask
-    and the card; ``total_timeout_s`` bounds a send and a whole stream; ``idle_timeout_s`` the silence
-    between two reads of a stream that has begun.
+    An interface of the card is used only if its origin is the card's or one of ``allowed_origins`` (such as
+    ``https://agents.example.com``). ``grpc`` sets how a gRPC address without a scheme is dialled, on any port of the
+    card's host. ``interfaces`` are the kinds that may be used, the preferred one first. ``bounds`` limit what is
+    sent, cluster-wide. ``query_timeout_s`` limits GetTask, ListTasks, CancelTask and the card; ``total_timeout_s`` a
+    send and a whole stream; ``idle_timeout_s`` the time between two reads of a started stream.
 
     Raises:
-        ConfigInvalid: a value that cannot be used; ``where`` is ``agents.<name>.<key>``.
+        ConfigInvalid: an invalid value; ``where`` is ``agents.<name>.<key>``.
     """
 
     name: str
@@ -62,7 +61,7 @@ class PeerConfig:
     idle_timeout_s: float = 120.0
     total_timeout_s: float = 1800.0
     pool: bool = False
-    """Whether several may dial in under the name at once."""
+    """Whether several agents may dial in under the name at once."""
 
     def __post_init__(self) -> None:
         for key, reason in self._find_faults():
@@ -70,7 +69,7 @@ class PeerConfig:
 
     @property
     def dials_in(self) -> bool:
-        """Whether the agent comes to us, over a channel."""
+        """Whether the agent connects to the gateway, over a channel."""
         return not self.url
 
     def _find_faults(self) -> Iterator[tuple[str, str]]:
@@ -97,13 +96,13 @@ class PeerConfig:
 
     @property
     def card_url(self) -> str:
-        """Where the card is read; of one that dials in, a name for what it brings."""
+        """The URL of the card; for an agent that dials in, a name for the card it sent."""
         if self.dials_in:
             return f"channel:{self.name}"
         return self.url.rstrip("/") + self.card_path
 
     @property
     def origins(self) -> frozenset[str]:
-        """Where calls may go."""
+        """The origins that calls may go to."""
         mine = (origin_of(url) for url in (self.url, *self.allowed_origins))
         return frozenset(origin for origin in mine if origin is not None)

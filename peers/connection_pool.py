@@ -1,6 +1,6 @@
-"""Keep-alive connections to one origin, for calls that have one whole answer.
+"""Keep-alive connections to one origin, for calls with one whole answer.
 
-A connection without TLS settings of its own trusts the authorities of this machine.
+A connection without its own TLS settings trusts this machine's certificate authorities.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 @lru_cache(1)
 def trust_public_authorities() -> ssl.SSLContext:
-    """The context that all such connections share.
+    """The TLS context that all such connections share.
 
-    Reading the authorities takes some 20 ms, in which the loop serves nobody.
+    Loading the authorities takes about 20 ms and blocks the event loop.
     """
     return ssl.create_default_context()
 
@@ -41,10 +41,10 @@ _NEXT_ADDRESS_S: Final = 0.25
 
 
 class ConnectionPool:
-    """Connections to ``origin`` under one TLS context. Their number is not limited, as that of ``PeerSessions`` is not.
+    """Connections to ``origin`` under one TLS context. Their number is not limited, as in ``PeerSessions``.
 
-    ``make_socket`` judges an address before anything is sent there. Without a ``tls`` of its own an https origin is
-    held against the authorities of this machine.
+    ``make_socket`` checks an address before a connection to it. Without ``tls`` an https origin is verified against
+    this machine's certificate authorities.
     """
 
     def __init__(
@@ -78,21 +78,21 @@ class ConnectionPool:
         total_s: float,
         may_leave: MayLeave | None = None,
     ) -> AgentReply:
-        """The answer to a whole request, within ``total_s`` of the first step.
+        """Sends a request and returns the whole answer, within ``total_s``.
 
-        Connecting gets at most half of that, so that a failure to connect is known as one.
+        Connecting gets at most half of that time, so that a connect failure is known as one.
 
         Raises:
             NotConnected, ConnectionLost, NotReadable, TimeoutError: see ``whole_answer``. Only the first one proves
-                that nothing was taken.
-            HeldBack: ``may_leave`` said no.
+                that nothing was accepted.
+            HeldBack: ``may_leave`` returned False.
             Draining: after ``close``.
         """
         if self._is_closed:
-            raise _say_closed()
+            raise _make_closed_error()
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        connection = self._take(now_s) or await self._connect(min(connect_s, total_s / 2))
+        connection = self._take_idle(now_s) or await self._connect(min(connect_s, total_s / 2))
         try:
             if may_leave is not None and not may_leave():
                 raise HeldBack
@@ -110,7 +110,7 @@ class ConnectionPool:
         return reply
 
     def close(self) -> None:
-        """Closes every connection, also those in use."""
+        """Closes all connections, including those in use."""
         self._is_closed = True
         for connection in tuple(self._made):
             connection.close()
@@ -118,7 +118,7 @@ class ConnectionPool:
         if self._sweep is not None:
             self._sweep.cancel()
 
-    def _take(self, now_s: float) -> PeerConnection | None:
+    def _take_idle(self, now_s: float) -> PeerConnection | None:
         while self._idle:
             connection = self._idle.pop()
             if connection.is_usable and now_s - connection.free_since_s < self._idle_s:
@@ -127,7 +127,7 @@ class ConnectionPool:
         return None
 
     def _drop_idle(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The oldest are in front: the newest is taken first."""
+        """Closes expired connections; the oldest are first in the list, since the newest is taken first."""
         oldest_s = loop.time() - self._idle_s
         kept = [one for one in self._idle if one.is_usable and one.free_since_s > oldest_s]
         for connection in self._idle:
@@ -137,12 +137,12 @@ class ConnectionPool:
         self._sweep = loop.call_later(self._idle_s / 2, self._drop_idle, loop) if kept else None
 
     async def _connect(self, within_s: float) -> PeerConnection:
-        """Tries the addresses of the host: a quarter of a second after one that says nothing the next one too.
+        """Tries the addresses of the host: starts the next one after a quarter of a second without an answer.
 
-        An address at which TLS fails is passed over (RFC 8305).
+        An address whose TLS handshake fails is skipped (RFC 8305).
 
         Raises:
-            NotConnected: none took us in time.
+            NotConnected: no address accepted the connection in time.
         """
         try:
             async with asyncio.timeout(within_s):
@@ -175,13 +175,13 @@ class ConnectionPool:
             except (OSError, RuntimeError) as error:
                 raise NotConnected(f"{type(error).__name__}: {error}") from None
             try:
-                return await self._talk(made, host)
+                return await self._open_connection(made, host)
             except (OSError, ssl.SSLError, ConnectionLost) as error:
                 reason = f"{type(error).__name__}: {error}"
             addresses.remove(tried[made])
         raise NotConnected(reason)
 
-    async def _talk(self, made: socket.socket, host: str) -> PeerConnection:
+    async def _open_connection(self, made: socket.socket, host: str) -> PeerConnection:
         loop = asyncio.get_running_loop()
         secure = self._origin.scheme == "https"
         try:
@@ -196,21 +196,21 @@ class ConnectionPool:
             raise
         if self._is_closed:
             connection.close()
-            raise _say_closed()
+            raise _make_closed_error()
         self._made.add(connection)
         return connection
 
 
 async def resolve_name(host: str, port: int) -> list[AddressInfo]:
-    """The addresses of a name, as this machine knows them.
+    """Resolves a host name.
 
     Raises:
-        OSError: it knows none.
+        OSError: it has no address.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return cast("list[AddressInfo]", found)
 
 
-def _say_closed() -> Draining:
-    return Draining("no calls to peers any more: the gateway is shutting down")
+def _make_closed_error() -> Draining:
+    return Draining("the gateway is shutting down and calls no agents")

@@ -1,7 +1,7 @@
-"""How a peer is shown who calls: by values that the configuration gives, or by OAuth2 tokens that are fetched.
+"""The gateway's credential for a peer: fixed values from the configuration, or OAuth2 access tokens.
 
-The credential is the operator's. A caller's own goes on only where the operator says so (``forward_auth``). Access
-tokens come by OAuth2 client credentials: asked for once, kept, and replaced before they end.
+The credential is the operator's. A caller's own credential is forwarded only if the operator enables ``forward_auth``.
+Access tokens come from OAuth2 client credentials: fetched once, cached, and replaced before they expire.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from passerelle.peers.sessions import PeerSessions
 
 HEADER_VALUE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
-"""CR and LF would let a value write header lines of its own."""
+"""CR and LF would let a value add its own header lines."""
 
 
 class SecretText(Protocol):
-    """A secret that does not print itself."""
+    """A secret that is not printed."""
 
     def get_secret_value(self) -> str:
-        """The secret in the clear."""
+        """The secret in plain text."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """A token that does not change."""
+    """A fixed token."""
 
     token: SecretText
 
@@ -82,38 +82,38 @@ Auth: TypeAlias = Bearer | ApiKey | Basic | ClientCredentials
 
 @dataclass(frozen=True, slots=True)
 class ShownCredential:
-    """What a request carries: headers, and a query member that is written already."""
+    """What a request carries: headers, and an encoded query parameter."""
 
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     query: str = ""
 
 
 class PeerCredential(Protocol):
-    """Shows itself on each request."""
+    """Provides the credential of each request."""
 
     renews: ClassVar[bool]
-    """Whether it may ever show something else."""
+    """Whether it can change."""
 
     @property
     def shown(self) -> ShownCredential | None:
-        """What the next request carries, where nothing has to be found out for it."""
+        """The credential of the next request, if it is known without a request."""
         ...
 
     async def show(self) -> ShownCredential:
-        """What the next request carries.
+        """The credential of the next request.
 
         Raises:
-            PeerUnavailable: there is nothing to show, and nothing may be sent.
+            PeerUnavailable: there is none, and nothing may be sent.
         """
         ...
 
     def renew(self, refused: ShownCredential) -> bool:
-        """After a 401: whether a retry shows something else."""
+        """After a 401: whether a retry would send another credential."""
         ...
 
 
 class Fixed:
-    """A credential that is always the same."""
+    """A credential that never changes."""
 
     renews: ClassVar[bool] = False
 
@@ -128,7 +128,7 @@ class Fixed:
 
 
 def show_fixed(auth: Bearer | ApiKey | Basic | None) -> ShownCredential:
-    """What a credential that does not change adds to every request."""
+    """What a fixed credential adds to every request."""
     match auth:
         case None:
             return ShownCredential()
@@ -154,7 +154,7 @@ def encode_basic(user: str, password: str) -> str:
 
 
 def is_writable(auth: Auth) -> bool:
-    """Whether there is a secret, and a request can carry it."""
+    """Whether the secret is not empty and a request can carry it."""
     match auth:
         case Basic(password=secret) | ClientCredentials(secret=secret):
             return bool(secret.get_secret_value())
@@ -170,12 +170,12 @@ def is_writable(auth: Auth) -> bool:
 
 _MAX_BODY_BYTES: Final = 64 * 1024
 _DEFAULT_LIFE_S: Final = 300
-"""Where the server does not say how long a token lives (RFC 6749 section 5.1 lets it)."""
+"""If the server does not state a token's lifetime (RFC 6749 section 5.1 allows that)."""
 _USED_PERCENT: Final = 80
 
 
 class TokenSource:
-    """The token of one peer. One request at a time asks for it, however many calls wait."""
+    """The access token of one peer. One request at a time fetches it, however many calls wait."""
 
     renews: ClassVar[bool] = True
 
@@ -192,14 +192,14 @@ class TokenSource:
 
     @property
     def shown(self) -> ShownCredential | None:
-        """The token that is there, before 80 % of its life are over."""
+        """The current token, during the first 80 % of its lifetime."""
         return self._shown if self._clock.now_ms() < self._fresh_until_ms else None
 
     async def show(self) -> ShownCredential:
-        """The token as a header; asked for anew after 80 % of its life.
+        """The token as a header; fetched again after 80 % of its lifetime.
 
         Raises:
-            PeerUnavailable: there is none to be had.
+            PeerUnavailable: no token can be fetched.
         """
         if (shown := self.shown) is not None:
             return shown
@@ -209,7 +209,7 @@ class TokenSource:
         return self._shown or ShownCredential()
 
     def renew(self, refused: ShownCredential) -> bool:
-        """A token that was refused is dropped, unless somebody has replaced it already."""
+        """Drops a rejected token, unless another call has replaced it already."""
         if self._shown is refused:
             self._shown = None
         return True

@@ -1,4 +1,4 @@
-"""One HTTP exchange with a peer: what is sent, how much of the answer is read, and what a failure means."""
+"""One HTTP exchange with a peer: the request body, how much of the answer is read, and what a failure means."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from passerelle.peers.config import PeerConfig
     from passerelle.peers.stream_room import StreamRoom
 
-# aiohttp holds up the loop with larger bodies that are given as bytes, and warns.
+# aiohttp blocks the loop with larger bodies given as bytes, and warns.
 _DIRECT_BODY_BYTES: Final = 1024 * 1024
 
 
 class TooLong(Exception):
-    """A body is longer than ``limit_bytes``; ``head`` is what was read of it."""
+    """A body is longer than ``limit_bytes``; ``head`` is its first piece."""
 
     def __init__(self, limit_bytes: int, head: bytes) -> None:
         super().__init__(f"a body over {limit_bytes} bytes")
@@ -29,14 +29,14 @@ class TooLong(Exception):
 
 
 def wrap_body(content: bytes | None) -> bytes | BytesIO | None:
-    """The form in which aiohttp sends a body of that size without holding up others."""
+    """The form in which aiohttp sends a body of that size without blocking the loop."""
     if content is None or len(content) <= _DIRECT_BODY_BYTES:
         return content
     return BytesIO(content)
 
 
 def limit_time(config: PeerConfig, total_s: float | None) -> aiohttp.ClientTimeout:
-    """Connecting gets at most half of the time, so that a failure to connect is known as one."""
+    """Connecting gets at most half of the time, so that a connect failure is known as one."""
     connect_s = config.connect_timeout_s
     if total_s is not None:
         connect_s = min(connect_s, total_s / 2)
@@ -44,7 +44,7 @@ def limit_time(config: PeerConfig, total_s: float | None) -> aiohttp.ClientTimeo
 
 
 def has_long_headers(response: aiohttp.ClientResponse) -> bool:
-    """Whether the header block is over its limit; the parser bounds lines and their number only."""
+    """Whether the header block is over its limit; the parser limits only lines and their number."""
     return (
         sum(len(name) + len(value) + 4 for name, value in response.raw_headers) > MAX_HEADER_BYTES
     )
@@ -55,7 +55,7 @@ async def read_body(
 ) -> bytes:
     """The whole body, decompressed piece by piece so that a small bomb cannot become a large one.
 
-    Nothing over its free part is read before there is ``room``.
+    Beyond the free part it reads only while there is ``room``.
 
     Raises:
         TooLong: it did not end within the limit.
@@ -76,9 +76,9 @@ async def read_body(
 def explain_failure(
     error: aiohttp.ClientError | TimeoutError,
 ) -> Unreached | Unknown | Malformed:
-    """What a failed exchange means.
+    """The outcome of a failed exchange.
 
-    Only a connection that was never made, or closed before the request had left, proves that nothing was taken.
+    Only a connection that was never made, or closed before the request was sent, proves that nothing was accepted.
     """
     reason = describe(error)
     match error:
@@ -86,7 +86,7 @@ def explain_failure(
             aiohttp.ClientConnectorError() | aiohttp.ConnectionTimeoutError() | aiohttp.InvalidURL()
         ):
             return Unreached(reason)
-        case aiohttp.ClientOSError() if _stopped_before_the_end(error):
+        case aiohttp.ClientOSError() if _was_held_back(error):
             return Unreached(reason)
         case aiohttp.ClientPayloadError() if isinstance(error.__cause__, ContentEncodingError):
             return Malformed(f"a body that cannot be decompressed ({reason})", b"")
@@ -97,29 +97,29 @@ def explain_failure(
 
 
 def describe(error: Exception) -> str:
-    """What went wrong on the way, for people: the words of the library name its classes and say its inside."""
+    """A readable reason; the library's own texts name its classes and internals."""
     match error:
         case aiohttp.ClientConnectorDNSError():
-            return "the name of its host is not known"
+            return "its host name cannot be resolved"
         case aiohttp.ClientConnectorCertificateError():
-            return f"its certificate does not hold: {error.certificate_error}"
+            return f"its certificate is not valid: {error.certificate_error}"
         case aiohttp.ClientConnectorError(os_error=cause) if cause.errno == ECONNREFUSED:
             return "the connection was refused"
         case aiohttp.ClientConnectorError(os_error=cause) if cause.strerror:
-            return f"there is no connection: {cause.strerror}"
+            return f"cannot connect: {cause.strerror}"
         case aiohttp.ConnectionTimeoutError():
-            return "there is no connection in time"
+            return "cannot connect in time"
         case aiohttp.ServerDisconnectedError():
             return "the connection was closed"
         case _:
             return f"{type(error).__name__}: {error}" if str(error) else "no answer in time"
 
 
-def _stopped_before_the_end(error: aiohttp.ClientOSError) -> bool:
-    """Whether the writer itself held bytes of the request back, since the connection was closing already.
+def _was_held_back(error: aiohttp.ClientOSError) -> bool:
+    """Whether the client held back bytes of the request, since the connection was closing already.
 
-    A peer that restarts closes its idle connections, and the next request meets one of them. aiohttp says
-    this in words only; with other words the outcome is Unknown, which is never wrong.
+    A peer that restarts closes its idle connections, and the next request may use one of them. aiohttp reports this
+    only in its text; with another text the outcome is Unknown, which is never wrong.
     """
     cause = error.__cause__
     closing = "Cannot write to closing transport"

@@ -1,4 +1,4 @@
-"""The requests of one peer: its connections, its credential, what every request carries on."""
+"""The HTTP requests of one peer: its connections, its credential, and the headers that all requests carry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from passerelle.peers import exchange
 from passerelle.peers.credential import HEADER_VALUE, ShownCredential
 from passerelle.peers.origin import origin_of
 from passerelle.peers.request_head import close_head, write_head, write_headers
-from passerelle.peers.sessions import asking
+from passerelle.peers.sessions import check_before_send
 from passerelle.runtime.common.carried import AUTHORIZATION, choose_extensions, write_trace
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ EXTENSIONS_HEADER: Final[Mapping[Version, str]] = {
 
 
 @value
-class _Form:
-    """What the requests of one ``kind`` have in common: their connections, and what stands in every head of them.
+class _HeadTemplate:
+    """What requests of one ``kind`` share: their connections, and the constant part of their head.
 
     A kind is method, URL, whether there is a body, interface, extensions, and both credentials.
     """
@@ -58,21 +58,21 @@ class _Form:
 
 
 class HttpClient:
-    """Makes the requests of one peer. They follow no redirect."""
+    """Makes the requests of one peer. They follow no redirects."""
 
     def __init__(
         self, config: PeerConfig, sessions: PeerSessions, credential: PeerCredential
     ) -> None:
-        """Loads certificates.
+        """Loads the certificates.
 
         Raises:
-            ConfigInvalid: one cannot be read.
+            ConfigInvalid: a certificate cannot be read.
         """
         self._config = config
         self._sessions = sessions
         self._credential = credential
         self._tls = _make_tls(config.name, config.tls) if config.tls else None
-        self._form: _Form | None = None
+        self._template: _HeadTemplate | None = None
 
     @asynccontextmanager
     async def request(
@@ -83,13 +83,13 @@ class HttpClient:
         timeout_s: float,
         may_leave: MayLeave | None = None,
     ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
-        """The response to a request. One that was refused with 401 is made once more where that can help.
+        """The response to a request. After a 401 it is sent once more if that can help.
 
         Raises:
-            HeldBack: ``may_leave`` said no.
+            HeldBack: ``may_leave`` returned False.
             aiohttp.ClientError, TimeoutError: see ``exchange.explain_failure``.
-            PeerUnavailable: no credential is to be had; nothing was sent.
-            Draining: no more requests are made.
+            PeerUnavailable: no credential can be had; nothing was sent.
+            Draining: the client is closed.
         """
         for is_last in (False, True):
             shown = await self._credential.show()
@@ -101,7 +101,7 @@ class HttpClient:
                     return
 
     def bind(self, origin: str) -> MemoryAccount | None:
-        """What answers from an origin draw on; None where nothing is counted."""
+        """The memory account for answers from an origin; None if memory is not counted."""
         return self._sessions.bind(origin)
 
     def fetch(
@@ -111,12 +111,12 @@ class HttpClient:
         timeout_s: float,
         may_leave: MayLeave | None = None,
     ) -> Awaitable[AgentReply]:
-        """The whole answer to a request, of at most 24 MiB. One refused with 401 is made once more where that can help.
+        """The whole answer to a request, of at most 24 MiB. After a 401 it is sent once more if that can help.
 
         Raises:
             NotConnected, HeldBack, ConnectionLost, NotReadable, TimeoutError: see ``whole_answer``.
-            PeerUnavailable: no credential is to be had; nothing was sent.
-            Draining: no more requests are made.
+            PeerUnavailable: no credential can be had; nothing was sent.
+            Draining: the client is closed.
         """
         shown = self._credential.shown
         if shown is None or self._credential.renews:
@@ -146,7 +146,7 @@ class HttpClient:
         shown: ShownCredential,
         may_leave: MayLeave | None,
     ) -> Awaitable[AgentReply]:
-        # One is mostly made like the one before it.
+        # Most requests are made like the previous one.
         kind = (
             request.method,
             request.url,
@@ -156,13 +156,15 @@ class HttpClient:
             shown,
             AUTHORIZATION.get() if self._config.forward_auth else None,
         )
-        form = self._form
-        if form is None or form.kind != kind:
+        template = self._template
+        if template is None or template.kind != kind:
             pool = self._sessions.pool(interface.origin, self._tls)
-            form = self._form = _Form(kind, pool, self._write_head(request, interface, shown))
+            template = self._template = _HeadTemplate(
+                kind, pool, self._write_head(request, interface, shown)
+            )
         trace = write_trace()
-        head = form.head + write_headers(trace) if trace else form.head
-        return form.pool.ask(
+        head = template.head + write_headers(trace) if trace else template.head
+        return template.pool.ask(
             close_head(head, request.body),
             connect_s=self._config.connect_timeout_s,
             total_s=timeout_s,
@@ -177,10 +179,10 @@ class HttpClient:
         return write_head(request.method, url, headers)
 
     async def read_public(self, url: str) -> bytes:
-        """A document that everybody may read, asked for without any credential; at most ``PUBLIC_BYTES``.
+        """Reads a public document without any credential; at most ``PUBLIC_BYTES``.
 
         Raises:
-            PeerUnavailable: it cannot be had.
+            PeerUnavailable: it cannot be read.
         """
         origin = origin_of(url) or url
         timeout = exchange.limit_time(self._config, self._config.query_timeout_s)
@@ -206,12 +208,12 @@ class HttpClient:
         shown: ShownCredential,
         may_leave: MayLeave | None,
     ) -> aiohttp.ClientResponse:
-        dressed = add_credential(request, shown)
-        with asking(may_leave):
+        authenticated = add_credential(request, shown)
+        with check_before_send(may_leave):
             return await self._sessions.open(origin).request(
-                dressed.method,
-                dressed.url,
-                data=exchange.wrap_body(dressed.body),
+                authenticated.method,
+                authenticated.url,
+                data=exchange.wrap_body(authenticated.body),
                 headers={**headers, **write_carried(self._config, shown)},
                 timeout=exchange.limit_time(self._config, timeout_s),
                 allow_redirects=False,
@@ -220,7 +222,7 @@ class HttpClient:
 
 
 def add_credential(request: PeerRequest, shown: ShownCredential) -> PeerRequest:
-    """The request with the part of a credential that stands in its address."""
+    """The request with the query parameter of a credential."""
     if not shown.query:
         return request
     joint = "&" if "?" in request.url else "?"
@@ -228,12 +230,12 @@ def add_credential(request: PeerRequest, shown: ShownCredential) -> PeerRequest:
 
 
 def write_carried(config: PeerConfig, shown: ShownCredential) -> dict[str, str]:
-    """Headers that say who calls, and on behalf of what."""
+    """Headers with the credential and the trace context."""
     return write_credential(config, shown) | write_trace()
 
 
 def write_credential(config: PeerConfig, shown: ShownCredential) -> dict[str, str]:
-    """Headers that say who calls."""
+    """Headers with the credential."""
     headers = dict(shown.headers)
     own = AUTHORIZATION.get() if config.forward_auth else None
     if own is not None and HEADER_VALUE.fullmatch(own.get_secret_value()):
@@ -244,7 +246,7 @@ def write_credential(config: PeerConfig, shown: ShownCredential) -> dict[str, st
 def write_call(
     interface: Interface, request: PeerRequest, *, streams: bool = False
 ) -> dict[str, str]:
-    """Headers that say what is asked, and in which form it is answered."""
+    """Headers with the content type, and the form of the answer."""
     headers = write_version(interface.version, choose_extensions(interface.extensions))
     if request.body is not None:
         headers["Content-Type"] = "application/json"
@@ -253,7 +255,7 @@ def write_call(
 
 
 def write_version(version: Version, wanted: frozenset[str]) -> dict[str, str]:
-    """Headers that say the version, and the extensions that are asked for."""
+    """Headers with the version and the requested extensions."""
     # No version means 0.3 (A2A 1.0 section 3.6.2); agents of 0.3 do not know the header.
     headers: dict[str, str] = {"A2A-Version": version} if version != "0.3" else {}
     if wanted:

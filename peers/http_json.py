@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class HttpJson:
-    """The wire of HTTP+JSON 1.0; a tenant is the first part of the path."""
+    """The wire format of HTTP+JSON 1.0; a tenant is the first part of the path."""
 
     def write(self, interface: Interface, call: PeerCall, call_id: int) -> PeerRequest:  # noqa: ARG002  # a connection answers in order
         base = interface.url.rstrip("/")
@@ -37,9 +37,9 @@ class HttpJson:
 
 
 def address(base: str, call: PeerCall, body: bytes) -> PeerRequest:
-    """Verb and path of a call below ``base``; sends and push configurations carry ``body``.
+    """Method and path of a call below ``base``; sends and push configs carry ``body``.
 
-    The paths of 0.3 differ by their base alone.
+    The paths of 0.3 differ only in their base.
     """
     task = quote(text_at(call.params, "id"), safe="")
     match call.operation:
@@ -66,7 +66,7 @@ def address(base: str, call: PeerCall, body: bytes) -> PeerRequest:
 
 
 def _write_query(params: JsonObject) -> str:
-    """Texts, numbers and booleans; what is empty is left out, as its absence means the same."""
+    """Texts, numbers and booleans; empty values are omitted, since absence means the same."""
     pairs = [
         (name, _write_value(value)) for name, value in params.items() if value not in ("", None)
     ]
@@ -78,20 +78,20 @@ def _write_value(value: Json) -> str:
 
 
 def read_reply(call: PeerCall, reply: AgentReply) -> PeerOutcome:
-    """The outcome of a whole response."""
+    """Reads a whole response."""
     if answers.is_success(reply.status):
         return answers.read_document(reply.raw)
     return read_status_body(call.operation, reply)
 
 
 def read_event(payload: bytes) -> PeerOutcome:
-    """The outcome of one event; an error in a stream is a Status body (A2A 1.0 section 11.7)."""
+    """Reads one event; an error in a stream is a Status body (A2A 1.0 section 11.7)."""
     outcome = answers.read_document(payload)
     if not (
         isinstance(outcome, Answered) and isinstance(error := outcome.result.get("error"), dict)
     ):
         return outcome
-    said = read_status_body("SendStreamingMessage", AgentReply(answers.OK, None, payload))
-    if isinstance(said, RefusedByPeer):
-        return said
+    failure = read_status_body("SendStreamingMessage", AgentReply(answers.OK, None, payload))
+    if isinstance(failure, RefusedByPeer):
+        return failure
     return RefusedByPeer(answers.INTERNAL_ERROR, text_at(error, "message")[: answers.MESSAGE_CHARS])

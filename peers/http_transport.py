@@ -1,7 +1,7 @@
-"""Calls over HTTP, whatever their form: one request out, bounded bytes in, every outcome a value.
+"""Calls over HTTP in any binding: sends one request, reads limited bytes, and returns every outcome as a value.
 
-Nothing is sent twice from here. After ``Unreached`` or ``Refused`` the peer does not have the request; after
-``Unknown`` it may, and whoever drives the run finds out.
+Nothing is sent twice from here. After ``Unreached`` or ``RefusedByPeer`` the peer does not have the request; after
+``Unknown`` it may, and the driver of the run finds out.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MAX_EVENT_BYTES: Final = 24 * 1024 * 1024
 
 
 class HttpTransport:
-    """The calls of one peer in one form; see ``call.Transport``."""
+    """The calls of one peer in one binding; see ``call.Transport``."""
 
     def __init__(self, config: PeerConfig, client: HttpClient, wire: BindingWire) -> None:
         self._config = config
@@ -92,7 +92,7 @@ class HttpTransport:
             ):
                 async for outcome in outcomes:
                     yield outcome
-                    del outcome  # a stream that waits would keep it
+                    del outcome  # a waiting stream would keep it in memory
         except HeldBack:
             yield LEASE_OVER
         except RemoteError as error:
@@ -106,7 +106,7 @@ class HttpTransport:
     ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
         request = self._wire.write(interface, call, call_id)
         headers = write_call(interface, request, streams=call.operation in STREAMS)
-        headers["Accept-Encoding"] = "identity"  # a compressor would hold frames back
+        headers["Accept-Encoding"] = "identity"  # a compressor would delay frames
         async with self._client.request(
             request, interface.origin, headers, call.timeout_s, call.may_leave
         ) as response:
@@ -158,10 +158,10 @@ class HttpTransport:
     async def _read_frames(
         self, response: aiohttp.ClientResponse, call_id: int, room: StreamRoom
     ) -> AsyncGenerator[StreamOutcome, None]:
-        """The frames of an event stream, then exactly one outcome that says how it ended."""
+        """The frames of an event stream, then exactly one outcome that states how it ended."""
         parser = SseParser(MAX_EVENT_BYTES)
         while chunk := await _read_chunk(response, self._config.idle_timeout_s):
-            # The first one that is whole has been there for a while, the others came just now.
+            # The first complete event has taken a while to arrive, the others arrived now.
             payloads = deque(parser.feed(chunk))
             while payloads:
                 payload = payloads.popleft()
@@ -185,13 +185,13 @@ class HttpTransport:
 
 
 def _hold(outcome: PeerOutcome, hold: object | None) -> PeerOutcome:
-    """The outcome with its place in the memory budget."""
+    """The outcome with its share of the memory budget."""
     if hold is None or not isinstance(outcome, Answered):
         return outcome
     return replace(outcome, hold=hold)
 
 
 async def _read_chunk(response: aiohttp.ClientResponse, idle_s: float) -> bytes:
-    """The next bytes; pings count as life."""
+    """The next bytes; pings count as activity."""
     async with asyncio.timeout(idle_s):
         return await response.content.readany()

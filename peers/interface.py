@@ -1,7 +1,7 @@
 """The interfaces that a card offers, and the order in which they are tried (A2A 1.0 section 8.3). Pure.
 
-A card of 1.0 lists them; one of 0.3 has a main address and further ones; a merged card has both. Whether calls may go
-to an address is judged by its origin alone: a card cannot send our credentials to somebody else.
+A card of 1.0 lists them; one of 0.3 has a main address and further ones; a merged card has both. Only the origin of an
+address decides whether calls may go there: a card cannot send our credentials to another host.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 Binding: TypeAlias = Literal["JSONRPC", "HTTP+JSON", "GRPC", "CHANNEL"]
 Security: TypeAlias = Literal["plaintext", "tls"]
-"""What an address of gRPC does not say: dialers expect ``host:port`` without a scheme."""
+"""Whether a gRPC address uses TLS: it is ``host:port`` without a scheme."""
 Choice: TypeAlias = Literal[
     "JSONRPC/1.0", "HTTP+JSON/1.0", "GRPC/1.0", "JSONRPC/0.3", "HTTP+JSON/0.3", "GRPC/0.3"
 ]
 InterfaceKind: TypeAlias = Choice | Literal["CHANNEL/1.0"]
-"""``CHANNEL`` is no interface of a card: the agent dials in."""
+"""``CHANNEL`` is not on any card: the agent dials in."""
 PREFERENCE: Final[tuple[Choice, ...]] = get_args(Choice)
-"""Cheapest first: of gRPC each frame is converted twice, and 0.3 has no list of tasks to find a lost send in."""
+"""Cheapest first: gRPC converts each frame twice, and 0.3 has no list of tasks to find a lost send in."""
 
 _WRITTEN: Final[dict[tuple[str, str], tuple[Binding, Version]]] = {
     ("JSONRPC", "1.0"): ("JSONRPC", "1.0"),
@@ -38,18 +38,18 @@ _WRITTEN: Final[dict[tuple[str, str], tuple[Binding, Version]]] = {
     ("HTTP+JSON", "0.3"): ("HTTP+JSON", "0.3"),
     ("GRPC", "0.3"): ("GRPC", "0.3"),
 }
-_EVERY: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  named by cards, bound to by nobody here
+_EVERY: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  named by cards, never bound here
 _LOCAL: Final = _EVERY | {"localhost", "127.0.0.1", "::1"}
-"""Names by which a program means the machine that it runs on."""
+"""Names by which a program means its own machine."""
 _LISTED: Final = "1.0"
-"""The version of an entry of ``supportedInterfaces`` that names none: 0.3 had no such list."""
+"""The version of a ``supportedInterfaces`` entry without one: 0.3 has no such list."""
 _ADDRESSED: Final = "0.3"
-"""The version of a card that names none and has no list: the schema of 0.3 has this default."""
+"""The version of a card without one and without the list: the default in the schema of 0.3."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """Where and how a peer is called. ``tenant`` is sent as the card says it; ``origin`` is that of ``url``.
+    """Where and how a peer is called. ``tenant`` is sent as on the card; ``origin`` is that of ``url``.
 
     ``extensions`` are those that the agent declares.
     """
@@ -63,45 +63,45 @@ class Interface:
 
     @property
     def choice(self) -> InterfaceKind:
-        """The name of its kind, in a preference too."""
+        """The name of its kind, as in a preference."""
         return cast("InterfaceKind", f"{self.binding}/{self.version}")
 
     @property
     def lists(self) -> bool:
-        """Whether it has ListTasks; 0.3 had none."""
+        """Whether it has ListTasks; 0.3 does not."""
         return self.version == "1.0"
 
     @property
     def protocol(self) -> str:
-        """What an attempt records as its native protocol (A2A-2)."""
+        """The native protocol that an attempt records (A2A-2)."""
         return f"a2a/{self.version}"
 
 
 @dataclass(frozen=True, slots=True)
 class CardInterfaces:
-    """What a card offers: ``usable`` in no order yet, and ``foreign`` ones that calls may not go to."""
+    """The interfaces of a card: ``usable`` ones, not ordered yet, and ``foreign`` ones that calls may not use."""
 
     usable: tuple[Interface, ...]
     foreign: tuple[Interface, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """Where calls may go: to ``origins``, and over gRPC, as ``grpc`` says, to every port of ``host``."""
+class AllowedTargets:
+    """Where calls may go: to ``origins``, and over gRPC, if ``grpc`` is set, to every port of ``host``."""
 
     origins: frozenset[str]
     host: str = ""
     grpc: Security | None = None
 
 
-def read_offer(card: JsonObject, reach: Reach) -> CardInterfaces:
-    """The interfaces of a card that are spoken here."""
+def read_offer(card: JsonObject, allowed: AllowedTargets) -> CardInterfaces:
+    """The supported interfaces of a card."""
     extensions = read_extensions(card)
     usable: list[Interface] = []
     foreign: list[Interface] = []
-    for listed in _list_all(card, reach):
-        interface = _find_home(listed, reach)
-        if interface.origin not in reach.origins and not _is_dialled(interface, reach):
+    for listed in _list_all(card, allowed):
+        interface = _find_allowed_name(listed, allowed)
+        if interface.origin not in allowed.origins and not _is_allowed_grpc(interface, allowed):
             foreign.append(interface)
         else:
             usable.append(replace(interface, extensions=extensions))
@@ -115,9 +115,9 @@ def read_extensions(card: JsonObject) -> frozenset[str]:
 
 
 def choose_tenant(interfaces: tuple[Interface, ...], tenant: str | None) -> tuple[Interface, ...]:
-    """Those of a tenant, as far as the card tells tenants apart; all of them where no tenant is wanted.
+    """The interfaces of a tenant, if the card distinguishes tenants; all of them without a tenant.
 
-    An agent that does not know the tenant gets its calls where it takes those without one, and never as another one's.
+    If no interface has the tenant, its calls use those without a tenant, and never those of another one.
     """
     if tenant is None:
         return interfaces
@@ -128,71 +128,71 @@ def choose_tenant(interfaces: tuple[Interface, ...], tenant: str | None) -> tupl
 def order(
     interfaces: tuple[Interface, ...], preference: tuple[Choice, ...]
 ) -> tuple[Interface, ...]:
-    """Those that the preference names, in its order; of one kind, in the card's."""
+    """Those in the preference, in its order; within one kind, in the card's order."""
     ranks: dict[InterfaceKind, int] = {choice: rank for rank, choice in enumerate(preference)}
     named = [one for one in interfaces if one.choice in ranks]
     return tuple(sorted(named, key=lambda one: ranks[one.choice]))
 
 
-def is_unsaid(interface: Interface) -> bool:
-    """Whether the address leaves open whether it is TLS."""
+def lacks_scheme(interface: Interface) -> bool:
+    """Whether the address does not state if it is TLS."""
     return interface.binding == "GRPC" and "://" not in interface.url
 
 
-def _find_home(interface: Interface, reach: Reach) -> Interface:
-    """The interface under the name of this machine that calls may go to, where its card says another one of it.
+def _find_allowed_name(interface: Interface, allowed: AllowedTargets) -> Interface:
+    """The interface under an allowed name of its machine, if the card uses another name of that machine.
 
-    A program that listens on every address says that it is at 0.0.0.0, and samples say localhost. That is the card's
-    host then, at the same port.
+    A program that listens on every address puts 0.0.0.0 on its card, and samples put localhost. Both mean the card's
+    host, at the same port.
     """
     host = host_of(interface.origin)
-    if interface.origin in reach.origins or is_unsaid(interface) or host not in _LOCAL:
+    if interface.origin in allowed.origins or lacks_scheme(interface) or host not in _LOCAL:
         return interface
-    for origin in sorted(reach.origins):
+    for origin in sorted(allowed.origins):
         known = host_of(origin)
-        is_here = known in _LOCAL or (host in _EVERY and known == reach.host)
+        is_here = known in _LOCAL or (host in _EVERY and known == allowed.host)
         if is_here and move(interface.origin, origin) == origin:
             return replace(interface, url=move(interface.url, origin), origin=origin)
     return interface
 
 
-def _is_dialled(interface: Interface, reach: Reach) -> bool:
-    if reach.grpc is None or not is_unsaid(interface):
+def _is_allowed_grpc(interface: Interface, allowed: AllowedTargets) -> bool:
+    if allowed.grpc is None or not lacks_scheme(interface):
         return False
-    return host_of(interface.origin) == reach.host
+    return host_of(interface.origin) == allowed.host
 
 
-def _list_all(card: JsonObject, reach: Reach) -> Iterator[Interface]:
+def _list_all(card: JsonObject, allowed: AllowedTargets) -> Iterator[Interface]:
     listed = objects_at(card, "supportedInterfaces")
     for entry in (*listed, *list_further(card)):
         kind = text_at(entry, "protocolBinding"), text_at(entry, "protocolVersion") or _LISTED
-        yield from _read(kind, text_at(entry, "url"), reach, text_at(entry, "tenant") or None)
+        yield from _read(kind, text_at(entry, "url"), allowed, text_at(entry, "tenant") or None)
     older = text_at(card, "protocolVersion") or ("" if listed else _ADDRESSED)
     if older and text_at(card, "url"):
         # A2A 0.3 section 5.5: no preferred transport means JSON-RPC.
         first = text_at(card, "preferredTransport") or "JSONRPC"
-        yield from _read((first, older), text_at(card, "url"), reach)
+        yield from _read((first, older), text_at(card, "url"), allowed)
         for entry in objects_at(card, "additionalInterfaces"):
-            yield from _read((text_at(entry, "transport"), older), text_at(entry, "url"), reach)
+            yield from _read((text_at(entry, "transport"), older), text_at(entry, "url"), allowed)
 
 
 def _read(
-    kind: tuple[str, str], url: str, reach: Reach, tenant: str | None = None
+    kind: tuple[str, str], url: str, allowed: AllowedTargets, tenant: str | None = None
 ) -> Iterator[Interface]:
     binding, version = kind
     # Patch numbers do not change the protocol (A2A 1.0 section 3.6).
     known = _WRITTEN.get((binding, ".".join(version.split(".")[:2])))
     if known is None:
         return
-    origin = _find_dialled(url, reach) if binding == "GRPC" else origin_of(url)
+    origin = _find_grpc_origin(url, allowed) if binding == "GRPC" else origin_of(url)
     if origin is not None:
         yield Interface(*known, url, origin, tenant)
 
 
-def _find_dialled(url: str, reach: Reach) -> str | None:
-    """The origin of an address of gRPC: where it has no scheme, what the operator allows says whether it is TLS."""
+def _find_grpc_origin(url: str, allowed: AllowedTargets) -> str | None:
+    """The origin of a gRPC address; if it has no scheme, the operator's settings decide whether it is TLS."""
     if "://" in url:
         return origin_of(url)
-    schemes = ("http", "https") if reach.grpc == "plaintext" else ("https", "http")
+    schemes = ("http", "https") if allowed.grpc == "plaintext" else ("https", "http")
     spellings = [origin_of(f"{scheme}://{url}") for scheme in schemes]
-    return next((one for one in spellings if one in reach.origins), spellings[0])
+    return next((one for one in spellings if one in allowed.origins), spellings[0])

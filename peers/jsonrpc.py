@@ -1,7 +1,6 @@
 """A2A 1.0 over JSON-RPC (A2A 1.0 section 9). Pure.
 
-The content of a result is not looked at: an unknown state or a frame without sense is for the mapping, which
-knows what to do with it.
+It does not check the content of a result: an unknown state or an invalid frame is handled by the mapping.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _BARE_UPDATES: Final = {"status-update": "statusUpdate", "artifact-update": "art
 
 
 class JsonRpc:
-    """The wire of JSON-RPC 1.0."""
+    """The wire format of JSON-RPC 1.0."""
 
     def write(self, interface: Interface, call: PeerCall, call_id: int) -> PeerRequest:
         params = call.params
@@ -42,7 +41,7 @@ class JsonRpc:
 
 
 def _wrap_update(outcome: PeerOutcome) -> PeerOutcome:
-    """An update in the member that 1.0 has for it: agents of LangGraph say by ``kind`` which it is, as 0.3 did."""
+    """Wraps an update in its 1.0 member: LangGraph agents mark it by ``kind``, as 0.3 does."""
     if not isinstance(outcome, Answered) or "kind" not in outcome.result:
         return outcome
     member = _BARE_UPDATES.get(str(outcome.result["kind"]))

@@ -1,6 +1,6 @@
-"""A2A 0.3 over JSON-RPC and over HTTP+JSON: the calls of 1.0 by their old names, and answers as 1.0 has them. Pure.
+"""A2A 0.3 over JSON-RPC and HTTP+JSON: writes calls of 1.0 under their 0.3 names, reads answers as 1.0. Pure.
 
-Every method has its 0.3 name: a peer that is called by mixed names answers "method not found".
+Every method has its 0.3 name: a peer called by mixed names answers "method not found".
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 _SUBSCRIBE: Final = "SubscribeToTask"
 _EXTENDED: Final = "GetExtendedAgentCard"
-_AS_IT_STANDS: Final = frozenset({_EXTENDED, "CreateTaskPushNotificationConfig"})
-"""Whoever reads cards knows those of 0.3, and nobody reads a push configuration that comes back."""
+_UNCHANGED: Final = frozenset({_EXTENDED, "CreateTaskPushNotificationConfig"})
+"""The card reader accepts cards of 0.3, and returned push configs are ignored."""
 
 
 class LegacyJsonRpc:
-    """The wire of JSON-RPC 0.3."""
+    """The wire format of JSON-RPC 0.3."""
 
     def write(self, interface: Interface, call: PeerCall, call_id: int) -> PeerRequest:
         method = Method(call.operation)
@@ -51,7 +51,7 @@ class LegacyJsonRpc:
 
 
 class LegacyHttpJson:
-    """The wire of HTTP+JSON 0.3, whose bodies are ProtoJSON of the package ``a2a.v1``."""
+    """The wire format of HTTP+JSON 0.3, with bodies in ProtoJSON of the package ``a2a.v1``."""
 
     def write(self, interface: Interface, call: PeerCall, call_id: int) -> PeerRequest:  # noqa: ARG002  # a connection answers in order
         body = orjson.dumps(write_params(Method(call.operation), call.params, Form.PROTO))
@@ -59,7 +59,7 @@ class LegacyHttpJson:
         if call.operation == _EXTENDED:
             return PeerRequest("GET", f"{base}/card")
         request = http_json.address(base, call, body)
-        # Its text says POST in one place and GET in another; agents of the Python SDK have GET alone.
+        # The specification uses POST in one place and GET in another; agents with the Python SDK have GET only.
         return PeerRequest("GET", request.url) if call.operation == _SUBSCRIBE else request
 
     def read(self, call: PeerCall, call_id: int, reply: AgentReply) -> PeerOutcome:  # noqa: ARG002
@@ -70,7 +70,7 @@ class LegacyHttpJson:
 
 
 def _upgrade(call: PeerCall, outcome: PeerOutcome, form: Form) -> PeerOutcome:
-    if not isinstance(outcome, Answered) or call.operation in _AS_IT_STANDS:
+    if not isinstance(outcome, Answered) or call.operation in _UNCHANGED:
         return outcome
     if call.operation in SENDS or call.operation == _SUBSCRIBE:
         return _upgrade_frame(outcome, form)

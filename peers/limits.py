@@ -1,11 +1,11 @@
-"""The limits of one peer: sends under way and their rate, and questions under way.
+"""The limits of one peer: concurrent sends and their rate, and concurrent queries.
 
-A send takes a slot while it lasts, and a unit of the rate, and is refused where there is none. A question waits
-instead: whoever asks has time, and would only come back. So many are asked at once and no more: an instance that takes
-up thousands of runs floods nobody.
+A send takes a slot while it lasts, and a unit of the rate, and is rejected if there is none. A query waits instead: its
+caller has time, and would only retry. At most ``at_once`` queries run, so that an instance that takes over thousands of
+runs does not flood the peer.
 
-A stream is a question until its first event. An agent that says nothing at first (0.3 does not have to) holds its place
-for a moment only, or those who wait would never get theirs.
+A stream counts as a query until its first event. An agent that sends nothing at first (0.3 allows it) holds its slot
+only briefly; otherwise waiting queries would never run.
 """
 
 from __future__ import annotations
@@ -26,48 +26,50 @@ if TYPE_CHECKING:
 
 
 class SendLimit:
-    """Counts sends; questions about tasks pass beside it, or a peer at its limit could not be asked any more."""
+    """Counts sends. Queries about tasks bypass it: a peer at its limit must still answer them."""
 
     def __init__(self, limit: Limit | None) -> None:
         self._limit = limit
-        self.enter_now: Final[Callable[[], bool]] = limit.enter_now if limit else _let_in
-        """``enter`` without waiting for anything; False does not say that waiting would be in vain."""
-        self.leave: Final[Callable[[], None]] = limit.leave if limit else _let_out
-        """Gives the slot back."""
+        self.enter_now: Final[Callable[[], bool]] = limit.enter_now if limit else _admit
+        """``enter`` without waiting; False does not mean that waiting is useless."""
+        self.leave: Final[Callable[[], None]] = limit.leave if limit else _release_nothing
+        """Releases the slot."""
 
     @property
     def has_slots(self) -> bool:
-        """Whether only so many may be under way at once."""
+        """Whether the number of concurrent sends is limited."""
         return self._limit is not None and self._limit.bounds.concurrency is not None
 
     @property
     def is_used_up(self) -> bool:
-        """Whether ``enter`` would say so without asking anybody."""
+        """Whether ``enter`` would reject a send without asking the store."""
         return self._limit is not None and self._limit.is_used_up
 
     def reserve_now(self) -> SendPlace | None:
-        """``reserve`` without waiting for anything; None does not say that waiting would be in vain."""
+        """``reserve`` without waiting; None does not mean that waiting is useless."""
         return self._make_place() if self.enter_now() else None
 
     async def reserve(self) -> SendPlace | None:
-        """A place for a send that is about to begin; where there is none in the end it costs nothing of the rate.
+        """Reserves a slot for a send that is about to start; if it does not start, it costs no unit of the rate.
 
-        None: there is none now.
+        None: there is no slot now.
         """
         return None if await self.enter() is not None else self._make_place()
 
     def _make_place(self) -> SendPlace:
         limit = self._limit
-        return SendPlace(_let_out if limit is None else partial(limit.back_out, limit.meter))
+        return SendPlace(
+            _release_nothing if limit is None else partial(limit.back_out, limit.meter)
+        )
 
     async def enter(self) -> Unreached | None:
-        """What is in the way, in which case nothing may be sent; None: the slot is held until ``leave``."""
+        """Takes a slot, held until ``leave``, and returns None; or returns why nothing may be sent."""
         if self._limit is None:
             return None
         try:
             refused = await self._limit.enter()
         except StoreUnavailable as error:
-            # Nobody knows how much the other instances have under way.
+            # It is unknown how many sends the other instances have in progress.
             return Unreached(error.message, error.retry_after_s, "limit")
         if refused is None:
             return None
@@ -75,40 +77,40 @@ class SendLimit:
         return Unreached(reason, max(1, -(-refused.retry_after_ms // 1000)), "limit")
 
 
-def _let_in() -> bool:
+def _admit() -> bool:
     return True
 
 
-def _let_out() -> None:
-    """Nothing was taken."""
+def _release_nothing() -> None:
+    """Releases nothing."""
 
 
 UNLIMITED: Final = SendLimit(None)
-"""For calls that take nothing of what the peer is given."""
+"""For calls that the peer's limits do not cover."""
 
 
 AT_ONCE: Final = 64
-"""Where the peer has no limit of its own."""
+"""The default for a peer without a limit of its own."""
 _OPENING_S: Final = 2.0
 
 
 @dataclass(slots=True)
-class QueuePlace:
-    """A place among those who ask; given back once, whoever does it."""
+class QuerySlot:
+    """A slot of a running query; released only once."""
 
     gate: asyncio.Semaphore
     _held: bool = True
 
     def leave(self) -> None:
-        """Lets the next one ask."""
+        """Lets the next query run."""
         if self._held:
             self._held = False
             self.gate.release()
 
 
 @dataclass(slots=True)
-class Questions:
-    """Lets in ``at_once`` of them, in the order in which they come."""
+class QueryLimit:
+    """Runs ``at_once`` queries, in the order in which they arrive."""
 
     at_once: int
     opening_s: float = _OPENING_S
@@ -119,15 +121,15 @@ class Questions:
 
     @asynccontextmanager
     async def ask(self) -> AsyncGenerator[None]:
-        """A place for the time of the block."""
+        """Holds a slot during the block."""
         async with self._gate:
             yield
 
     @asynccontextmanager
-    async def open(self) -> AsyncGenerator[QueuePlace]:
-        """A place until the stream says something, or a moment has passed, or the block ends."""
+    async def open(self) -> AsyncGenerator[QuerySlot]:
+        """Holds a slot until the stream's first event, for ``opening_s``, or until the block ends."""
         await self._gate.acquire()
-        place = QueuePlace(self._gate)
+        place = QuerySlot(self._gate)
         timer = asyncio.get_running_loop().call_later(self.opening_s, place.leave)
         try:
             yield place

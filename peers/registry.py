@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock
     from passerelle.peers.agent import AgentPeer
     from passerelle.peers.config import PeerConfig
-    from passerelle.peers.reverse.cards import Dialling
+    from passerelle.peers.reverse.cards import DialInState
     from passerelle.runtime.common.breaker import BreakerMode
     from passerelle.runtime.limits.limit import Limit
     from passerelle.runtime.limits.limiter import Limiter
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class PeerRegistry:
-    """Finds peers. A reload replaces all of them at once; calls under way keep the peer they began with."""
+    """Finds peers. A reload replaces all of them at once; calls in progress keep the peer they started with."""
 
     def __init__(
         self,
@@ -36,27 +36,27 @@ class PeerRegistry:
         limiter: Limiter | None = None,
         count: Callable[[str, str], None] = lambda _agent, _outcome: None,
         spans: Spans | None = None,
-        dialling: Dialling | None = None,
+        dial_in: DialInState | None = None,
         memory: MemoryRoom | None = None,
     ) -> None:
         """``limiter`` shares the limits of peers with other instances; without one nothing is limited.
 
-        ``count`` hears of each call: the name of the agent, and how it ended. ``memory`` is what large answers draw on.
+        ``count(agent, outcome)`` is called after each call. Large answers draw on ``memory``.
         """
         self._clock = clock
         self._limiter = limiter
         self._count = count
         self._spans = spans
-        self._dialling = dialling
+        self._dial_in = dial_in
         self._limits: dict[str, Limit] = {}
         self._connections = Connections(PeerSessions(memory=memory))
         self._peers: Mapping[str, AgentPeer] = {}
         self.names: tuple[str, ...] = ()
-        """In the order of the configuration; another object after each reload."""
+        """In the order of the configuration; a new tuple after each reload."""
         self.replace(configs)
 
     def find(self, name: str) -> AgentPeer:
-        """The peer of that name.
+        """The peer with that name.
 
         Raises:
             NotFound: no such agent is configured.
@@ -67,23 +67,23 @@ class PeerRegistry:
         return peer
 
     @property
-    def dialling(self) -> tuple[str, ...]:
-        """The names of those that dial in."""
+    def dial_in_names(self) -> tuple[str, ...]:
+        """The names of agents that dial in."""
         return tuple(name for name, peer in self._peers.items() if peer.config.dials_in)
 
-    def is_dialled(self, name: str) -> bool:
-        """Whether there is an agent of that name, and it dials in."""
+    def dials_in(self, name: str) -> bool:
+        """Whether an agent with that name exists and dials in."""
         return name in self._peers and self._peers[name].config.dials_in
 
     def count_links(self, name: str) -> int:
-        """Over how many sockets an agent that dials in is linked to this instance."""
-        return len(self._dialling.links.list(name)) if self._dialling else 0
+        """The number of sockets that link a dial-in agent to this instance."""
+        return len(self._dial_in.links.list(name)) if self._dial_in else 0
 
-    def find_dialled(self, name: str) -> AgentPeer:
-        """The peer of that name, which dials in.
+    def find_dial_in(self, name: str) -> AgentPeer:
+        """The dial-in peer with that name.
 
         Raises:
-            NotFound: no such agent is configured.
+            NotFound: no such agent dials in.
         """
         peer = self.find(name)
         if not peer.config.dials_in:
@@ -91,7 +91,7 @@ class PeerRegistry:
         return peer
 
     def card_url(self, name: str) -> str:
-        """Where the card of that peer is read.
+        """The URL of that peer's card.
 
         Raises:
             NotFound: no such agent is configured.
@@ -99,20 +99,20 @@ class PeerRegistry:
         return self.find(name).config.card_url
 
     def peek(self, name: str) -> PeerCard | None:
-        """The card of that peer as far as it is known; nobody is asked for it."""
+        """The card of that peer as far as it is known; sends no request."""
         return self.find(name).peek()
 
     def list_cards(self) -> dict[str, str]:
-        """The hash of the card of each peer that has one, by name."""
+        """The card hash of each peer that has a card, by name."""
         cards = ((name, peer.peek()) for name, peer in self._peers.items())
         return {name: card.sha256 for name, card in cards if card is not None}
 
     def list_breakers(self, name: str) -> dict[str, BreakerMode]:
-        """How the breakers of that peer stand, by interface."""
+        """The breaker mode of each interface of that peer."""
         return self.find(name).list_breakers()
 
     def describe_limits(self, name: str) -> AgentLimits:
-        """What the configuration allows of calls to that peer, and what of it is used here.
+        """The configured limits of calls to that peer, and their usage here.
 
         Raises:
             NotFound: no such agent is configured.
@@ -128,7 +128,7 @@ class PeerRegistry:
         )
 
     async def read_extended_card(self, name: str) -> PeerOutcome:
-        """What the peer of that name says of itself to those who show credentials, in its own form.
+        """That peer's extended card, in its own form.
 
         Raises:
             NotFound: no such agent is configured.
@@ -136,15 +136,15 @@ class PeerRegistry:
         return await self.find(name).read_extended_card()
 
     def replace(self, configs: Iterable[PeerConfig]) -> None:
-        """Swaps in the peers of a new configuration; one whose configuration is equal stays, with its card.
+        """Replaces the peers by those of a new configuration; one with an equal configuration stays, with its card.
 
         Raises:
-            ConfigInvalid: a name stands twice; nothing is changed then.
+            ConfigInvalid: a name is listed twice; nothing is changed then.
         """
         made: dict[str, AgentPeer] = {}
         for config in configs:
             if config.name in made:
-                raise ConfigInvalid(f"agents.{config.name}", "the name stands twice")
+                raise ConfigInvalid(f"agents.{config.name}", "the name is listed twice")
             old = self._peers.get(config.name)
             made[config.name] = old if old and old.config == config else self._make(config)
         self._peers = made
@@ -159,11 +159,11 @@ class PeerRegistry:
             limit,
             self._count,
             self._spans,
-            self._dialling,
+            self._dial_in,
         )
 
     def _bind(self, config: PeerConfig) -> Limit | None:
-        """The limit of an agent and its tenants. It outlives reloads, so that calls under way are still counted."""
+        """The limit of an agent and its tenants. It outlives reloads, so that calls in progress are still counted."""
         base = find_base(config.name)
         known = self._limits.get(base)
         if known is not None:
@@ -173,5 +173,5 @@ class PeerRegistry:
         return known
 
     async def close(self) -> None:
-        """Closes all connections to peers; calls after that are ``Unreached``."""
+        """Closes all connections to peers; later calls are ``Unreached``."""
         await self._connections.close()

@@ -1,4 +1,4 @@
-"""The bytes of a request over a connection of our own. Pure."""
+"""Writes the bytes of a request for our own HTTP connections. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNSENDABLE: Final = frozenset("\r\n\0")
 
 
 def write_head(method: str, url: str, headers: Mapping[str, str]) -> bytes:
-    """The request line and the headers but for the length of the body. The answer shall not be compressed.
+    """The request line and all headers except the body length. Asks for an uncompressed answer.
 
     Raises:
         NotConnected: a header cannot be sent.
@@ -30,13 +30,13 @@ def write_headers(headers: Mapping[str, str]) -> bytes:
     """The lines of some headers.
 
     Raises:
-        NotConnected: one cannot be sent.
+        NotConnected: a header cannot be sent.
     """
     return _write(*[f"{name}: {value}" for name, value in headers.items()])
 
 
 def close_head(head: bytes, body: bytes | None) -> bytes:
-    """The whole request, from all that its head says but for a length."""
+    """The whole request, from a head without a body length."""
     if body is None:
         return head + b"\r\n"
     return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)

@@ -1,4 +1,4 @@
-"""Connections to the outside: one keep-alive pool for each origin, shared by all that is called there."""
+"""Outgoing connections: one keep-alive pool for each origin, shared by all calls to it."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     from passerelle.runtime.common.address_screen import AddressScreen
     from passerelle.runtime.memory.room import MemoryAccount, MemoryRoom
 
-# uvicorn closes a connection that was idle for 5 s; a request that meets the close has an unknown outcome.
+# uvicorn closes a connection after 5 s idle; a request that meets the close has an unknown outcome.
 _IDLE_S: Final = 4.0
 MAX_BODY_BYTES: Final = 24 * 1024 * 1024
-"""An answer shows the message that was sent, which may be as large as a request to us."""
-# A host that vanished says nothing: ask after 30 s of silence, give up after three lost answers.
+"""An answer contains the sent message, which may be as large as a request to the gateway."""
+# A host that vanished sends nothing: probe after 30 s of silence, give up after three lost answers.
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 AddressInfo = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]
 
 
 _ASKED: Final[ContextVar[list[MayLeave] | None]] = ContextVar("asked", default=None)
-"""aiohttp has no other way to carry it to the request. Emptied once that is sent: a connection that was made meanwhile
-keeps the context as long as it lasts, and with it whatever stands there."""
+"""aiohttp has no other way to pass it to the request. Emptied once that is sent: a connection made meanwhile keeps the
+context, and so whatever it holds, as long as it lasts."""
 
 
 @contextmanager
-def asking(may_leave: MayLeave | None) -> Generator[None]:
-    """A request that is made inside asks whether it may leave.
+def check_before_send(may_leave: MayLeave | None) -> Generator[None]:
+    """A request made inside the block calls ``may_leave`` before it is sent.
 
     Raises:
-        HeldBack: it must not; there is a connection, and nothing was written.
+        HeldBack: it returned False; there is a connection, and nothing was written.
     """
     asked = [] if may_leave is None else [may_leave]
     token = _ASKED.set(asked)
@@ -57,7 +57,7 @@ def asking(may_leave: MayLeave | None) -> Generator[None]:
 
 
 class _HeldRequest(ClientRequest):
-    """A request that asks whether it may leave, once aiohttp has a connection for it."""
+    """A request that calls ``may_leave`` once aiohttp has a connection for it."""
 
     async def send(self, conn: Connection) -> ClientResponse:
         if not all(may_leave() for may_leave in _ASKED.get() or ()):
@@ -66,14 +66,14 @@ class _HeldRequest(ClientRequest):
 
 
 class PeerSessions:
-    """Opens sessions on first use. They follow no redirect, keep no cookie and read no proxy from the environment.
+    """Opens sessions on first use. They follow no redirects, keep no cookies and use no proxy from the environment.
 
-    The number of connections is not limited here: a queue inside the pool would be a wait whose start
-    nobody sees, and long streams would starve sends.
+    The number of connections is not limited here: a queue inside the pool would be a wait that nothing measures, and
+    long streams would starve sends.
 
-    With a ``screen`` each address is judged before its socket is made, however it was come by: a connection to
-    a refused one fails with ``screening.REFUSED_ERRNO``, and nothing is sent. Without, every address is
-    trusted: that is for URLs that the operator wrote. A whole answer has at most ``limit_bytes``.
+    With a ``screen`` each address is checked before its socket is created, however it was resolved: a connection to a
+    rejected one fails with ``screening.REFUSED_ERRNO``, and nothing is sent. Without, every address is trusted: use
+    that for URLs that the operator wrote. A whole answer has at most ``limit_bytes``.
     """
 
     def __init__(
@@ -101,20 +101,20 @@ class PeerSessions:
             Draining: after ``close``.
         """
         if self._closed:
-            raise Draining("no calls to peers any more: the gateway is shutting down")
+            raise Draining("the gateway is shutting down and calls no agents")
         session = self._open.get(origin)
         if session is None:
             session = self._open[origin] = self._start()
         return session
 
     def pool(self, origin: str, tls: ssl.SSLContext | None) -> ConnectionPool:
-        """The connections to an origin for calls that have one whole answer.
+        """The connections to an origin for calls with one whole answer.
 
         Raises:
             Draining: after ``close``.
         """
         if self._closed:
-            raise Draining("no calls to peers any more: the gateway is shutting down")
+            raise Draining("the gateway is shutting down and calls no agents")
         pool = self._pools.get((origin, tls))
         if pool is None:
             pool = self._pools[origin, tls] = ConnectionPool(
@@ -129,7 +129,7 @@ class PeerSessions:
         return pool
 
     def bind(self, origin: str) -> MemoryAccount | None:
-        """What answers from an origin draw on; None where nothing is counted."""
+        """The memory account for answers from an origin; None if memory is not counted."""
         return self._memory.bind("answer", f"agent:{origin}") if self._memory else None
 
     async def _resolve(self, host: str, port: int) -> list[AddressInfo]:
@@ -162,7 +162,7 @@ class PeerSessions:
         return _make_socket(address)
 
     async def close(self) -> None:
-        """Closes every connection, also those in use."""
+        """Closes all connections, including those in use."""
         self._closed = True
         for pool in self._pools.values():
             pool.close()

@@ -1,8 +1,8 @@
-"""Whether the card of a peer is signed by a key that the operator trusts (A2A 1.0 section 8.4.3).
+"""Checks whether a peer's card is signed by a key that the operator trusts (A2A 1.0 section 8.4.3).
 
-A key is trusted when it is pinned, or when it stands in a JWKS at an origin that the operator named. What is verified
-is the card as it was received, never one that went through a parser. What a card says of itself, its algorithm among
-it, is only ever compared with what is allowed: no card chooses ``none``, a shared secret, or where its keys come from.
+A key is trusted if it is pinned, or listed in a JWKS at an origin that the operator named. It verifies the card as it
+was received, never one that went through a parser. What a card states about itself, including its algorithm, is only
+compared with what is allowed: no card chooses ``none``, a shared secret, or where its keys come from.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ CardAlgorithm: TypeAlias = Literal["ES256", "ES384", "ES512", "EdDSA", "RS256", 
 DEFAULT_ALGORITHMS: Final[tuple[CardAlgorithm, ...]] = ("ES256", "EdDSA", "RS256", "PS256")
 MAX_SIGNATURES: Final = 8
 _FRESH_MS: Final = 600_000
-_AGAIN_MS: Final = 30_000
-"""A key that is not in a set is looked for again no sooner: cards cannot make us ask without end."""
+_RETRY_MS: Final = 30_000
+"""How soon a missing key is looked up again: cards must not cause endless requests."""
 
 Fetch: TypeAlias = Callable[[str], Awaitable[bytes]]
-"""The body at a URL, without any credential of ours. Raises RemoteError."""
+"""Fetches the body of a URL, without our credentials. Raises RemoteError."""
 
 
 @dataclass(frozen=True, slots=True)
 class CardTrust:
-    """What the operator says of one agent. ``keys`` are pinned public keys, each the text of a JWK."""
+    """The operator's signature policy for one agent. ``keys`` are pinned public keys, each as the text of a JWK."""
 
     policy: SignaturePolicy = "off"
     keys: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class CardTrust:
 
 @dataclass(frozen=True, slots=True)
 class SignatureVerdict:
-    """How a card stands, and why; ``kids`` are the keys whose signatures hold."""
+    """The result of a check and its reason; ``kids`` are the keys with valid signatures."""
 
     standing: SignatureStanding
     reason: str = ""
@@ -61,7 +61,7 @@ class SignatureVerdict:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """One signature as it stands on a card."""
+    """One signature of a card."""
 
     protected: str
     signature: bytes
@@ -77,7 +77,7 @@ class _KeySet:
 
 
 class CardJudge:
-    """Judges the cards of one peer; it remembers which keys signed the last one that held."""
+    """Checks the cards of one peer; remembers which keys signed the last valid one."""
 
     def __init__(self, trust: CardTrust, fetch: Fetch, clock: Clock) -> None:
         self._trust = trust
@@ -88,21 +88,23 @@ class CardJudge:
         self._signed_by: frozenset[str] = frozenset()
 
     async def judge(self, card: JsonObject) -> SignatureVerdict:
-        """How ``card`` stands, as it was received."""
+        """Checks ``card``, as it was received."""
         if self._trust.policy == "off":
             return SignatureVerdict("unchecked")
         verdict = await self._verify(card)
         known = self._signed_by
         if verdict.standing == "verified":
             if known and not known & verdict.kids and not self._is_pinned(verdict.kids):
-                # Keys that rotate sign side by side. One that comes alone could be anybody's who got at the JWKS.
-                changed = f"signed by {_name(verdict.kids)}, before by {_name(known)}"
+                # Rotating keys sign together for a while. A new key alone could be from someone who took over the JWKS.
+                changed = f"signed by {_name(verdict.kids)}, previously by {_name(known)}"
                 if self._trust.policy == "require":
                     return SignatureVerdict("changed", changed)
                 verdict = SignatureVerdict("changed", changed, verdict.kids)
             self._signed_by = verdict.kids
         elif known:
-            return SignatureVerdict(verdict.standing, f"{verdict.reason}; before by {_name(known)}")
+            return SignatureVerdict(
+                verdict.standing, f"{verdict.reason}; previously signed by {_name(known)}"
+            )
         return verdict
 
     def _is_pinned(self, kids: frozenset[str]) -> bool:
@@ -111,7 +113,7 @@ class CardJudge:
     async def _verify(self, card: JsonObject) -> SignatureVerdict:
         claims = list(_read_claims(card))
         if not claims:
-            return SignatureVerdict("unsigned", "there is no signature that can be read")
+            return SignatureVerdict("unsigned", "there is no readable signature")
         try:
             payloads = [encode_segment(payload) for payload in list_payloads(card)]
         except InvalidInput as error:
@@ -129,7 +131,7 @@ class CardJudge:
         return SignatureVerdict("untrusted", "; ".join(reasons))
 
     async def _try(self, claim: _Claim, payloads: list[str]) -> str | None:
-        """None where the signature holds, else why it counts for nothing."""
+        """None if the signature is valid, else why it is not accepted."""
         if claim.algorithm not in self._trust.algorithms:
             return f"algorithm {claim.algorithm[:20]!r} is not allowed"
         if claim.kid in self._trust.revoked:
@@ -140,7 +142,7 @@ class CardJudge:
         for key in keys:
             if any(_holds(claim, key, payload) for payload in payloads):
                 return None
-        return f"the signature of key {claim.kid[:80]!r} does not hold"
+        return f"the signature of key {claim.kid[:80]!r} is not valid"
 
     async def _find_keys(self, claim: _Claim) -> tuple[list[JsonObject], str]:
         pinned = [key for key in self._pinned if text_at(key, "kid") == claim.kid]
@@ -161,7 +163,7 @@ class CardJudge:
         kept = self._sets.get(url)
         now_ms = self._clock.now_ms()
         if kept is None or now_ms - kept.asked_ms >= (
-            _FRESH_MS if _select(kept.keys, kid) else _AGAIN_MS
+            _FRESH_MS if _select(kept.keys, kid) else _RETRY_MS
         ):
             kept = _KeySet(_read_key_set(await self._fetch(url)), now_ms)
             self._sets[url] = kept
@@ -174,7 +176,7 @@ def _read_claims(card: JsonObject) -> Iterator[_Claim]:
         signature = decode_segment(text_at(entry, "signature"))
         header = _read_object(decode_segment(protected) or b"")
         kid = text_at(header, "kid")
-        # A critical parameter that is not understood makes a signature invalid (RFC 7515 section 4.1.11).
+        # An unknown critical parameter makes a signature invalid (RFC 7515 section 4.1.11).
         if signature and kid and "crit" not in header:
             yield _Claim(protected, signature, text_at(header, "alg"), kid, text_at(header, "jku"))
 
@@ -187,7 +189,7 @@ def _holds(claim: _Claim, key: JsonObject, payload: str) -> bool:
         signed = f"{claim.protected}.{payload}".encode("ascii")
         return known.Algorithm.verify(signed, known.key, claim.signature)
     except (jwt.PyJWTError, ValueError, TypeError):
-        # A key of another kind, or a signature of another length.
+        # The key is of another kind, or the signature has another length.
         return False
 
 

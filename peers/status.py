@@ -1,9 +1,9 @@
-"""Errors of the HTTP+JSON binding, as the codes that JSON-RPC has for them, and names of outcomes in metrics. Pure.
+"""Errors of the HTTP+JSON binding as JSON-RPC error codes, and names of outcomes in metrics. Pure.
 
-1.0 says the error in a Google ``Status`` with an ``ErrorInfo``. 0.3 left the form open: agents name the class of the
-error, or repeat the JSON-RPC code. A body without any of these says no more than its HTTP status.
+1.0 sends the error as a Google ``Status`` with an ``ErrorInfo``. 0.3 left the form open: agents send the class name of
+the error, or repeat the JSON-RPC code. Of a body with neither only its HTTP status counts.
 
-The names that outcomes of calls to agents have in metrics and spans are a small closed set.
+The outcome names of agent calls in metrics and spans are a small closed set.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _BY_HTTP: Final[dict[int, ErrorKind]] = {
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: ErrorKind.CONTENT_TYPE_NOT_SUPPORTED,
     HTTPStatus.CONFLICT: ErrorKind.TASK_NOT_CANCELABLE,
 }
-"""Agents of 0.3 say some errors with a message and the status alone, as the SDK for Python does."""
+"""Agents of 0.3 send some errors as a message and a status only, as the Python SDK does."""
 _OF_TASKS: Final = frozenset[str](
     {"GetTask", "CancelTask", "SubscribeToTask", "CreateTaskPushNotificationConfig"}
 )
 
 
 def read_status_body(operation: Operation, reply: AgentReply) -> PeerOutcome:
-    """The outcome of a response that is no success; ``operation`` tells what a bare NOT_FOUND is about."""
+    """The outcome of an unsuccessful response; ``operation`` decides what a bare NOT_FOUND refers to."""
     try:
         value = answers.parse_json(reply.raw)
     except answers.NotJson:
@@ -88,7 +88,7 @@ def _find_code(operation: Operation, error: JsonObject) -> int | None:
 
 
 def name_outcome(outcome: StreamOutcome) -> str:
-    """What a call came to; ``breaker`` and ``limit`` were held back here, so the agent has not heard of them."""
+    """The name of an outcome; ``breaker`` and ``limit`` were rejected here, so the agent did not receive them."""
     match outcome:
         case Answered() | Closed():
             return "answered"

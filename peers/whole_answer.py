@@ -1,8 +1,7 @@
-"""One HTTP/1.1 connection to a peer: a request out, a whole answer in, again and again.
+"""One HTTP/1.1 connection to a peer that sends requests and reads whole answers, one at a time.
 
-For calls that have one answer. aiohttp carries streams, and everything that is rare; for one small answer its session,
-request and response objects cost more than the answer does. What is not done here: redirects, cookies, proxies,
-pipelining, a second try.
+For calls with one answer. aiohttp carries streams and all rare cases; for one small answer its session, request and
+response objects cost more than the answer does. Not supported: redirects, cookies, proxies, pipelining, retries.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ _END: Final = b"\r\n\r\n"
 class AnswerHead:
     """A head of ``size`` bytes in two pieces, with the length of the body from ``at`` to ``end`` between them.
 
-    A server writes the same head again and again, for as long as the second lasts that stands in it; only the length of
-    the body differs. What the parser has once read of it need not be read again.
+    A server writes the same head again during each second of its Date header; only the length of the body differs. Once
+    parsed, such a head need not be parsed again.
     """
 
     before: bytes
@@ -41,9 +40,9 @@ class AnswerHead:
     size: int
 
     def read_length(self, data: bytes) -> int:
-        """The length of the body in an answer that begins with this head; -1 where it begins otherwise.
+        """The length of the body in an answer that starts with this head; -1 if it starts differently.
 
-        A length of fewer or more digits makes a head of another size, which is none of these.
+        A length with fewer or more digits makes a head of another size, which does not match.
         """
         at, end = self.at, self.end
         if data[:at] != self.before or data[end : self.size] != self.after:
@@ -53,10 +52,10 @@ class AnswerHead:
 
 
 def learn_head(first: bytes, body_bytes: int, read_bytes: int) -> AnswerHead | None:
-    """The head of an answer out of its first piece; None where it is not known again.
+    """The head of an answer from its first piece; None if it cannot be reused.
 
-    A parser took ``read_bytes`` for a whole answer with a body of ``body_bytes``. An interim answer before it, a
-    trailer or a further answer behind it make up for no length.
+    The parser took ``read_bytes`` for a whole answer with a body of ``body_bytes``. An interim answer before it, a
+    trailer or another answer behind it changes that sum.
     """
     size = first.find(_END) + len(_END)
     if size + body_bytes != read_bytes or not first.startswith(_START):
@@ -75,12 +74,12 @@ _EXTENSIONS: Final = (b"a2a-extensions", b"x-a2a-extensions")
 _KEPT: Final = frozenset({b"retry-after", b"content-encoding", b"content-length", *_EXTENSIONS})
 _LENGTH: Final = {b"content-length"}
 FREE_BYTES: Final = 262_144
-"""What each answer may have without asking for room."""
+"""Bytes that each answer may have without drawing from the memory budget."""
 TIMES: Final = 2
-"""An answer is held as it came, and as what it is read into."""
-GAVE_WAY: Final = "it came too slowly while others waited for memory"
+"""An answer is held twice: as received, and as parsed."""
+GAVE_WAY: Final = "it arrived too slowly while others waited for memory"
 _OK: Final = int(HTTPStatus.OK)
-"""Below are interim answers."""
+"""Lower statuses are interim answers."""
 _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
 
 
@@ -89,25 +88,25 @@ class NotConnected(Exception):
 
 
 class HeldBack(NotConnected):
-    """There is one, and the request must not be sent any more, or not now: see ``core.peer.MayLeave``."""
+    """There is one, but the request must not be sent now, or not at all: see ``core.peer.MayLeave``."""
 
     def __init__(self) -> None:
-        super().__init__("the request must not be sent any more")
+        super().__init__("the request must not be sent now")
 
 
 class ConnectionLost(Exception):
-    """The connection ended between a request and the end of its answer: nobody knows whether it was taken."""
+    """The connection ended between a request and the end of its answer: it is unknown whether it was accepted."""
 
 
 class GaveWay(ConnectionLost):
-    """The same, by ourselves: others waited for the memory that the answer had."""
+    """The gateway ended it: other answers waited for the memory of this one."""
 
     def __init__(self) -> None:
         super().__init__(GAVE_WAY)
 
 
 class NotReadable(Exception):
-    """What came is no answer that can be read; ``head`` is the beginning of its body, if that was ``too_long``."""
+    """The answer cannot be read; ``head`` is the beginning of its body, if that was ``too_long``."""
 
     def __init__(self, reason: str, head: bytes = b"", *, too_long: bool = False) -> None:
         super().__init__(reason)
@@ -116,7 +115,7 @@ class NotReadable(Exception):
 
 
 class _Parser(Protocol):
-    """What is used of httptools' parser, which has no types."""
+    """The used part of httptools' parser, which has no types."""
 
     def feed_data(self, data: bytes) -> None: ...
     def get_status_code(self) -> int: ...
@@ -126,8 +125,8 @@ class _Parser(Protocol):
 class PeerConnection(asyncio.Protocol):
     """One connection, with one parser and one timer for all its answers.
 
-    ``keeps_alive`` says whether a further request may be sent, as far as answers tell; ``free_since_s`` is for whoever
-    keeps it.
+    ``keeps_alive`` states whether another request may be sent, as far as the answers tell; ``free_since_s`` is for its
+    pool.
     """
 
     def __init__(
@@ -142,7 +141,7 @@ class PeerConnection(asyncio.Protocol):
         self._waiter: asyncio.Future[AgentReply] | None = None
         self._deadline_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._looks_at_s = 0.0
+        self._timer_at_s = 0.0
         self._known: AnswerHead | None = None
         self._reset()
         self.keeps_alive = True
@@ -162,32 +161,31 @@ class PeerConnection(asyncio.Protocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether a further request may be sent."""
+        """Whether another request may be sent."""
         transport = self._transport
         return self.keeps_alive and transport is not None and not transport.is_closing()
 
     def close(self) -> None:
-        """Closes the socket at once; a request under way is ``ConnectionLost``."""
+        """Closes the socket at once; a request in progress gets ``ConnectionLost``."""
         self.keeps_alive = False
         if self._transport is not None:
             self._transport.abort()
 
     def ask(self, request: bytes, deadline_s: float) -> asyncio.Future[AgentReply]:
-        """Sends a request, for an answer by ``deadline_s`` of the loop's clock. Whoever stops waiting has to ``close``.
+        """Sends a request, for an answer by ``deadline_s`` of the loop's clock. A caller that gives up must ``close``.
 
-        The future raises ``ConnectionLost``, ``NotReadable`` or ``TimeoutError``: then the connection is of no more
-        use.
+        The future raises ``ConnectionLost``, ``NotReadable`` or ``TimeoutError``: then the connection is unusable.
 
         Raises:
-            NotConnected: it has none any more.
+            NotConnected: the connection was closed.
         """
         transport = self._transport
         if transport is None or transport.is_closing():
             raise NotConnected("the connection was closed")
         waiter: asyncio.Future[AgentReply] = self._loop.create_future()
         self._waiter, self._deadline_s = waiter, deadline_s
-        # A timer that is there comes early enough, and looks again.
-        if self._timer is None or self._looks_at_s > deadline_s:
+        # A running timer fires early enough, and is set again.
+        if self._timer is None or self._timer_at_s > deadline_s:
             self._watch()
         transport.write(request)
         return waiter
@@ -195,10 +193,10 @@ class PeerConnection(asyncio.Protocol):
     def _watch(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._looks_at_s = self._deadline_s
-        self._timer = self._loop.call_at(self._deadline_s, self._look)
+        self._timer_at_s = self._deadline_s
+        self._timer = self._loop.call_at(self._deadline_s, self._on_timer)
 
-    def _look(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         if self._waiter is None:
             return
@@ -212,7 +210,7 @@ class PeerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._waiter is None:
-            # Nobody has asked: what comes now would be taken for the answer to the next request.
+            # No request is open: these bytes would be read as the answer to the next one.
             self.close()
             return
         if self._wanted_bytes >= 0:
@@ -222,12 +220,12 @@ class PeerConnection(asyncio.Protocol):
             known = self._known
             wanted_bytes = -1 if known is None else known.read_length(data)
             if known is not None and 0 <= wanted_bytes <= self._limit_bytes:
-                # The parser is left where it stands.
+                # The parser keeps its state.
                 if known.size + wanted_bytes == len(data):
                     self._answer(AgentReply(_OK, None, data[known.size :]))
                     return
                 self._wanted_bytes = wanted_bytes
-                # Many servers write a head and its body apart.
+                # Many servers send head and body separately.
                 if len(data) > known.size:
                     self._take_more(data[known.size :])
                 return
@@ -239,13 +237,13 @@ class PeerConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(NotReadable(f"not HTTP ({error})"))
-        # The parser keeps a header or trailer that does not end, and says nothing of it before its end.
+        # The parser buffers an endless header or trailer, and reports nothing before its end.
         if max(self._head_bytes, self._unread_bytes) > MAX_HEADER_BYTES:
             self._fail(NotReadable("a header block over 64 KiB"))
             self.close()
 
     def _take_more(self, piece: bytes) -> None:
-        """Takes a piece of the body behind a known head."""
+        """Takes a piece of the body after a known head."""
         self._pieces.append(piece)
         self._size += len(piece)
         if self._size < self._wanted_bytes:
@@ -253,10 +251,10 @@ class PeerConnection(asyncio.Protocol):
                 self._reserve(self._wanted_bytes)
             return
         if self._size > self._wanted_bytes:
-            # It would be read as the answer to the next request.
+            # The rest would be read as the answer to the next request.
             self.keeps_alive = False
         raw = b"".join(self._pieces)[: self._wanted_bytes]
-        # All else is the parser's, which has seen nothing of it.
+        # The parser has seen none of these bytes; reset only this state.
         self._wanted_bytes, self._pieces, self._size = -1, [], 0
         self._answer(AgentReply(_OK, None, raw))
 
@@ -295,11 +293,11 @@ class PeerConnection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         self._unread_bytes = 0
         if self._waiter is None:
-            return  # it has failed, and whoever asked is about to close
+            return  # it has failed, and its caller is about to close
         self._pieces.append(body)
         self._size += len(body)
         if self._size > self._limit_bytes:
-            self._fail(self._say_too_long(self._pieces[0]))
+            self._fail(self._make_too_long_error(self._pieces[0]))
         elif self._reservation is None and (self._is_packed() or self._size > FREE_BYTES):
             announced = b"" if self._is_packed() else self._headers.get(b"content-length", b"")
             self._reserve(int(announced) if announced.isdigit() else self._limit_bytes)
@@ -310,7 +308,7 @@ class PeerConnection(asyncio.Protocol):
             return
         if self._waiter is not None:
             self.keeps_alive = self._parser.should_keep_alive()
-            # Its end may have come together with what there was no room for.
+            # It may have ended while it waits for memory.
             self._is_late = self._reservation is not None and not self._reservation.granted
             if not self._is_late:
                 self._finish()
@@ -352,36 +350,36 @@ class PeerConnection(asyncio.Protocol):
             waiter.set_result(reply)
 
     def _reserve(self, wanted_bytes: int) -> None:
-        """Reads on when there is room for all of the answer, and for what it is read into."""
+        """Pauses reading until there is memory for the whole answer, and for its parsed form."""
         if self._room is None:
             return
         amount = TIMES * min(wanted_bytes, self._limit_bytes)
-        self._reservation = self._room.reserve(amount, self._go_on, self._give_way)
+        self._reservation = self._room.reserve(amount, self._resume_reading, self._preempt)
         if not self._reservation.granted and self._transport is not None:
             self._transport.pause_reading()
 
-    def _go_on(self) -> None:
+    def _resume_reading(self) -> None:
         if self._transport is not None:
             self._transport.resume_reading()
         if self._is_late:
             self._finish()
 
-    def _give_way(self) -> None:
+    def _preempt(self) -> None:
         self._fail(GaveWay())
         self.close()
 
     def _unpack(self, raw: bytes) -> bytes:
-        """A small bomb must not become a large one, so no more is unpacked than may be read."""
+        """Unpacks at most ``limit_bytes``, so that a small bomb cannot become a large one."""
         unpacking = zlib.decompressobj(_GZIP_OR_ZLIB)
         try:
             unpacked = unpacking.decompress(raw, self._limit_bytes + 1)
         except zlib.error as error:
             raise NotReadable(f"a body that cannot be decompressed ({error})") from None
         if len(unpacked) > self._limit_bytes:
-            raise self._say_too_long(unpacked)
+            raise self._make_too_long_error(unpacked)
         return unpacked
 
-    def _say_too_long(self, head: bytes) -> NotReadable:
+    def _make_too_long_error(self, head: bytes) -> NotReadable:
         return NotReadable(f"a body over {self._limit_bytes} bytes", head, too_long=True)
 
     def _fail(self, error: Exception) -> None:
@@ -392,5 +390,5 @@ class PeerConnection(asyncio.Protocol):
         reservation, self._reservation = self._reservation, None
         if reservation is not None:
             if not reservation.granted:
-                self._go_on()
+                self._resume_reading()
             reservation.release()

@@ -155,8 +155,8 @@ class Dispatch:
             on_loss=self._find_loss,
         )
         # Runs are made of appends, and appends let runs on other instances go first.
-        self.writes.find_line = self._find_line
-        self.writes.make_way = self._make_way
+        self.writes.find_writer_lock = self._find_writer_lock
+        self.writes.ask_to_yield = self._ask_to_yield
 
     def connect(
         self,

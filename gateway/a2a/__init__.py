@@ -1,1 +1,1 @@
-"""The A2A 1.0 face: JSON-RPC and HTTP+JSON of every configured agent, and their cards."""
+"""The A2A face: JSON-RPC and HTTP+JSON for every configured agent, and the agent cards."""

@@ -1,6 +1,6 @@
-"""How the bindings dress what they carry: results, errors, the data of a server-sent event.
+"""How each binding wraps what it carries: results, errors, the data of server-sent events.
 
-Events are written around the stored bytes, which are never decoded for it: two readers get equal bytes (G12).
+Events are written around the stored bytes without decoding them: two readers get equal bytes (G12).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _METHOD_NOT_ALLOWED: Final = 405
 
 
 class CallBinding(Protocol):
-    """One call's way of being answered."""
+    """How one call is answered."""
 
     def render_result(self, result: Json) -> HttpReply:
-        """A success."""
+        """Renders a success."""
         ...
 
     def render_error(self, error: PasserelleError) -> HttpReply:
-        """A failure before anything was sent."""
+        """Renders a failure before anything was sent."""
         ...
 
     def wrap_event(self, frame: bytes) -> bytes:
@@ -60,7 +60,7 @@ class RpcBinding:
         return HttpReply(200, orjson.dumps(render_result(self.rpc_id, result)), JSON, _NO_STORE)
 
     def wrap_result(self, result: bytes) -> HttpReply:
-        """A success whose result is in JSON."""
+        """Renders a success whose result is already JSON."""
         return HttpReply(200, self.wrap_event(result), JSON, _NO_STORE)
 
     def render_error(self, error: PasserelleError) -> HttpReply:
@@ -110,7 +110,7 @@ class LegacyHttpBinding:
 
 
 def choose_media_type(incoming: Incoming) -> str:
-    """The type of a success: that of the request, else what the caller accepts, else the protocol's own."""
+    """The type of a success: the request's, else one the caller accepts, else the protocol's own."""
     if incoming.media_type in {JSON, A2A_JSON}:
         return incoming.media_type
     accepted = {
@@ -121,7 +121,7 @@ def choose_media_type(incoming: Incoming) -> str:
 
 
 def refuse_verb(incoming: Incoming, allowed: Iterable[str]) -> HttpReply:
-    """The answer for a path that exists, with a verb that it does not have."""
+    """The answer for an existing path with a method it does not have."""
     answer = render_status(UnknownMethod(f"{incoming.verb} {incoming.path}"))
     error = answer.body["error"]
     if isinstance(error, dict):

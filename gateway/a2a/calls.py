@@ -1,4 +1,4 @@
-"""One call from its request to its answer: the body read, version and method judged, rights and parameters checked.
+"""One call from request to answer: reads the body, checks version and method, rights and parameters.
 
 The order is the same for both bindings: content type, body, version, method, rights, parameters.
 """
@@ -30,12 +30,12 @@ from passerelle.gateway.a2a.cards import PRIVATE
 from passerelle.gateway.a2a.extensions import activate, read_extensions, write_active
 from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.heads import AuthorizedCall
-from passerelle.gateway.a2a.http_request import A2A_JSON, JSON, Incoming, watch_messages
+from passerelle.gateway.a2a.http_request import A2A_JSON, JSON, Incoming, watch_disconnect
 from passerelle.gateway.a2a.normalized_call import (
     NormalizedCall,
-    judge_without_id,
-    read_asked_http,
-    read_asked_rpc,
+    check_without_id,
+    normalize_http,
+    normalize_rpc,
 )
 from passerelle.gateway.a2a.operations import (
     MAY_BE_LONG,
@@ -45,7 +45,7 @@ from passerelle.gateway.a2a.operations import (
     Streaming,
 )
 from passerelle.gateway.a2a.paths import Resource
-from passerelle.gateway.a2a.reply import HOLE
+from passerelle.gateway.a2a.reply import PLACEHOLDER
 from passerelle.gateway.a2a.streams import EventStream
 from passerelle.gateway.a2a.visits import Visit
 from passerelle.gateway.a2a.waits import AdmittedCaller
@@ -82,60 +82,60 @@ _SNAKE: Final = {"taskId": "task_id"}
 TENANT: Final = "tenant"
 
 
-class Named(Protocol):
+class AgentNames(Protocol):
     """The agents that are served; ``PeerRegistry`` is one."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those of tenants among them."""
+        """The names, including those of tenants."""
         ...
 
 
 @dataclass(slots=True)
 class HttpVisit(Visit):
-    """One request on its way through the face; ``binding`` and ``operation`` are known better step by step."""
+    """One request on its way through the face; ``binding`` and ``operation`` get more precise step by step."""
 
-    reading: ParsedHead
+    parsed: ParsedHead
     receive: Receive
     send: Send
     offer: ServerExtensions | None
     binding: CallBinding
     headers: dict[str, str]
-    """Of whatever is answered."""
+    """Headers of any answer."""
     stream: EventStream | None = None
     caller: str | None = None
     drawn: list[MemoryDraw] = field(default_factory=list["MemoryDraw"])
-    """What its body and its answer have of the memory of the process until it is answered: so long they are held."""
+    """What its body and its answer draw from the memory budget; held until the request is answered."""
 
     @property
     def is_answering(self) -> bool:
-        """Whether a stream has begun: then nothing else can be said over this request."""
+        """Whether a stream has started: then no other answer can be sent."""
         return self.stream is not None and self.stream.started
 
     @property
     def watch(self) -> Watch:
-        """How one hears that the caller has left; for after the body has been read."""
-        return watch_messages(self.receive) if self.offer is None else self.offer.watch
+        """How to learn that the caller has left; use it after the body has been read."""
+        return watch_disconnect(self.receive) if self.offer is None else self.offer.watch
 
     def echo(self, call: OperationCall, asked: NormalizedCall) -> None:
-        """Says in the headers what the caller has asked for and is active by now, here and at the agent."""
+        """Sets the headers with the requested extensions that are active so far, here and at the agent."""
         if call.asked:
             active = call.extensions | list_confirmed()
             self.headers |= write_active(active, legacy=asked.legacy is not None)
 
     async def refuse(self, error: PasserelleError) -> None:
-        """Answers with an error, unless something else is being answered."""
+        """Answers with an error, unless a stream has started."""
         if not self.is_answering:
             await self.answer(self.binding.render_error(error))
 
     def answer_now(self, reply: HttpReply) -> bool:
-        """Sends a whole answer at once; False where that cannot be, and nothing was sent."""
+        """Sends a whole answer at once; False if that is not possible, and nothing was sent."""
         return self.offer is not None and not self.headers and reply.write_at_once(self.offer)
 
     async def answer_long(self, content: LongContent) -> None:
-        """Sends a result that is not held, as its caller takes it."""
-        # What goes around it is written around a hole: no JSON has such a byte.
-        frame = self.binding.wrap_event(HOLE)
+        """Sends a result that is not held in memory, as fast as the caller reads it."""
+        # The envelope is written around a placeholder byte, which JSON cannot contain.
+        frame = self.binding.wrap_event(PLACEHOLDER)
         reply = replace(self.binding.render_result(None), body=frame)
         if self.headers:
             reply = replace(reply, headers={**reply.headers, **self.headers})
@@ -145,17 +145,17 @@ class HttpVisit(Visit):
         """Sends a whole answer."""
         if self.headers:
             reply = replace(reply, headers={**reply.headers, **self.headers})
-        # What is drawn for stays drawn until the caller has taken it.
+        # Memory drawn from the budget stays drawn until the caller has taken the answer.
         if self.offer is None or self.drawn or not reply.write_at_once(self.offer):
             await reply.write(self.send)
 
 
 @dataclass(frozen=True, slots=True)
 class CallServer:
-    """Serves calls over the operations. Errors are raised as long as nothing has been sent."""
+    """Serves calls over the operations. Raises errors as long as nothing has been sent."""
 
     operations: Operations
-    agents: Named
+    agents: AgentNames
     authenticator: Authenticator
     ids: Ids
     body_limit_bytes: int
@@ -163,23 +163,23 @@ class CallServer:
     keep_alive_s: float
 
     def take_rpc(self, visit: HttpVisit) -> NormalizedCall | None:
-        """A JSON-RPC request whose body is here; the binding of the visit gets its id as soon as that is known."""
-        reading = visit.reading
-        if reading.admitted is None:  # else a call with this content type was let in
-            reading.incoming.require_media_type(_RPC_TYPES, optional=False)
+        """Reads a JSON-RPC request whose body has arrived; the visit's binding gets its id as soon as it is known."""
+        parsed = visit.parsed
+        if parsed.admitted is None:  # else a call with this content type was admitted before
+            parsed.incoming.require_media_type(_RPC_TYPES, optional=False)
         body = self._take_body(visit)
         return None if body is None else _read_call(visit, body)
 
     async def read_rpc(self, visit: HttpVisit) -> NormalizedCall:
-        """The same after ``take_rpc`` gave none: the body comes first."""
+        """The same after ``take_rpc`` returned None: waits for the body first."""
         body = await self._read_body(visit)
         return _read_call(visit, body)
 
     async def read_http(
-        self, visit: HttpVisit, spot: A2aRoute, target: PathTarget
+        self, visit: HttpVisit, route: A2aRoute, target: PathTarget
     ) -> NormalizedCall:
-        """A request to one of the paths of HTTP+JSON."""
-        incoming = visit.reading.incoming
+        """Reads a request to an HTTP+JSON path."""
+        incoming = visit.parsed.incoming
         incoming.require_media_type(_HTTP_TYPES, optional=_needs_no_body(target))
         body = self._take_body(visit)
         if body is None:
@@ -190,19 +190,19 @@ class CallServer:
             case Resource.ENDPOINT | Resource.CARD:
                 raise UnknownMethod(name)
             case Method():
-                params = _read_params(incoming, body, spot.named)
+                params = _read_params(incoming, body, route.named)
                 unsaid = not incoming.names_version
-                return read_asked_http(version, (spot.version, name), target, params, unsaid=unsaid)
+                return normalize_http(version, (route.version, name), target, params, unsaid=unsaid)
             case _:
                 assert_never(target)
 
     async def perform(self, visit: HttpVisit, asked: NormalizedCall, principal: Principal) -> None:
-        """Carries out what is asked, and answers."""
+        """Executes the call, and answers."""
         method = asked.method
         visit.operation = method
         if tenant := asked.params.get(TENANT):
             visit.agent = self._find_tenant(visit.agent, tenant)
-        call = self._let_in(visit, asked, principal)
+        call = self._authorize(visit, asked, principal)
         visit.echo(call, asked)
         if method is Method.SEND_STREAMING_MESSAGE or method is Method.SUBSCRIBE_TO_TASK:
             await self._stream(visit, method, asked, call)
@@ -220,7 +220,7 @@ class CallServer:
         await visit.answer(visit.binding.render_result(asked.write_result(result)))
 
     def _take_body(self, visit: HttpVisit) -> bytes | None:
-        """The whole body, if it is here.
+        """The whole body, if it has arrived.
 
         Raises:
             TooLarge: it is over the limit.
@@ -232,7 +232,7 @@ class CallServer:
 
     async def _read_body(self, visit: HttpVisit) -> bytes:
         drawn = self._draw(visit, "body")
-        return await visit.reading.incoming.read_body(visit.receive, self.body_limit_bytes, drawn)
+        return await visit.parsed.incoming.read_body(visit.receive, self.body_limit_bytes, drawn)
 
     def _draw(self, visit: HttpVisit, kind: MemoryUse) -> MemoryDraw:
         drawn = MemoryDraw(self.memory.bind(kind, f"caller:{visit.caller}"))
@@ -240,32 +240,32 @@ class CallServer:
         return drawn
 
     def _find_tenant(self, agent: str, tenant: Json) -> str:
-        """The agent that a request is for by its path and its ``tenant`` together.
+        """The agent that the path and the ``tenant`` parameter name together.
 
         Raises:
             InvalidInput: there is no such tenant, or the path names another one.
         """
         if not isinstance(tenant, str):
             raise InvalidInput(TENANT, "must be a text")
-        # A caller may have the card of gRPC, where the tenant is the whole name.
+        # A caller may have the gRPC card, where the tenant is the whole name.
         known = {agent, find_tenant(agent)}
         if tenant in known:
             return agent
         name = name_tenant(agent, tenant)
         if find_tenant(agent) is not None or name not in self.agents.names:
-            raise InvalidInput(TENANT, f"{tenant[:80]!r} is none of this agent")
+            raise InvalidInput(TENANT, f"{tenant[:80]!r} is not a tenant of this agent")
         return name
 
-    def _let_in(
+    def _authorize(
         self, visit: HttpVisit, asked: NormalizedCall, principal: Principal
     ) -> OperationCall:
-        """The call, if its caller has a right to such ones.
+        """The call, if its caller has the right to it.
 
         Raises:
-            Forbidden: it has not.
-            InvalidInput: a header says what none can say.
+            Forbidden: it does not have it.
+            InvalidInput: a header has an invalid value.
         """
-        known = visit.reading.admitted
+        known = visit.parsed.admitted
         if (
             known is None
             or known.method is not asked.method
@@ -274,24 +274,24 @@ class CallServer:
             or known.call.version != asked.version
         ):
             require_scope(principal, SCOPES[asked.method])
-            known = visit.reading.admitted = self._compose(visit, asked, principal)
+            known = visit.parsed.admitted = self._compose(visit, asked, principal)
         set_call_context(known.call.asked, known.authorization)
         return known.ask(asked.params)
 
     def _compose(
         self, visit: HttpVisit, asked: NormalizedCall, principal: Principal
     ) -> AuthorizedCall:
-        incoming, shown = visit.reading.incoming, visit.reading.shown
+        incoming, shown = visit.parsed.incoming, visit.parsed.shown
         named = read_extensions(incoming, legacy=asked.legacy is not None)
         headers, query = incoming.headers, incoming.query
         active = activate(named)
-        standing = AdmittedCaller(self.authenticator, shown, principal, visit.agent, asked.method)
+        admitted = AdmittedCaller(self.authenticator, shown, principal, visit.agent, asked.method)
         call = OperationCall(
             principal,
             visit.agent,
             {},
             version=asked.version,
-            judge=standing.judge,
+            judge=admitted.judge,
             asked=named,
             extensions=active,
             idem=_read_key(incoming) if _KEY in headers else None,
@@ -321,7 +321,7 @@ class CallServer:
         async with self.operations.open(method, call) as followed:
             visit.headers |= write_resumed(resumed=followed.resumed)
             if followed.resumed:
-                await stream.greet()
+                await stream.start()
             try:
                 with self.operations.waits.hold(visit.watch, call.judge):
                     failure = await stream.copy(asked.limit(followed.batches))
@@ -342,28 +342,28 @@ def _needs_no_body(target: PathTarget) -> bool:
 
 
 def _read_call(visit: HttpVisit, body: bytes) -> NormalizedCall:
-    """What a JSON-RPC request asks for; a refusal is answered with its id as far as there is one."""
+    """Parses a JSON-RPC request; a refusal carries its id as far as there is one."""
     try:
         rpc_id, method, params = read_rpc(body)
     except InvalidRequest as error:
         visit.binding = RpcBinding(error.rpc_id)
-        version = visit.reading.incoming.version
+        version = visit.parsed.incoming.version
         if version == LEGACY and error.field == "id":
-            judge_without_id(version, body)
+            check_without_id(version, body)
         raise
     except InvalidInput as error:
         if error.field == "params":
-            # Only the envelope around them has been judged, and it holds.
+            # Only the envelope has been checked so far, and it is valid.
             shown = read_object(body)["id"]
             visit.binding = RpcBinding(shown if isinstance(shown, str | int) else None)
         raise
     visit.binding = RpcBinding(rpc_id)
-    incoming = visit.reading.incoming
-    return read_asked_rpc(incoming.version, method, params, unsaid=not incoming.names_version)
+    incoming = visit.parsed.incoming
+    return normalize_rpc(incoming.version, method, params, unsaid=not incoming.names_version)
 
 
 def _read_params(incoming: Incoming, body: bytes, named: Mapping[str, str]) -> JsonObject:
-    """The params of HTTP+JSON; what the path names wins over the same in query or body."""
+    """The params of HTTP+JSON; path parameters override the same names in query or body."""
     params = read_query(incoming.query) if incoming.verb == "GET" else read_object(body)
     for name, value in named.items():
         params.pop(_SNAKE.get(name, name), None)

@@ -1,11 +1,11 @@
-"""The cards that are served: a peer's card made into ours, public, and extended for one authenticated caller.
+"""The agent cards that the gateway serves: public ones, and extended ones for an authenticated caller.
 
-The settings say what stands there of our edge: who may come in and how, and what is served. A public card goes with
-what a cache needs to keep it (A2A 1.0 section 8).
+The settings decide what a card states about this gateway: security schemes, bindings, extensions. A public card has
+the headers that a cache needs (A2A 1.0 section 8).
 
-An extended card is an agent's card as one authenticated caller may see it (A2A 1.0 section 3.1.11). What the agent
-tells to those who show credentials is asked for with ours, never with the caller's, and kept per agent. An agent that
-has no such card, or is away, is shown by its public one: what we announce works on every binding.
+An extended card is an agent's card as one authenticated caller may see it (A2A 1.0 section 3.1.11). The gateway
+fetches it with its own credentials, never with the caller's, and caches it per agent. For an agent without such a card,
+or one that is away, it serves the public card: what the gateway announces must work on every binding.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from passerelle.core.agent_name import ROUTER, find_tenant
 from passerelle.core.errors import InvalidInput, RemoteError
 from passerelle.core.peer import Answered, RefusedByPeer
 from passerelle.core.principal import AccessScope
-from passerelle.gateway.a2a.own_card import add_profile, unite_cards
+from passerelle.gateway.a2a.own_card import add_profile, merge_cards
 from passerelle.gateway.a2a.paths import AGENTS
 from passerelle.gateway.a2a.reply import HttpReply
 from passerelle.gateway.auth.credentials import API_KEY_HEADER
@@ -60,18 +60,18 @@ if TYPE_CHECKING:
 EXTENSIONS: Final[tuple[JsonObject, ...]] = (
     {
         "uri": PERMISSION,
-        "description": "An open decision on a waiting task, and the typed answer to it.",
+        "description": "The approval request of a waiting task, and the typed answer to it.",
         "required": False,
     },
     {
         "uri": RESUME,
-        "description": "A cursor on every event, and a defined answer to a reader that comes back with one.",
+        "description": "A cursor on every event, and a defined response to a reader that resumes from one.",
         "required": False,
         "params": {"cursor": "sse-id"},
     },
     {
         "uri": ACCEPTANCE,
-        "description": "What a task must bring before it counts as completed.",
+        "description": "Conditions that a task must meet before it counts as completed.",
         "required": False,
     },
 )
@@ -80,16 +80,16 @@ _KEYS: Final[Mapping[str, JsonObject]] = {
     "apiKey": {"apiKeySecurityScheme": {"location": "header", "name": API_KEY_HEADER}},
 }
 _BINDINGS: Final = {"WEBSOCKET": SOCKET_BINDING}
-"""What the settings call otherwise than cards do."""
+"""Settings names of bindings that differ from their names on cards."""
 _OPENID: Final = "/.well-known/openid-configuration"
 KEY_EDGE: Final = PublicEdge(_KEYS, (AccessScope.CALL.value,), EXTENSIONS)
-"""Callers show an API key, in either way."""
+"""Callers send an API key, in either way."""
 OPEN_EDGE: Final = PublicEdge(extensions=EXTENSIONS)
-"""Nobody is asked for anything."""
+"""No authentication."""
 
 
 def make_edge(settings: Settings) -> PublicEdge:
-    """The edge of a gateway with these settings."""
+    """The public edge of a gateway with these settings."""
     edge = OPEN_EDGE if settings.auth == "open" else replace(KEY_EDGE, schemes=_list(settings))
     return replace(
         edge,
@@ -107,7 +107,7 @@ def _read_listed(settings: Settings) -> frozenset[str] | None:
 
 
 def _list(settings: Settings) -> dict[str, JsonObject]:
-    """Every way in: keys, the tokens of each issuer, and a certificate that the proxy before us has checked."""
+    """Every security scheme: keys, the tokens of each issuer, and client certificates checked by the proxy."""
     schemes = {**_KEYS}
     for issuer in settings.issuers:
         where = f"{issuer.issuer.rstrip('/')}{_OPENID}"
@@ -121,12 +121,12 @@ def _list(settings: Settings) -> dict[str, JsonObject]:
 
 
 def _find_grpc(settings: Settings) -> str | None:
-    """Where gRPC callers dial, ``host:port`` as dialers expect it; None where it is not served."""
+    """The gRPC address, ``host:port`` as dialers expect it; None without gRPC."""
     port = settings.grpc.port
     if port is None:
         return None
     if settings.grpc.address or not port:
-        # A free port is known to nobody before it is taken.
+        # With port 0 the real port is not known yet.
         return settings.grpc.address
     host = urlsplit(settings.public_url).hostname if settings.public_url else settings.host
     return f"[{host}]:{port}" if host and ":" in host else f"{host}:{port}"
@@ -137,7 +137,7 @@ CACHE_CONTROL: Final = "public, max-age=300, stale-while-revalidate=60"
 
 @dataclass(frozen=True, slots=True)
 class CardOptions:
-    """What stands on our cards, the shape for readers that name no version, and who signs them."""
+    """What cards state about the gateway, the shape for readers that name no version, and the signer."""
 
     edge: PublicEdge = KEY_EDGE
     shape: CardShape = "merged"
@@ -146,7 +146,7 @@ class CardOptions:
     def compose(
         self, card: JsonObject, place: AgentAddress, *, shows_all: bool = False
     ) -> JsonObject:
-        """A peer's card as ours, in the form of 1.0, signed where cards are; ``shows_all``: with every interface."""
+        """A peer's card as served here, in the form of 1.0, signed if signing is on; ``shows_all``: all interfaces."""
         edge = replace(self.edge, listed=EVERY_BINDING) if shows_all else self.edge
         return sign_card(rewrite_card(card, place, edge), self.signer)
 
@@ -154,7 +154,7 @@ class CardOptions:
 def make_card_options(
     settings: Settings, signer: Signer | None, *, push: bool = False
 ) -> CardOptions:
-    """The options of the settings; only a card of one version can be signed for strict readers."""
+    """The card options of the settings; only a card of one version can be signed for strict readers."""
     signs = signer if settings.signing.signs_cards else None
     return CardOptions(
         replace(make_edge(settings), push=push),
@@ -164,8 +164,8 @@ def make_card_options(
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """The last card that was made for an agent; ``since_s``: when the peer's card was first seen."""
+class _RenderedCard:
+    """The last card rendered for an agent; ``since_s``: when this version of the peer's card was first seen."""
 
     sha256: str
     base_url: str
@@ -174,46 +174,48 @@ class _Kept:
 
 
 class ServedCards:
-    """Renders cards, and keeps the last one of each agent."""
+    """Renders cards, and caches the last one of each agent."""
 
     def __init__(self, options: CardOptions, clock: Clock) -> None:
         self._options = options
         self._clock = clock
-        self._kept: dict[tuple[str, bool], _Kept] = {}
+        self._kept: dict[tuple[str, bool], _RenderedCard] = {}
 
     def render(
         self, peer: PeerCard, place: AgentAddress, version: str | None, *, shows_all: bool = False
     ) -> HttpReply:
-        """The whole answer for a card; ``version`` is what the reader said in ``A2A-Version``.
+        """The whole response for a card; ``version`` is the reader's ``A2A-Version``.
 
-        ``shows_all``: the reader has activated the extension that puts every interface on the card.
+        ``shows_all``: the reader activated the extension that lists every interface.
         """
         key = (place.agent, shows_all)
         kept = self._kept.get(key)
         if kept is None or (kept.sha256, kept.base_url) != (peer.sha256, place.base_url):
-            # The host that a caller names changes the bytes, but not when the card changed.
+            # The Host header of a request changes the bytes, but not the time of the change.
             same = kept is not None and kept.sha256 == peer.sha256
             since_s = kept.since_s if kept is not None and same else self._clock.now_ms() // 1000
             kept = self._kept[key] = self._make(peer, place, since_s, shows_all=shows_all)
         return kept.replies[choose_shape(version, self._options.shape)]
 
-    def _make(self, peer: PeerCard, place: AgentAddress, since_s: int, *, shows_all: bool) -> _Kept:
+    def _make(
+        self, peer: PeerCard, place: AgentAddress, since_s: int, *, shows_all: bool
+    ) -> _RenderedCard:
         card = self._options.compose(peer.card, place, shows_all=shows_all)
         shapes: tuple[CardShape, ...] = ("v1", "v0.3", "merged")
         replies: dict[CardShape, HttpReply] = {
             shape: _answer(shape_card(card, shape), since_s) for shape in shapes
         }
-        return _Kept(peer.sha256, place.base_url, since_s, replies)
+        return _RenderedCard(peer.sha256, place.base_url, since_s, replies)
 
 
 def sign_card(card: JsonObject, signer: Signer | None) -> JsonObject:
-    """A 1.0 card with one signature for each key that signs (A2A 1.0 section 8.4)."""
+    """A 1.0 card with one signature per signing key (A2A 1.0 section 8.4)."""
     if signer is None:
         return card
     try:
         payload = render_payload(card)
     except InvalidInput as error:
-        # The peer wrote something that has no canonical form. Its card is of more use than none.
+        # The peer's card has no canonical form. Serve it unsigned rather than not at all.
         name = str(card.get("name"))
         structlog.get_logger().warning("card.unsigned", agent=name, reason=error.reason)
         return card
@@ -224,7 +226,7 @@ def sign_card(card: JsonObject, signer: Signer | None) -> JsonObject:
 
 
 def shorten(reply: HttpReply, request: Mapping[str, str]) -> HttpReply:
-    """``reply``, or 304 when the caller has the same: by ETag, else by time (RFC 9110 section 13.2.2)."""
+    """``reply``, or 304 if the caller has the same card: by ETag, else by time (RFC 9110 section 13.2.2)."""
     asked = request.get("if-none-match")
     if asked is not None:
         tags = {tag.strip().removeprefix("W/") for tag in asked.split(",")}
@@ -253,21 +255,21 @@ def _is_unchanged(modified: str, since: str | None) -> bool:
     try:
         return parsedate_to_datetime(modified) <= parsedate_to_datetime(since)
     except (ValueError, TypeError):
-        # A time that cannot be read is as good as none; one without a zone cannot be compared.
+        # An unreadable time counts as none; one without a zone cannot be compared.
         return False
 
 
 PRIVATE: Final = {"cache-control": "private, max-age=60", "vary": "Authorization, A2A-Version"}
-"""Headers of an answer that holds one: no cache that callers share may keep it."""
+"""Headers of an extended card: no shared cache may store it."""
 _FRESH_MS: Final = 600_000
 _RETRY_MS: Final = 10_000
-_UNITE_S: Final = 3.0
-"""How long one agent may hold up the card that has what all can do."""
+_MERGE_S: Final = 3.0
+"""How long one agent may delay the combined card."""
 _NOT_CONFIGURED: Final = ROWS[ErrorKind.EXTENDED_AGENT_CARD_NOT_CONFIGURED].jsonrpc
 
 
 class ExtendedPeers(Protocol):
-    """The agents, and what they tell to those who show credentials; ``PeerRegistry`` is one."""
+    """The agents and their extended cards; ``PeerRegistry`` is one."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -279,17 +281,17 @@ class ExtendedPeers(Protocol):
         ...
 
     def card_url(self, name: str) -> str:
-        """Where the card of an agent is read."""
+        """Where the agent's card is read."""
         ...
 
     async def read_extended_card(self, name: str) -> PeerOutcome:
-        """GetExtendedAgentCard with our credentials; the card may be of 0.3."""
+        """GetExtendedAgentCard with the gateway's credentials; the card may be of 0.3."""
         ...
 
 
 @dataclass(slots=True)
 class _KeptExtendedCard:
-    """What an agent said last. ``card`` None: it has no extended card, or has not said."""
+    """The last answer of an agent. ``card`` None: it has no extended card, or has not answered yet."""
 
     sha256: str = ""
     card: JsonObject | None = None
@@ -310,7 +312,7 @@ class PeerExtendedCards:
         public_url: str | None,
         local_url: str,
     ) -> None:
-        """``public_url`` is where callers reach us; without it they are believed, and ``local_url`` is the rest."""
+        """``public_url`` is the URL of callers; without it the request's own URL is used, then ``local_url``."""
         self._peers = peers
         self._options = replace(options, edge=replace(options.edge, extended=True))
         self._public_url = public_url
@@ -319,16 +321,16 @@ class PeerExtendedCards:
         self._kept: dict[str, _KeptExtendedCard] = {}
 
     async def render(self, call: OperationCall) -> JsonObject:
-        """The card, in the form of the caller's version.
+        """Renders the card in the form of the caller's version.
 
         Raises:
             ExtendedCardNotConfigured: the agent announces one and has none.
-            PeerUnavailable: the agent never had a card.
+            PeerUnavailable: the agent's card has never been read.
         """
         is_own = call.agent == ROUTER
-        card = await (self._unite(call.principal) if is_own else self._read(call.agent))
+        card = await (self._merge(call.principal) if is_own else self._read(call.agent))
         if not call.principal.may_call(call.agent):
-            # Who may only read tasks is told of nothing that it could ask for.
+            # A caller that may only read tasks gets no skills, since it could not use them.
             card = {**card, "skills": []}
         reached = self._public_url or call.own_url or self._local_url
         card_url = "" if is_own else self._peers.card_url(call.agent)
@@ -339,20 +341,20 @@ class PeerExtendedCards:
             options = replace(options, edge=add_profile(options.edge))
         return shape_card(options.compose(card, place), shape)
 
-    async def _unite(self, principal: Principal) -> JsonObject:
-        """The own card with what the agents of a caller can do; one that is away is left out."""
+    async def _merge(self, principal: Principal) -> JsonObject:
+        """The gateway's own card with the skills of the caller's agents; skips an agent that is away."""
         names = [
             name
             for name in self._peers.names
             if principal.may_call(name) and find_tenant(name) is None
         ]
         cards = await asyncio.gather(*(self._find(name) for name in names))
-        return unite_cards(card for card in cards if card is not None)
+        return merge_cards(card for card in cards if card is not None)
 
     async def _find(self, agent: str) -> JsonObject | None:
-        """The card of an agent as ours, in which nothing leads to it."""
+        """The card of an agent as served here, without anything that leads to the agent itself."""
         try:
-            async with asyncio.timeout(_UNITE_S):
+            async with asyncio.timeout(_MERGE_S):
                 card = await self._read(agent)
         except (RemoteError, ExtendedCardNotConfigured, TimeoutError):
             return None
@@ -373,7 +375,7 @@ class PeerExtendedCards:
         return kept.card or public.card
 
     async def _ask(self, agent: str, kept: _KeptExtendedCard, sha256: str) -> None:
-        # In a context of its own: what is kept for everybody may not be asked for with one caller's token.
+        # In a context of its own: one caller's token must not fetch what is cached for all callers.
         loop = asyncio.get_running_loop()
         outcome = await loop.create_task(self._peers.read_extended_card(agent), context=Context())
         fresh_ms = _FRESH_MS

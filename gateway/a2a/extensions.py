@@ -1,8 +1,8 @@
-"""Which protocol extensions a call activates: those that the caller asks for and that are served here, or by the agent.
+"""Which protocol extensions a call activates: requested ones that are served here, or by the agent.
 
-The set is echoed in the answer: ours at once, the agent's as far as it was called for this answer and said so. One that
-the agent's card requires is judged where a message becomes a run (``delegation/runs/plan.py``): what we answer from our
-own record needs nobody's extension (A2A 1.0 section 3.2.6).
+The answer echoes them: ours at once, the agent's if it was called for this answer and confirmed them. Extensions that
+the agent's card requires are checked where a message becomes a run (``delegation/runs/plan.py``): answers from our own
+record need no extension (A2A 1.0 section 3.2.6).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def read_metadata(headers: Mapping[str, str], *, legacy: bool = False) -> frozen
 
 
 def write_active(active: frozenset[str], *, legacy: bool = False) -> dict[str, str]:
-    """The header that echoes what is active; none where nothing is."""
+    """The header that echoes the active extensions; empty without any."""
     if not active:
         return {}
     names = (HEADER, LEGACY_HEADER) if legacy else (HEADER,)

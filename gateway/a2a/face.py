@@ -1,7 +1,7 @@
-"""The face as an ASGI application: from a request to an operation, and from what it came to an answer.
+"""The A2A face as an ASGI application: turns a request into an operation, and its result into a response.
 
-It stands before the router, since its paths are the hot ones and may not redirect (G8). A request is judged in one
-order: path, caller, agent, then what ``calls`` judges. What is unknown and what is forbidden look the same.
+It runs before the router: its paths are the hot ones and must not redirect (G8). It checks in one order: path, caller,
+agent, then what ``calls`` checks. An unknown agent and a forbidden one look the same.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from passerelle.gateway.a2a.bindings import (
 from passerelle.gateway.a2a.calls import CallServer, HttpVisit
 from passerelle.gateway.a2a.cards import CardOptions, ServedCards, shorten
 from passerelle.gateway.a2a.extensions import read_extensions
-from passerelle.gateway.a2a.heads import ParsedHead, find_offer
+from passerelle.gateway.a2a.heads import ParsedHead, find_server_extensions
 from passerelle.gateway.a2a.http_request import CallerLeftError, Incoming
 from passerelle.gateway.a2a.operations import Operations
 from passerelle.gateway.a2a.own_card import add_profile, read_own_card
-from passerelle.gateway.a2a.paths import AGENTS, ROOT, Resource, find_spot, is_at_root, split_path
+from passerelle.gateway.a2a.paths import AGENTS, ROOT, Resource, find_route, is_at_root, split_path
 from passerelle.gateway.a2a.reply import HttpReply, compose_missing
 from passerelle.gateway.a2a.streams import KEEP_ALIVE_S
 from passerelle.gateway.a2a.unary import UnaryCalls
@@ -86,13 +86,13 @@ class AgentDirectory(Protocol):
         ...
 
     def card_url(self, name: str) -> str:
-        """Where the card of an agent is read."""
+        """Where the agent's card is read."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FaceSettings:
-    """``public_url``: how callers reach the gateway, without a slash at the end; None takes the request's host."""
+    """``public_url``: the base URL for callers, without a trailing slash; None uses the request's host."""
 
     cards: CardOptions = field(default_factory=CardOptions)
     public_url: str | None = None
@@ -104,7 +104,7 @@ class FaceSettings:
 
 @dataclass(frozen=True, slots=True)
 class FaceParts:
-    """What the face stands on; what serves push configs or extended cards may be absent."""
+    """What the face depends on; push configs and extended cards are optional."""
 
     service: TurnService
     authenticator: CachedAuthenticator
@@ -118,18 +118,18 @@ class FaceParts:
     gate: Gate | None = None
     spans: Spans | None = None
     awaits_approval: Callable[[str], bool] = lambda _agent: False
-    """Whether streams of messages to an agent stay open through an approval."""
+    """Whether message streams of an agent stay open through an approval."""
     seats: StreamSeats = field(default_factory=StreamSeats)
     memory: MemoryRoom = field(default_factory=MemoryRoom)
 
 
 def make_face(parts: FaceParts, settings: FaceSettings | None = None) -> Face:
-    """The face over its parts."""
+    """Builds the face over its parts."""
     return Face(parts, settings or FaceSettings())
 
 
 class Face:
-    """An ASGI application for the requests that ``matches`` takes; other bindings serve the same ``operations``."""
+    """An ASGI application for the requests that ``matches`` accepts; other bindings share its ``operations``."""
 
     def __init__(self, parts: FaceParts, settings: FaceSettings) -> None:
         self.parts: Final = parts
@@ -174,7 +174,7 @@ class Face:
 
     @staticmethod
     def matches(scope: Scope) -> bool:
-        """Whether a request is one for agents."""
+        """Whether the request is for an agent."""
         if scope["type"] != "http":
             return False
         path: str = scope["path"]
@@ -183,76 +183,76 @@ class Face:
         return is_at_root(path) and not (path == ROOT and scope["method"] in _READS)
 
     async def drain(self) -> None:
-        """Ends streams in good order and answers everybody who waits; for a shutdown."""
+        """Ends streams in good order and answers all waiting callers; for a shutdown."""
         await self._waits.drain()
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
-        """One request, in the task that awaits this."""
-        return self.serve_offered(find_offer(scope), scope, receive, send)
+        """Serves one request, in the task that awaits this."""
+        return self.handle_async(find_server_extensions(scope), scope, receive, send)
 
-    def serve_offered(
+    def handle_async(
         self, offer: ServerExtensions | None, scope: Scope, receive: Receive, send: Send
     ) -> Coroutine[Any, Any, None]:
-        """The same, with what its server offers. The scope is read, and not at all where its head is known."""
+        """The same with the server's extensions. The scope is not read if its head is cached."""
         self._requests.begin()
-        reading = offer.kept.reading if offer is not None else None
-        # What was read of a head holds while the agents are the same.
-        if reading is None or reading.names is not self.parts.agents.names:
-            reading = self._read(scope, offer)
+        parsed = offer.kept.parsed if offer is not None else None
+        # A cached head is valid as long as the agents are the same.
+        if parsed is None or parsed.names is not self.parts.agents.names:
+            parsed = self._read(scope, offer)
         visit = HttpVisit(
-            reading, receive, send, offer, reading.binding, {}, agent=reading.agent or ""
+            parsed, receive, send, offer, parsed.binding, {}, agent=parsed.agent or ""
         )
-        return self._visit(visit) if reading.is_served else self._miss(visit)
+        return self._visit(visit) if parsed.is_served else self._answer_unknown(visit)
 
-    def begin_offered(
+    def handle_sync(
         self, offer: ServerExtensions, body: bytes, receive: Receive, send: Send
     ) -> bool:
-        """Begins a message of which nothing has to be awaited before; False, and nothing is done: serve it."""
-        reading = offer.kept.reading
+        """Starts a message that needs no wait before it is stored; returns False, without effect, for others."""
+        parsed = offer.kept.parsed
         if (
-            reading is None
-            or reading.target is not Resource.ENDPOINT
-            or reading.names is not self.parts.agents.names
+            parsed is None
+            or parsed.target is not Resource.ENDPOINT
+            or parsed.names is not self.parts.agents.names
             or self.parts.spans
         ):
             return False
-        return self._unary.begin(reading, body, offer, receive, send)
+        return self._unary.begin(parsed, body, offer, receive, send)
 
     def _read(self, scope: Scope, offer: ServerExtensions | None) -> ParsedHead:
-        """What the head asks for."""
+        """Parses the head."""
         names = self.parts.agents.names
         incoming = Incoming(scope, self.parts.reader.certificate_header)
-        # Whoever reads the root looks for what is here.
+        # A GET of the root is for the index page.
         is_index = incoming.path == ROOT and incoming.verb in _READS
         agent, rest = (not is_index and split_path(incoming.path, names)) or (None, "")
-        spot = find_spot(rest)
-        target = spot.verbs.get(incoming.verb)
-        binding = _choose_binding(incoming, spot, target)
+        route = find_route(rest)
+        target = route.verbs.get(incoming.verb)
+        binding = _choose_binding(incoming, route, target)
         shown = self.parts.reader.read(incoming.headers, read_address(scope))
         is_here = agent is not None and is_served(agent, names)
-        reading = ParsedHead(
-            incoming, names, agent, spot, target, binding, shown, is_served=is_here
+        parsed = ParsedHead(
+            incoming, names, agent, route, target, binding, shown, is_served=is_here
         )
         if offer is not None:
-            offer.kept.reading = reading
-        return reading
+            offer.kept.parsed = parsed
+        return parsed
 
     async def _visit(self, visit: HttpVisit) -> None:
-        """Serves and counts, and makes an answer of everything that goes wrong before one was begun."""
+        """Serves and counts the request, and answers any error before a response has started."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        reading, spans = visit.reading, self.parts.spans
-        spot, target = reading.spot, reading.target
-        span = spans.begin_request(reading.incoming.headers) if spans else None
+        parsed, spans = visit.parsed, self.parts.spans
+        route, target = parsed.route, parsed.target
+        span = spans.begin_request(parsed.incoming.headers) if spans else None
         with self._waits.present:
             try:
                 if target is Resource.CARD:
                     await self._serve_card(visit)
                     return
-                door = self.parts.authenticator
-                principal = door.authenticate_cached(reading.shown) or await door.authenticate(
-                    reading.shown
-                )
+                authenticator = self.parts.authenticator
+                principal = authenticator.authenticate_cached(
+                    parsed.shown
+                ) or await authenticator.authenticate(parsed.shown)
                 note_authenticated()
                 visit.caller = principal.id
                 if not principal.sees(visit.agent):
@@ -262,7 +262,7 @@ class Face:
                     asked = self._calls.take_rpc(visit) or await self._calls.read_rpc(visit)
                     await self._calls.perform(visit, asked, principal)
                 else:
-                    await self._serve_path(visit, spot, target, principal)
+                    await self._serve_path(visit, route, target, principal)
             except CallerLeftError:
                 visit.outcome = "left"
             except Exception as error:  # noqa: BLE001  the top of a request: the caller gets an envelope, the log the rest
@@ -271,11 +271,11 @@ class Face:
                 for drawn in visit.drawn:
                     drawn.close()
                 if span is not None:
-                    _end(span, visit, spot)
+                    _end(span, visit, route)
                 self._finish(visit, loop.time() - began_s)
 
     def _finish(self, visit: HttpVisit, seconds: float) -> None:
-        parent = visit.reading.incoming.headers.get("traceparent")
+        parent = visit.parsed.incoming.headers.get("traceparent")
         trace = read_trace(parent) if parent else None
         self.parts.metrics.count_request(
             visit.agent,
@@ -288,22 +288,22 @@ class Face:
             _log(visit, seconds)
 
     async def _serve_path(
-        self, visit: HttpVisit, spot: A2aRoute, target: PathTarget | None, principal: Principal
+        self, visit: HttpVisit, route: A2aRoute, target: PathTarget | None, principal: Principal
     ) -> None:
-        """HTTP+JSON."""
-        incoming = visit.reading.incoming
+        """Serves HTTP+JSON."""
+        incoming = visit.parsed.incoming
         if target is not None:
-            asked = await self._calls.read_http(visit, spot, target)
+            asked = await self._calls.read_http(visit, route, target)
             await self._calls.perform(visit, asked, principal)
-        elif spot.verbs:
+        elif route.verbs:
             visit.outcome = "method_not_allowed"
-            await refuse_verb(incoming, spot.verbs).write(visit.send)
+            await refuse_verb(incoming, route.verbs).write(visit.send)
         else:
             raise UnknownMethod(f"{incoming.verb} {incoming.path}")
 
     async def _serve_card(self, visit: HttpVisit) -> None:
         visit.operation = Resource.CARD.value
-        incoming, agent = visit.reading.incoming, visit.agent
+        incoming, agent = visit.parsed.incoming, visit.agent
         base_url = f"{self._settings.public_url or incoming.own_url}{AGENTS}/{agent}"
         version = incoming.headers.get(HEADER.lower()) or incoming.query.get(HEADER)
         shows_all = INTERFACES in read_extensions(incoming)
@@ -317,30 +317,30 @@ class Face:
         reply = shorten(card, incoming.headers)
         await reply.write(visit.send, head_only=incoming.verb == "HEAD")
 
-    async def _miss(self, visit: HttpVisit) -> None:
-        """No agent stands here; whoever may call none learns no name."""
+    async def _answer_unknown(self, visit: HttpVisit) -> None:
+        """Answers for an unknown agent; a caller that may use no agent learns no name."""
         with self._waits.present:
-            reply = await self._judge_miss(visit)
+            reply = await self._render_unknown(visit)
             await reply.write(visit.send)
 
-    async def _judge_miss(self, visit: HttpVisit) -> HttpReply:
+    async def _render_unknown(self, visit: HttpVisit) -> HttpReply:
         outcome = "not_found"
-        agent = visit.reading.agent
+        agent = visit.parsed.agent
         try:
-            principal = await self.parts.authenticator.authenticate(visit.reading.shown)
+            principal = await self.parts.authenticator.authenticate(visit.parsed.shown)
             reply = self._refuse_agent(agent, principal)
         except Unauthenticated as error:
-            if agent is None or visit.reading.target is Resource.CARD:
+            if agent is None or visit.parsed.target is Resource.CARD:
                 reply = self._refuse_agent(agent, None)
             else:
-                # As for an agent that exists: names cannot be probed without a credential.
+                # As for an existing agent: names cannot be probed without a credential.
                 outcome, reply = error.stable_code, visit.binding.render_error(error)
         self.parts.metrics.count_request("", NO_OPERATION, outcome, 0.0)
         return reply
 
     def _refuse_agent(self, name: str | None, principal: Principal | None) -> HttpReply:
         agents = [one for one in self.parts.agents.names if principal and principal.sees(one)]
-        # Of a tenant only the agent is said: whether there is the tenant is not for everybody.
+        # Name only the agent: whether a tenant exists is not public.
         here = (
             f"there is no agent {find_base(name)[:80]!r}"
             if name and name != ROUTER
@@ -349,29 +349,29 @@ class Face:
         return compose_missing(f"{here}; agents are served below {AGENTS}", agents)
 
 
-def _choose_binding(incoming: Incoming, spot: A2aRoute, target: PathTarget | None) -> CallBinding:
+def _choose_binding(incoming: Incoming, route: A2aRoute, target: PathTarget | None) -> CallBinding:
     if target is Resource.ENDPOINT:
         return _WITHOUT_ID
-    if spot.version == LEGACY:
+    if route.version == LEGACY:
         return LegacyHttpBinding()
     return HttpBinding(choose_media_type(incoming))
 
 
-def _end(span: Span, visit: HttpVisit, spot: A2aRoute) -> None:
-    incoming = visit.reading.incoming
+def _end(span: Span, visit: HttpVisit, route: A2aRoute) -> None:
+    incoming = visit.parsed.incoming
     end_request(
         span,
         agent=visit.agent,
         operation=visit.operation,
         outcome=visit.outcome,
         binding="JSONRPC" if isinstance(visit.binding, RpcBinding) else "HTTP+JSON",
-        version=incoming.headers.get(HEADER.lower()) or spot.version,
+        version=incoming.headers.get(HEADER.lower()) or route.version,
     )
 
 
 def _log(visit: HttpVisit, seconds: float) -> None:
-    """One line for a request; of what the caller wrote it has nothing but the trace, which was read as one."""
-    trace = read_trace(visit.reading.incoming.headers.get("traceparent"))
+    """Logs one line per request, without anything the caller wrote except the parsed trace id."""
+    trace = read_trace(visit.parsed.incoming.headers.get("traceparent"))
     structlog.get_logger().info(
         "a2a.request",
         agent=visit.agent,

@@ -1,6 +1,6 @@
-"""The forms in which one stored frame goes out: as it stands, marked for resumption, and in the words of 0.3.
+"""The forms in which a stored frame is sent: as stored, marked for resumption, and in the spelling of 0.3.
 
-A form is made for the first reader that asks for it; what is made depends on the frame alone (G12).
+A form is rendered for the first reader that asks for it, and depends on the frame alone (G12).
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _PIECE = b'{"artifactUpdate"'
 
 @dataclass(frozen=True, slots=True)
 class FrameForm:
-    """A form by its name, and how it is made; None for the form in which frames are stored."""
+    """A form's name, and how to render it; None for the stored form."""
 
     name: str = ""
     make: Callable[[StreamFrame], bytes] | None = None
 
     def keeps(self, frame: StreamFrame) -> bool:
-        """Whether the frame goes out as it is stored."""
+        """Whether the frame is sent as stored."""
         return self.make is None and not frame.is_marked
 
     def render(self, frame: StreamFrame) -> bytes:
-        """The frame in this form; one that is not held has to be loaded before."""
+        """Renders the frame in this form; load it first if it is not in memory."""
         if self.make is not None:
             return frame.form(self.name, self.make)
         return MARKED.render(frame) if frame.is_marked else frame.data
@@ -56,12 +56,12 @@ def choose_form(legacy: Form | None, *, marked: bool) -> FrameForm:
 
 
 async def end_with_turn(batches: Frames, *, follows_on: bool) -> Frames:
-    """The frames up to the one with which a turn of 0.3 ends; ``follows_on``: the first is a Task as it stood."""
+    """The frames up to the last one of a 0.3 turn; ``follows_on``: the first is a Task as it was stored."""
     is_first = True
     async with aclosing(batches):
         async for frames in batches:
             for index, held in enumerate(frames):
-                # Of a piece of an artifact only the beginning is looked at; a Task is needed whole.
+                # The first bytes identify a piece of an artifact; a Task is needed whole.
                 frame = held if held.data.startswith(_PIECE) else await held.load()
                 if _is_last(frame, is_first=is_first, follows_on=follows_on):
                     yield frames[: index + 1]
@@ -71,7 +71,7 @@ async def end_with_turn(batches: Frames, *, follows_on: bool) -> Frames:
 
 
 def _is_last(frame: StreamFrame, *, is_first: bool, follows_on: bool) -> bool:
-    # Pieces of artifacts end nothing, and they are the big ones.
+    # Pieces of artifacts never end a stream, and they are the large frames.
     return not frame.data.startswith(_PIECE) and ends_stream(
         orjson.loads(frame.data), is_first=is_first, follows_on=follows_on
     )

@@ -1,10 +1,9 @@
-"""A parsed request head, and what our server offers a request beside the messages of ASGI.
+"""A parsed request head, and what our server offers a request in addition to ASGI messages.
 
-A head says what is asked of whom, in which binding, by whoever shows what.
+A head determines agent, operation, binding and credentials.
 
-What is offered: a whole answer is one write, a body that is here needs no message, and who waits is called back when
-its caller leaves. Where another server serves, or frames of a socket are served, nothing is offered and the messages
-are used.
+The server's extensions: write a whole answer at once, take a body that has arrived without a message, and call back
+when the caller leaves. Other servers, and frames of a socket, have none of them; then ASGI messages are used.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
 
 @value
 class AuthorizedCall:
-    """A call that was let in: the next one with the same head differs in its params only, which are left out here.
+    """A call that was admitted: the next one with the same head differs only in its params, which are not kept here.
 
-    It holds for the same principal, which a reload of the configuration makes anew, and the same ``method``.
+    It is valid for the same principal object, which a reload replaces, and the same ``method``.
     """
 
     method: Method
@@ -41,7 +40,7 @@ class AuthorizedCall:
     authorization: Secret | None
 
     def ask(self, params: JsonObject) -> OperationCall:
-        """The next one."""
+        """The next call with the same head."""
         call = self.call
         return OperationCall(
             call.principal,
@@ -62,15 +61,15 @@ class AuthorizedCall:
 
 @dataclass(slots=True)
 class ParsedHead:
-    """Holds for each request with this head, as long as the agents are those of ``names``.
+    """Valid for each request with this head, as long as the agents are those of ``names``.
 
-    ``agent`` is the one that the path names, if it names one; ``is_served`` says whether it is one of ``names``.
+    ``agent`` is the one that the path names, if any; ``is_served`` says whether it is one of ``names``.
     """
 
     incoming: Incoming
     names: tuple[str, ...]
     agent: str | None
-    spot: A2aRoute
+    route: A2aRoute
     target: PathTarget | None
     binding: CallBinding
     shown: Credentials
@@ -78,69 +77,69 @@ class ParsedHead:
     admitted: AuthorizedCall | None = None
 
 
-OFFER: Final = "passerelle.offer"
-"""The ASGI extension of a request under which its server gives its ``ServerExtensions``."""
+ASGI_EXTENSION: Final = "passerelle.offer"
+"""The ASGI extension under which our server passes its ``ServerExtensions``."""
 
 
 class HeadCache:
-    """What was made of a head, for further requests whose head is the same byte for byte."""
+    """What the application derived from a head, for later requests whose head is equal byte for byte."""
 
-    __slots__ = ("reading",)
+    __slots__ = ("parsed",)
 
     def __init__(self) -> None:
-        self.reading: ParsedHead | None = None
+        self.parsed: ParsedHead | None = None
 
 
 class ServerExtensions(Protocol):
-    """For one request."""
+    """The extensions of one request."""
 
     @property
     def kept(self) -> HeadCache:
-        """Of its head, on its connection."""
+        """The cache for its head, on its connection."""
         ...
 
     def take_body(self) -> bytes | None:
-        """The whole body; None while something of it is missing, and then nothing was taken."""
+        """The whole body; None, and nothing is taken, while a part of it is missing."""
         ...
 
     def write_at_once(self, status: int, lines: bytes, body: bytes) -> bool:
-        """Writes a whole answer; False if it cannot now, and then nothing was written.
+        """Writes a whole answer; False, and nothing is written, if that is not possible now.
 
-        ``lines`` are header lines without the length, which are written as they stand.
+        ``lines`` are header lines without the length, written unchanged.
         """
         ...
 
     def watch(self, left: OnCallerLeft) -> Callable[[], object]:
-        """Calls ``left`` once the caller has left; returns how to stop watching."""
+        """Calls ``left`` once the caller has left; returns a function that stops watching."""
         ...
 
 
-BeginOffered: TypeAlias = "Callable[[ServerExtensions, bytes, Any, Any], bool]"
-"""Takes a request by its body, and answers it by and by; False, and nothing is done: it has to be served.
+SyncHandler: TypeAlias = "Callable[[ServerExtensions, bytes, Any, Any], bool]"
+"""Takes a request by its body, and answers it later; False, without effect: it has to be served.
 
-Receive and send come last; a server has types of its own for them.
+Receive and send come last; a server has its own types for them.
 """
-ServeOffered: TypeAlias = "Callable[[ServerExtensions, Any, Any, Any], Coroutine[Any, Any, None]]"
-"""Serves a request as ``__call__`` does; the offer is given, since the scope is that of all requests with its head."""
+AsyncHandler: TypeAlias = "Callable[[ServerExtensions, Any, Any, Any], Coroutine[Any, Any, None]]"
+"""Serves a request as ``__call__`` does; gets the extensions directly, since all requests with a head share a scope."""
 
 
 @runtime_checkable
-class KnowsHeads(Protocol):
-    """An application that keeps what it made of a head, and to whose further requests nothing stands before it."""
+class CachedHeadApp(Protocol):
+    """An application that caches parsed heads, and has no middleware in front for later requests with such a head."""
 
     @property
-    def begin_offered(self) -> BeginOffered:
-        """Tried first for requests of whose head it kept a ``reading``, in a context of their own."""
+    def handle_sync(self) -> SyncHandler:
+        """Called first for requests with a cached ``parsed`` head, in a context of their own."""
         ...
 
     @property
-    def serve_offered(self) -> ServeOffered:
-        """For requests of whose head it kept a ``reading``."""
+    def handle_async(self) -> AsyncHandler:
+        """Called for the rest of the requests with a cached ``parsed`` head."""
         ...
 
 
-def find_offer(scope: Scope) -> ServerExtensions | None:
-    """What the server of a request offers."""
+def find_server_extensions(scope: Scope) -> ServerExtensions | None:
+    """The server's extensions of a request; None if the server has none."""
     extensions = scope.get("extensions")
-    offer: ServerExtensions | None = extensions.get(OFFER) if extensions else None
+    offer: ServerExtensions | None = extensions.get(ASGI_EXTENSION) if extensions else None
     return offer

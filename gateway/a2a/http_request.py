@@ -1,7 +1,7 @@
-"""An HTTP request as it comes in: its head by name, its body within a limit, and the notice that its caller has left.
+"""An HTTP request: its head by name, its body within a limit, and the notice that its caller has left.
 
-ASGI says by a message that a caller has closed its connection, which takes a task of its own to wait for. Our server
-says so by calling back; where another one serves, or frames of a socket are served, the message is waited for.
+ASGI reports by a message that a caller has closed its connection, and waiting for it takes a task. Our server calls
+back instead; other servers, and frames of a socket, need the task.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 JSON: Final = "application/json"
 FREE_BYTES: Final = 1_048_576
-"""What each body may have without asking for room."""
+"""Bytes that each body may have without drawing from the memory budget."""
 A2A_JSON: Final = "application/a2a+json"
 _VERSION: Final = HEADER.lower()
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
 
 class CallerLeftError(Exception):
-    """The caller closed its connection: nobody is left to answer. It decides nothing about a run (I6)."""
+    """The caller closed its connection, so there is no one to answer. It decides nothing about a run (I6)."""
 
 
 class Incoming:
-    """The head of a request. Header names are lower case, and lines of one name are joined."""
+    """The head of a request. Header names are lower case, and lines with the same name are joined."""
 
     __slots__ = ("_scheme", "_server", "_version", "headers", "path", "query", "verb")
 
@@ -55,15 +55,15 @@ class Incoming:
 
     @property
     def names_version(self) -> bool:
-        """Whether the caller says a version at all."""
+        """Whether the caller names a version."""
         return bool((self.headers.get(_VERSION) or self.query.get(HEADER) or "").strip())
 
     @property
     def version(self) -> Version:
-        """The version of the protocol that is asked for.
+        """The requested protocol version.
 
         Raises:
-            VersionNotSupported: malformed, or one that is not served.
+            VersionNotSupported: it is malformed or not served.
         """
         if self._version is None:
             self._version = judge_version(self.headers.get(_VERSION), self.query.get(HEADER))
@@ -78,7 +78,7 @@ class Incoming:
     def own_url(self) -> str:
         """The URL under which the caller reached this server, without a path.
 
-        A host that is no host name would stand on a card: the address that was connected to stands in for it.
+        An invalid Host header would end up on a card, so the address of the connection replaces it.
         """
         host = self.headers.get("host", "")
         if not _HOST.fullmatch(host):
@@ -88,10 +88,10 @@ class Incoming:
         return f"{self._scheme}://{host}"
 
     def require_media_type(self, served: Collection[str], *, optional: bool) -> None:
-        """Judges the content type before anything is read.
+        """Checks the content type before anything is read.
 
         Raises:
-            ContentTypeNotSupported: it is none of ``served``, or absent and not ``optional``.
+            ContentTypeNotSupported: it is not one of ``served``, or missing and not ``optional``.
         """
         if self.headers.get("content-type") in served:
             return
@@ -101,12 +101,12 @@ class Incoming:
         raise ContentTypeNotSupported(media_type)
 
     async def read_body(self, receive: Receive, limit_bytes: int, room: MemoryDraw) -> bytes:
-        """The whole body. What it takes from ``room`` is held until that is closed, however this ends.
+        """The whole body. What it draws from ``room`` is held until ``room`` is closed, also after an error.
 
         Raises:
-            TooLarge: it does not end within the limit; the rest is not kept.
+            TooLarge: it does not end within the limit; the rest is discarded.
             CallerLeftError: the connection closed before its end.
-            Limited, InstanceFull: there is no ``room`` for one that is over ``FREE_BYTES``.
+            Limited, InstanceFull: there is no ``room`` for a body over ``FREE_BYTES``.
         """
         announced = self.headers.get("content-length", "")
         if announced.isdecimal() and int(announced[:20]) > limit_bytes:
@@ -130,11 +130,11 @@ class Incoming:
 
 OnCallerLeft: TypeAlias = Callable[[], None]
 Watch: TypeAlias = Callable[[OnCallerLeft], Callable[[], object]]
-"""Takes what to call once the caller has left, and returns how to stop watching."""
+"""Takes a function to call once the caller has left, and returns one that stops watching."""
 
 
-def watch_messages(receive: Receive) -> Watch:
-    """Waits for the message that says it."""
+def watch_disconnect(receive: Receive) -> Watch:
+    """Waits for the ASGI disconnect message in a task."""
 
     def watch(left: OnCallerLeft) -> Callable[[], object]:
         return asyncio.create_task(_wait(receive, left)).cancel
@@ -142,8 +142,8 @@ def watch_messages(receive: Receive) -> Watch:
     return watch
 
 
-def watch_nobody(_left: OnCallerLeft) -> Callable[[], object]:
-    """For a caller whose leaving ends the call itself."""
+def ignore_disconnect(_left: OnCallerLeft) -> Callable[[], object]:
+    """Never calls back: for a caller whose disconnect cancels the call itself."""
     return _nothing
 
 

@@ -1,6 +1,6 @@
-"""What a request asks for, whichever version it speaks: the version is judged first, then the name by it (G7).
+"""The operation of a request in any version: checks the version first, then the method name of that version (G7).
 
-A call of 0.3 is read as one of 1.0 and answered as one of 0.3; nothing behind this knows the difference.
+A call of 0.3 is read as one of 1.0 and answered as one of 0.3; the layers behind do not know the difference.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CURRENT_NAMES: Final = frozenset(method.value for method in Method)
 
 @value
 class NormalizedCall:
-    """An operation and its params in the form of 1.0; ``legacy`` is the call as 0.3 has it."""
+    """An operation and its params in the form of 1.0; ``legacy`` is the original 0.3 call."""
 
     method: Method
     params: JsonObject
@@ -38,7 +38,7 @@ class NormalizedCall:
 
     @property
     def version(self) -> Version:
-        """What the caller speaks."""
+        """The caller's protocol version."""
         return CURRENT if self.legacy is None else LEGACY
 
     @property
@@ -58,14 +58,14 @@ class NormalizedCall:
         return result if self.legacy is None else self.legacy.write_result(result)
 
 
-def read_asked_rpc(
+def normalize_rpc(
     version: Version, name: str, params: JsonObject, *, unsaid: bool = False
 ) -> NormalizedCall:
-    """The operation that a JSON-RPC method stands for in a version; ``unsaid``: the caller did not say it.
+    """The operation of a JSON-RPC method in a version; ``unsaid``: the caller did not name the version.
 
     Raises:
-        VersionNotSupported: a method of 1.0, asked for in 0.3.
-        UnknownMethod: a name that the version does not have.
+    VersionNotSupported: a method of 1.0, called in 0.3.
+    UnknownMethod: the version has no such method.
     """
     method = METHODS.get(name)
     if version == CURRENT:
@@ -79,15 +79,15 @@ def read_asked_rpc(
     raise UnknownMethod(name, find_near(name, METHODS))
 
 
-def judge_without_id(version: Version, body: bytes) -> None:
-    """Judges method and params of a request of 0.3 without an id first, as the SDKs of 0.3 do.
+def check_without_id(version: Version, body: bytes) -> None:
+    """Checks method and params of a 0.3 request without an id first, as the SDKs of 0.3 do.
 
     Raises:
         UnknownMethod: no such method.
-        InvalidInput: params that are none of the method.
+    InvalidInput: params that do not fit the method.
     """
     _, name, params = read_rpc(orjson.dumps({**read_object(body), "id": None}))
-    asked = read_asked_rpc(version, name, params)
+    asked = normalize_rpc(version, name, params)
     match asked.method:
         case Method.SEND_MESSAGE | Method.SEND_STREAMING_MESSAGE:
             read_send(asked.params)
@@ -97,7 +97,7 @@ def judge_without_id(version: Version, body: bytes) -> None:
             pass
 
 
-def read_asked_http(
+def normalize_http(
     version: Version,
     path: tuple[Version, str],
     method: Method,
@@ -105,13 +105,13 @@ def read_asked_http(
     *,
     unsaid: bool = False,
 ) -> NormalizedCall:
-    """The operation at a path of HTTP+JSON; ``path`` is its version and what to call it in a refusal.
+    """The operation of an HTTP+JSON path; ``path`` is its version and its name in errors.
 
-    ``unsaid``: the caller did not say the version.
+    ``unsaid``: the caller did not name the version.
 
     Raises:
-        VersionNotSupported: a path of 1.0, asked for in 0.3.
-        UnknownMethod: a path of 0.3, asked for in 1.0.
+    VersionNotSupported: a path of 1.0, called in 0.3.
+    UnknownMethod: a path of 0.3, called in 1.0.
     """
     served, name = path
     if served == version:
@@ -125,14 +125,14 @@ def read_asked_http(
     raise UnknownMethod(name)
 
 
-def read_asked_grpc(version: Version, method: Method, params: JsonObject) -> NormalizedCall:
-    """The operation of a gRPC method; the name of its service said the version."""
+def normalize_grpc(version: Version, method: Method, params: JsonObject) -> NormalizedCall:
+    """The operation of a gRPC method; its service name determines the version."""
     if version == CURRENT:
         return NormalizedCall(method, params)
     configuration = params.get("configuration")
     if isinstance(configuration, dict) and configuration:
-        # Protobuf has no absent flag: one that is not there is false, and the caller does not wait. An empty
-        # configuration says nothing: the SDK for Python writes it where its caller gave none.
+        # Protobuf has no absent booleans: a missing flag is false, so the call does not block. An empty configuration
+        # states nothing: the Python SDK sends it if its caller gave none.
         params = {**params, "configuration": {"blocking": False, **configuration}}
     return _read_legacy(method, params, Form.PROTO)
 

@@ -1,4 +1,4 @@
-"""The operations of A2A 1.0 over the service object: params in, results out, for every binding."""
+"""The operations of A2A 1.0 over the service object, for every binding: takes params, returns results."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _Other: TypeAlias = (
 )
 Single: TypeAlias = Literal[Method.SEND_MESSAGE] | _Other
 MAY_BE_LONG: Final = frozenset({Method.GET_TASK, Method.CANCEL_TASK})
-"""Their answer is a Task that stands in the store already: a large one is read from there as it is written."""
+"""Their answer is a stored Task: a large one is read from the store while it is written."""
 _READS: Final = (AccessScope.CALL, AccessScope.READ_TASKS)
 _WRITES: Final = (AccessScope.CALL, AccessScope.WRITE_TASKS)
 SCOPES: Final[Mapping[Method, tuple[AccessScope, ...]]] = {
@@ -80,11 +80,11 @@ SCOPES: Final[Mapping[Method, tuple[AccessScope, ...]]] = {
     Method.DELETE_PUSH_CONFIG: _WRITES,
     Method.GET_EXTENDED_CARD: _READS,
 }
-"""One of these is enough."""
+"""The scopes of each method; one of them is enough."""
 
 
 class WholeAnswer(Protocol):
-    """The answer of a message, as it is and as the bytes that were stored."""
+    """The answer to a message, as an object and as the stored bytes."""
 
     @property
     def frame(self) -> JsonObject:
@@ -93,29 +93,29 @@ class WholeAnswer(Protocol):
 
     @property
     def packed(self) -> bytes:
-        """The same in JSON."""
+        """The same as JSON bytes."""
         ...
 
 
 class Turn(Protocol):
-    """A message that was taken; ``delegation.runs.answers.OpenTurn`` is one."""
+    """An accepted message; ``delegation.runs.answers.OpenTurn`` is one."""
 
     @property
     def accepted(self) -> TurnAccepted:
-        """As what it was taken."""
+        """How it was accepted."""
         ...
 
     @property
     def answer(self) -> WholeAnswer | None:
-        """The answer, where it is there and nothing has to be read for it."""
+        """The answer, if it is known and needs no read."""
         ...
 
     def listen(self, changed: Callable[[], None]) -> bool:
-        """Calls ``changed`` once, when there may be an answer. False where nobody here would."""
+        """Calls ``changed`` once, when there may be an answer. False if nothing here would call it."""
         ...
 
     def forget(self, changed: Callable[[], None]) -> None:
-        """Does not call it any more."""
+        """Cancels ``listen``."""
         ...
 
     async def wait(self) -> JsonObject:
@@ -124,7 +124,7 @@ class Turn(Protocol):
 
 
 class TurnService(CommandService, Protocol):
-    """What the face asks of the service object beside commands and queries."""
+    """What the face needs of the service object in addition to commands and queries."""
 
     async def answer(
         self, principal: Principal, accepted: TurnAccepted, *, at_once: bool = False
@@ -133,7 +133,7 @@ class TurnService(CommandService, Protocol):
         ...
 
     def begin(self, principal: Principal, command: SubmitTurn, told: ResultCallback[Turn]) -> None:
-        """``execute`` for a message without a key, for whoever does not wait and is told."""
+        """``execute`` for a message without a key, with a callback in place of an await."""
         ...
 
     def follow(
@@ -146,16 +146,16 @@ class TurnService(CommandService, Protocol):
         until: StreamEnd | None = None,
         sends: bool = False,
     ) -> Followers:
-        """The frames of a turn, or of a task by its facade id; ``until`` ends them before the task does.
+        """The frames of a turn, or of a task by its facade id; ``until`` may end them before the task does.
 
-        ``sends``: a message to the task follows, or was taken before as this turn; the Task that comes first has it.
+        ``sends``: a message to the task follows, or was accepted before as this turn; the first Task includes it.
         """
         ...
 
 
 @value
 class OperationCall:
-    """One call, whichever binding it came over; ``params`` are 1.0 JSON whatever ``version`` the caller speaks.
+    """One call over any binding; ``params`` are 1.0 JSON whatever ``version`` the caller speaks.
 
     ``asked`` are the extensions that the caller named, ``extensions`` the active ones: those that are served here.
     """
@@ -170,18 +170,18 @@ class OperationCall:
     traceparent: str | None = None
     tracestate: str | None = None
     wish: ResumeWish | None = None
-    """Where a subscriber wants to go on."""
+    """The position from which a subscriber resumes."""
     judge: Judge | None = None
-    """Whether the caller may still have what it waits for."""
+    """Checks whether the caller still has the right to what it waits for."""
     own_url: str | None = None
-    """How the caller of an extended card reached us, if the binding says."""
+    """The URL at which the caller of an extended card reached us, if the binding knows it."""
     in_pieces: bool = False
-    """Whether a Task that is large can be answered piece by piece."""
+    """Whether a large Task can be sent in chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Carries out calls. Errors are those of ``core/errors.py``."""
+    """Executes calls. Errors are those of ``core/errors.py``."""
 
     service: TurnService
     waits: Waits
@@ -189,11 +189,11 @@ class Operations:
     extended_cards: ExtendedCards | None = None
     gate: Gate | None = None
     awaits_approval: Callable[[str], bool] = lambda _agent: False
-    """Whether streams of messages to an agent stay open through an approval, where their caller says nothing."""
+    """Whether message streams of an agent stay open through an approval, if their caller does not set it."""
     seats: StreamSeats = field(default_factory=StreamSeats)
 
     async def answer(self, method: Single, call: OperationCall, watch: Watch) -> JsonObject:
-        """The result of an operation that has one."""
+        """Executes an operation with a single result."""
         require_operation(call.principal, call.agent, method)
         entered = await self.gate.enter(call.principal, slot=True) if self.gate else UNBOUND
         try:
@@ -246,7 +246,7 @@ class Operations:
 
     @asynccontextmanager
     async def open(self, method: Streaming, call: OperationCall) -> AsyncGenerator[FollowedStream]:
-        """A stream; what the call asks for has been done when the body begins."""
+        """Opens a stream; the call has been executed when the block starts."""
         require_operation(call.principal, call.agent, method)
         with self.seats.take(call.principal.key):
             entered = await self.gate.enter(call.principal, slot=True) if self.gate else UNBOUND
@@ -275,8 +275,8 @@ class Operations:
             async with self.service.follow(call.principal, accepted, until=until) as followed:
                 yield followed
             return
-        # A task that goes on is followed before the message is handed over: no event after it can be missed, and the
-        # Task comes first (A2A 1.0 section 3.1.2).
+        # Follow the task before sending the message: then no later event is missed, and the Task comes first
+        # (A2A 1.0 section 3.1.2).
         opened = self.service.follow(
             call.principal, request.task_id, agent=call.agent, until=until, sends=True
         )
@@ -286,14 +286,14 @@ class Operations:
                 followed.awaits.append(accepted.turn_id)
                 yield followed
                 return
-        # What came of a repeated message may lie before the position that was opened.
+        # The events of a repeated message may be before the opened position.
         until = self._end_stream(call)
         repeated = self.service.follow(call.principal, accepted, until=until, sends=True)
         async with repeated as followed:
             yield followed
 
     def _end_stream(self, call: OperationCall) -> StreamEnd:
-        """Where the stream of a message ends; one of 0.3 ends at a question by its own rule too."""
+        """Where the stream of a message ends; a 0.3 stream also ends at an approval by its own rule."""
         wished = read_await_approval(call.params)
         return StreamEnd(self.awaits_approval(call.agent) if wished is None else wished)
 
@@ -313,14 +313,14 @@ class Operations:
         answering: Awaitable[JsonObject],
         watch: Watch,
     ) -> JsonObject:
-        """The result of a message that was taken, as long as its caller waits for it."""
+        """Waits for the result of an accepted message, as long as its caller waits."""
         try:
             with self.waits.hold(watch, call.judge):
                 answer = await answering
         except Draining:
             return await self.show(call, request, accepted)
         if "task" in answer and RESUME in call.extensions:
-            # The mark and the Task have to be of one moment, so both are read again.
+            # The mark and the Task must be of the same moment, so both are read again.
             return {"task": await self._read(call, accepted.facade, request.history_length)}
         return cut_answer(answer, request)
 
@@ -332,14 +332,14 @@ class Operations:
         *,
         in_pieces: bool = False,
     ) -> JsonObject:
-        """A task as it is stored; with its generation and cursor for those who follow it on (resume.md R11)."""
+        """A task as stored; with generation and cursor for callers that resume (resume.md R11)."""
         query = GetTask(facade, call.agent, history_length, RESUME in call.extensions, in_pieces)
         return await self.service.read(call.principal, query)
 
     async def show(
         self, call: OperationCall, request: SendRequest, accepted: TurnAccepted
     ) -> JsonObject:
-        """The task as it stands: it goes on elsewhere, and its id is worth more than an error."""
+        """The task as stored: another instance continues it, and its id is worth more to the caller than an error."""
         try:
             return {"task": await self._read(call, accepted.facade, request.history_length)}
         except NotFound:
@@ -355,16 +355,16 @@ class Operations:
         return cast("TurnAccepted", result)
 
     def read_push(self, call: OperationCall, request: SendRequest) -> PushConfig | None:
-        """The push config that comes with a message.
+        """The push config inside a message.
 
         Raises:
-            Forbidden: its caller may set none.
-            PushNotificationNotSupported: none is kept here.
+            Forbidden: its caller may not set one.
+            PushNotificationNotSupported: this gateway stores none.
             InvalidInput: a field is malformed; it is named.
         """
         if not request.push:
             return None
-        # Whoever may set no webhook may not slip one in beside a message either.
+        # A caller that may not set a webhook must not set one inside a message either.
         require_operation(call.principal, call.agent, Method.CREATE_PUSH_CONFIG)
         return self._require_push().read(call, request.push)
 
@@ -372,13 +372,13 @@ class Operations:
 def compose_turn(
     call: OperationCall, request: SendRequest, wait: WaitMode, push: PushConfig | None
 ) -> SubmitTurn:
-    """The command that a message is."""
+    """The command for a message."""
     return SubmitTurn(
         call.agent,
         request.message,
         "a2a",
         wait,
-        # By name, they take twice the time.
+        # Positional: keyword arguments take twice the time.
         request.task_id,
         request.context_id,
         None,
@@ -390,7 +390,7 @@ def compose_turn(
 
 
 def cut_answer(answer: JsonObject, request: SendRequest) -> JsonObject:
-    """An answer with as much of the history as its caller wants."""
+    """An answer with as much history as its caller requests."""
     task = answer.get("task")
     return {"task": cut_history(task, request.history_length)} if isinstance(task, dict) else answer
 

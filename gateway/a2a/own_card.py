@@ -1,4 +1,4 @@
-"""The card of the gateway's own agent: in public it names no agent, for one caller it has what its agents can do."""
+"""The card of the gateway's own agent: the public one names no agent, the extended one lists what its agents can do."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 
 PROFILE_EXTENSION: Final[JsonObject] = {
     "uri": PROFILE,
-    "description": "What the agent must be like that gets a message: tier, skills, tags, media types, latency, budget.",
+    "description": "Requirements for the agent that gets a message: tier, skills, tags, media types, latency, budget.",
     "required": False,
 }
 _MODES: Final = ("defaultInputModes", "defaultOutputModes")
 
 
 def add_profile(edge: PublicEdge) -> PublicEdge:
-    """The edge as it stands on the own card."""
+    """The edge for the gateway's own card."""
     return replace(edge, extensions=(*edge.extensions, PROFILE_EXTENSION))
 
 
 @lru_cache(1)
 def read_own_card() -> PeerCard:
-    """The card as it is shipped, with the version of this program."""
+    """The card as packaged, with the version of this program."""
     packed = files("passerelle.agent_cards").joinpath("gateway.json").read_bytes()
     card: JsonObject = {**read_object(packed), "version": VERSION, "supportedInterfaces": []}
     sha256 = hash_bytes(orjson.dumps(card))
     return PeerCard(card, sha256, "", streaming=True, protocol="a2a/1.0")
 
 
-def unite_cards(cards: Iterable[JsonObject]) -> JsonObject:
-    """The own card with the skills and media types of others: of two skills with the same id the first one is shown."""
+def merge_cards(cards: Iterable[JsonObject]) -> JsonObject:
+    """The own card with the skills and media types of others; of skills with the same id the first one is listed."""
     own = read_own_card().card
     skills = {text_at(one, "id"): one for one in objects_at(own, "skills")}
     modes = {name: dict.fromkeys(texts_at(own, name)) for name in _MODES}

@@ -1,7 +1,7 @@
-"""What stands at which path below an agent: the JSON-RPC endpoint, the operations of HTTP+JSON, the card.
+"""The paths below an agent: the JSON-RPC endpoint, the HTTP+JSON operations, the card.
 
 A2A 1.0 sections 9.1 and 11.3, A2A 0.3 section 3.5.3 below ``/v1``. Colons are literal, nothing redirects, and
-``/tasks/{id}:subscribe`` has two verbs, since the specification says both.
+``/tasks/{id}:subscribe`` has two methods, since the specification names both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CARD: Final = "/.well-known/agent-card.json"
 
 
 class Resource(StrEnum):
-    """What is served beside the operations."""
+    """Resources that are not operations."""
 
     ENDPOINT = "jsonrpc"
     CARD = "card"
@@ -33,9 +33,9 @@ PathTarget: TypeAlias = Method | Resource
 
 @dataclass(frozen=True, slots=True)
 class A2aRoute:
-    """What a path offers by verb, nothing for a path that does not exist; ``named`` are the params that it names.
+    """The targets of a path by HTTP method, none for an unknown path; ``named`` are its path parameters.
 
-    ``version`` is the one whose HTTP+JSON has this path; the JSON-RPC endpoint is the same for all.
+    ``version`` is the one whose HTTP+JSON has this path; the JSON-RPC endpoint is the same for all versions.
     """
 
     verbs: Mapping[str, PathTarget] = field(default_factory=dict[str, PathTarget])
@@ -61,7 +61,7 @@ _LEGACY_FIXED: Final[Mapping[str, A2aRoute]] = {
     "/message:stream": A2aRoute({"POST": Method.SEND_STREAMING_MESSAGE}, version=LEGACY),
     "/card": A2aRoute({"GET": Method.GET_EXTENDED_CARD}, version=LEGACY),
 }
-"""There is no list of tasks: 0.3 left it to one binding, and never said what it holds."""
+"""Without a list of tasks: 0.3 has it in one binding only, and does not define its result."""
 _TASK_VERBS: Final[Mapping[str, Mapping[str, PathTarget]]] = {
     "": {"GET": Method.GET_TASK},
     ":cancel": {"POST": Method.CANCEL_TASK},
@@ -77,15 +77,15 @@ _CONFIG: Final[Mapping[str, PathTarget]] = {
 }
 _TASK: Final = re.compile(r"/tasks/([^/]+?)(:cancel|:subscribe)?")
 _PUSH: Final = re.compile(r"/tasks/([^/]+)/pushNotificationConfigs(?:/([^/]+))?")
-NOWHERE: Final = A2aRoute()
+NO_ROUTE: Final = A2aRoute()
 
 
 def split_path(path: str, served: Collection[str] = ()) -> tuple[str, str] | None:
-    """The agent that a path names and the rest behind it, or None for a path that names none.
+    """The agent that a path names and the rest of the path; None for a path that names no agent.
 
-    At the root stands the gateway's own agent, but for its HTTP+JSON of 0.3: ``/v1`` is the control plane there.
+    The root is the gateway's own agent, except its HTTP+JSON of 0.3: ``/v1`` is the control plane there.
 
-    The first part of the rest belongs to the name where that is the name of a tenant, one of those ``served``.
+    The first part of the rest belongs to the name if it is the name of a tenant in ``served``.
     """
     if not path.startswith(f"{AGENTS}/"):
         return (ROUTER, path) if is_at_root(path) else None
@@ -98,12 +98,12 @@ def split_path(path: str, served: Collection[str] = ()) -> tuple[str, str] | Non
 
 
 def is_at_root(path: str) -> bool:
-    """Whether something of the gateway's own agent may stand at a path that names no agent."""
+    """Whether a path without an agent name may belong to the gateway's own agent."""
     return path in _ROOT_PATHS or path.startswith(_ROOT_TASKS)
 
 
-def find_spot(rest: str) -> A2aRoute:
-    """What stands at the rest of a path behind the agent; ``NOWHERE`` for what does not exist."""
+def find_route(rest: str) -> A2aRoute:
+    """The route of the rest of a path behind the agent; ``NO_ROUTE`` for an unknown one."""
     fixed = _FIXED.get(rest)
     if fixed is not None:
         return fixed
@@ -121,4 +121,4 @@ def _find_task(rest: str, version: Version) -> A2aRoute:
         if config:
             return A2aRoute(_CONFIG, {"taskId": task, "id": config}, version)
         return A2aRoute(_CONFIGS, {"taskId": task}, version)
-    return NOWHERE
+    return NO_ROUTE

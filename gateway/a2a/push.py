@@ -1,6 +1,6 @@
-"""Push notification configs on the A2A face, and extended cards: its optional parts beside turns and tasks.
+"""Push notification configs on the A2A face, and extended cards: its optional parts.
 
-Without one of them the face says that there is no such thing.
+Without one of them the face answers that the operation is not supported.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ if TYPE_CHECKING:
 
 
 class PushOperations(Protocol):
-    """Push notification configs by (task, config id). Params and results are 1.0 JSON, whatever the caller speaks.
+    """Push notification configs by (task, config id). Params and results are 1.0 JSON in any version.
 
-    ``call.params`` name the task as ``taskId`` and the config as ``id``, wherever the binding carries them.
+    ``call.params`` have the task as ``taskId`` and the config as ``id``, wherever the binding carries them.
     """
 
     async def create(self, call: OperationCall) -> JsonObject:
-        """Keeps a config of a task and returns it, its id filled in."""
+        """Stores a config of a task and returns it with its id."""
         ...
 
     async def get(self, call: OperationCall) -> JsonObject:
-        """One config."""
+        """Returns one config."""
         ...
 
     async def list(self, call: OperationCall) -> JsonObject:
-        """``{"configs": […], "nextPageToken": ""}``."""
+        """Returns ``{"configs": […], "nextPageToken": ""}``."""
         ...
 
     async def delete(self, call: OperationCall) -> JsonObject:
-        """Forgets a config; one that is not there is as good as forgotten. Returns an empty object."""
+        """Deletes a config; a missing one is no error. Returns an empty object."""
         ...
 
     def read(self, call: OperationCall, config: JsonObject) -> PushConfig:
-        """A config that comes with a message; it is judged and kept together with the message.
+        """Checks a config that arrives inside a message; it is stored together with the message.
 
         Raises:
-            InvalidInput: a field is malformed; it is named.
+            InvalidInput: a field is malformed; the error names it.
         """
         ...
 
@@ -63,8 +63,8 @@ class ExtendedCards(Protocol):
         """The card, in the form of ``call.version``.
 
         Raises:
-            UnsupportedOperation: there is no extended card here.
-            ExtendedCardNotConfigured: there should be one, and there is none for this agent.
+            UnsupportedOperation: this gateway has no extended cards.
+            ExtendedCardNotConfigured: the agent announces one and has none.
         """
         ...
 

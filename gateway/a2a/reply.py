@@ -1,6 +1,6 @@
-"""HTTP responses of the A2A face: status, headers, bytes; errors of agents name nothing internal.
+"""HTTP responses of the A2A face: status, headers, bytes. Errors of agents name nothing internal.
 
-Where a peer is, and how its card is wrong, stays in the log.
+The address of a peer, and what is wrong with its card, go to the log only.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.long_content import LongContent
 
 
-def veil(error: PasserelleError, agent: str) -> PasserelleError:
-    """``error``, or in its place one that names the agent and nothing behind it (A2A-12)."""
+def hide_agent_details(error: PasserelleError, agent: str) -> PasserelleError:
+    """``error``, or one in its place that names the agent but nothing behind it (A2A-12)."""
     match error:
         case PeerBusy():
             return PeerBusy(
@@ -69,8 +69,8 @@ _TRY_LATER: Final = frozenset({429, 503})
 _UNAUTHORIZED: Final = 401
 _NOT_FOUND: Final = 404
 _FIELD: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*")
-HOLE: Final = b"\0"
-"""Stands for JSON where what goes around it is written: no JSON has such a byte."""
+PLACEHOLDER: Final = b"\0"
+"""Replaces JSON while the envelope around it is written: JSON cannot contain this byte."""
 PROBLEM: Final = "application/problem+json"
 
 
@@ -84,12 +84,12 @@ class HttpReply:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def write_at_once(self, offer: ServerExtensions) -> bool:
-        """Writes it whole if the server can; False if it cannot now, and then nothing was written."""
+        """Writes it at once if the server can; False, and nothing is written, if not."""
         lines = _write_lines(self.media_type, tuple(self.headers.items()))
         return lines is not None and offer.write_at_once(self.status, lines, self.body)
 
     async def write(self, send: Send, *, head_only: bool = False) -> None:
-        """Sends it in messages of ASGI."""
+        """Sends it as ASGI messages."""
         fields = {"content-length": str(len(self.body)), **self.headers}
         if self.media_type is not None:
             fields["content-type"] = self.media_type
@@ -98,21 +98,21 @@ class HttpReply:
         await send({"type": "http.response.body", "body": b"" if head_only else self.body})
 
     async def write_around(self, send: Send, content: LongContent) -> None:
-        """Sends it with ``content`` in the place of the ``HOLE`` of its body, as its reader takes it.
+        """Sends it with ``content`` in place of the ``PLACEHOLDER`` in its body, as fast as the reader takes it.
 
-        Where it cannot be read to its end the answer has none either, and the server closes the connection.
+        If the content cannot be read to its end, the answer stays incomplete and the server closes the connection.
 
         Raises:
             StoreUnavailable: the content cannot be read; nothing was sent.
         """
-        head, _, tail = self.body.partition(HOLE)
+        head, _, tail = self.body.partition(PLACEHOLDER)
         size = len(head) + content.json.size + len(tail)
         fields = {"content-length": str(size), **self.headers}
         if self.media_type is not None:
             fields["content-type"] = self.media_type
         raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in fields.items()]
         async with aclosing(content.read()) as chunks:
-            # Nothing is said before the content is known to be there.
+            # Send nothing before the content is known to exist.
             first = await anext(chunks)
             await send({"type": "http.response.start", "status": self.status, "headers": raw})
             await send({"type": "http.response.body", "body": head + first, "more_body": True})
@@ -127,7 +127,7 @@ class HttpReply:
 
 @lru_cache(256)
 def _write_lines(media_type: str | None, fields: tuple[tuple[str, str], ...]) -> bytes | None:
-    """Header lines without the length; None where the server has to judge what stands in them."""
+    """Header lines without the length; None if the server has to check what is in them."""
     named = {name.lower(): value for name, value in fields}
     if media_type is not None:
         named["content-type"] = media_type
@@ -138,7 +138,7 @@ def _write_lines(media_type: str | None, fields: tuple[tuple[str, str], ...]) ->
 
 
 def compose_error(answer: ErrorAnswer) -> HttpReply:
-    """The response of an error envelope, with the headers that its status asks for."""
+    """The response of an error envelope, with the headers that its status needs."""
     headers = {"cache-control": "no-store"}
     if answer.http_status in _TRY_LATER:
         headers["retry-after"] = str(RETRY_AFTER_S)
@@ -149,7 +149,7 @@ def compose_error(answer: ErrorAnswer) -> HttpReply:
 
 
 def compose_missing(detail: str, agents: list[str]) -> HttpReply:
-    """The problem of a path that names no agent, with the agents that the caller may use."""
+    """The problem for a path that names no agent, with the agents that the caller may use."""
     body: JsonObject = {
         "type": "urn:passerelle:problem:not_found",
         "title": "not found",

@@ -1,10 +1,10 @@
-"""Server-sent events: the frames of a follower written as they come, with a sign of life in between.
+"""Server-sent events: writes the frames of a follower as they arrive, with keep-alive comments in between.
 
-Nothing is sent before the first event is there, so an error before it is a plain answer. After a time of silence the
-stream begins with a comment, and a later error is its last event (G12). A comment is one line without a blank line
-behind it: clients make an empty event of anything else.
+Nothing is sent before the first event, so an error before it is a plain response. After some silence the stream starts
+with a comment, and a later error is its last event (G12). A comment is one line without a blank line behind it:
+clients read anything else as an empty event.
 
-There is no queue: a reader that is slow slows only its own position in what is stored, and of a long frame it holds a
+There is no queue: a slow reader delays only its own position in the stored stream, and of a long frame it holds one
 chunk. Comments come from a timer, not from a task, so that an idle reader costs little more than its socket.
 """
 
@@ -20,7 +20,7 @@ import structlog
 from passerelle.core.errors import PasserelleError
 from passerelle.core.wire.sse import escape_breaks, hold_begun
 from passerelle.gateway.a2a.frame_forms import PLAIN, FrameForm
-from passerelle.gateway.a2a.reply import HOLE, veil
+from passerelle.gateway.a2a.reply import PLACEHOLDER, hide_agent_details
 from passerelle.runtime.observability.logs import explain_fault
 from passerelle.runtime.records.long_content import CHUNK_BYTES, MissingContent
 
@@ -38,15 +38,15 @@ COMMENT: Final = b": keep-alive\n"
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # proxies of that family hold events back otherwise
+    (b"x-accel-buffering", b"no"),  # nginx and its relatives buffer events otherwise
 ]
 
 
 @dataclass(slots=True)
 class EventStream:
-    """One response that is a stream. ``retry_ms``: how long a client should wait before it comes back.
+    """One streaming response. ``retry_ms``: how long a client should wait before it reconnects.
 
-    ``headers`` are further ones of the response, as they stand when it begins; ``form`` is how each frame is written.
+    ``headers`` are further ones of the response, read when it starts; ``form`` is how each frame is written.
     """
 
     send: Send
@@ -57,31 +57,31 @@ class EventStream:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     form: FrameForm = PLAIN
     add_headers: Callable[[], None] | None = None
-    """Called once, when the response begins: what it writes into ``headers`` is known by then."""
+    """Called once, when the response starts; it completes ``headers``."""
     started: bool = field(default=False, init=False)
     """Whether something was sent: from then on an error can only be an event."""
-    _said: bool = field(default=False, init=False)
+    _has_retry: bool = field(default=False, init=False)
     _is_broken: bool = field(default=False, init=False)
-    """Whether an event has been begun and not ended: nothing can be said behind it."""
+    """Whether an event was started and not ended: nothing can be sent after it."""
     _written_s: float = field(default=0.0, init=False)
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
     _comment: asyncio.Task[None] | None = field(default=None, init=False)
 
     async def copy(self, batches: Frames) -> PasserelleError | None:
-        """Writes every frame, then ends the response; the error that it ended with, if any.
+        """Writes every frame, then ends the response. Returns the error that it ended with, if any.
 
         Raises:
             PasserelleError: there is no first frame, and nothing has been sent yet.
         """
-        with self._show_life():
+        with self._keep_alive():
             try:
                 async with aclosing(batches):
                     async for frames in batches:
                         await self._write_frames(frames)
             except PasserelleError as error:
                 failure = error
-            except Exception as error:  # noqa: BLE001  the top of this worker: its reader must hear of the end
+            except Exception as error:  # noqa: BLE001  the top of this worker: its reader must learn of the end
                 structlog.get_logger().error("a2a.stream_fault", exc_info=error)
                 failure = explain_fault("go on")
             else:
@@ -90,8 +90,8 @@ class EventStream:
         await self.fail(failure)
         return failure
 
-    async def greet(self) -> None:
-        """Begins the response before there is an event: for a reader that may have missed nothing."""
+    async def start(self) -> None:
+        """Starts the response before the first event, for a resuming reader that may have missed nothing."""
         await self._write(COMMENT)
 
     async def end(self) -> None:
@@ -101,9 +101,9 @@ class EventStream:
         await self._write(b"", more=False)
 
     async def fail(self, error: PasserelleError) -> None:
-        """Ends the response with an error as its last event; raises it where nothing has been sent.
+        """Ends the response with an error as its last event; raises it if nothing has been sent.
 
-        Behind half an event nothing is said: the server closes the connection of a response that has no end.
+        After a partial event nothing is sent: the server closes the connection of an incomplete response.
         """
         if not self.started:
             raise error
@@ -112,15 +112,15 @@ class EventStream:
             return
         if isinstance(error, MissingContent):
             structlog.get_logger().error("a2a.stream_failed", agent=self.agent, reason=error.reason)
-        failure = self.binding.write_failure(veil(error, self.agent))
+        failure = self.binding.write_failure(hide_agent_details(error, self.agent))
         await self._write(escape_breaks(failure), more=False)
 
     async def _write_frames(self, frames: list[StreamFrame]) -> None:
-        """Those that are held go out together, a long one by itself."""
+        """Writes frames in memory together, and a long frame by itself."""
         held: list[bytes] = []
         for frame in frames:
             if frame.long is None:
-                held.append(self._dress(frame.cursor, self.form.render(frame)))
+                held.append(self._wrap(frame.cursor, self.form.render(frame)))
                 continue
             if held:
                 await self._write(b"".join(held))
@@ -128,19 +128,19 @@ class EventStream:
             if self.form.keeps(frame):
                 await self._write_long(frame.cursor, frame.long)
             else:
-                loaded = self._dress(frame.cursor, self.form.render(await frame.load()))
+                loaded = self._wrap(frame.cursor, self.form.render(await frame.load()))
                 await self._write_slowly(loaded)
         if held:
             await self._write(b"".join(held))
 
     async def _write_long(self, cursor: str, long: LongContent) -> None:
-        """One event, chunk by chunk: the next one is read when the last one has gone.
+        """Writes one event chunk by chunk: reads the next chunk when the last one has been sent.
 
-        Where it cannot be read to its end the connection is cut: what stands behind half an event cannot be read. So it
-        is looked first whether it is all there.
+        If it cannot be read to its end, the connection is cut, since nothing can follow a partial event. So it checks
+        first that all chunks exist.
         """
         await long.require()
-        head, _, tail = self._dress(cursor, HOLE).partition(HOLE)
+        head, _, tail = self._wrap(cursor, PLACEHOLDER).partition(PLACEHOLDER)
         async with self._writing:
             await self._begin()
             self._is_broken = True
@@ -154,7 +154,7 @@ class EventStream:
             self._is_broken = False
 
     async def _write_slowly(self, content: bytes) -> None:
-        """What is large, in parts: the server keeps what a slow reader has not taken."""
+        """Writes a large content in chunks: the server buffers what a slow reader has not taken."""
         async with self._writing:
             await self._begin()
             self._is_broken = True
@@ -162,12 +162,12 @@ class EventStream:
                 await self._send(content[start : start + CHUNK_BYTES])
             self._is_broken = False
 
-    def _dress(self, cursor: str, frame: bytes) -> bytes:
+    def _wrap(self, cursor: str, frame: bytes) -> bytes:
         data = escape_breaks(self.binding.wrap_event(frame))
         event = b"id: %b\ndata: %b\n\n" % (cursor.encode(), data)
-        if self._said:
+        if self._has_retry:
             return event
-        self._said = True
+        self._has_retry = True
         return b"retry: %d\n%b" % (self.retry_ms, event)
 
     async def _write(self, content: bytes, *, more: bool = True) -> None:
@@ -178,13 +178,13 @@ class EventStream:
     async def _begin(self) -> None:
         if not self.started:
             self.started = True
-            await self._start()
+            await self._send_head()
 
     async def _send(self, content: bytes, *, more: bool = True) -> None:
         await self.send({"type": "http.response.body", "body": content, "more_body": more})
         self._written_s = asyncio.get_running_loop().time()
 
-    async def _start(self) -> None:
+    async def _send_head(self) -> None:
         if self.add_headers is not None:
             self.add_headers()
         more_headers = [
@@ -194,10 +194,10 @@ class EventStream:
         await self.send({"type": "http.response.start", "status": 200, "headers": headers})
 
     @contextmanager
-    def _show_life(self) -> Generator[None]:
-        """Writes a comment whenever nothing has been written for a while; one timer lasts as long as the stream."""
+    def _keep_alive(self) -> Generator[None]:
+        """Writes a comment whenever nothing was written for a while; one timer lasts as long as the stream."""
         self._written_s = asyncio.get_running_loop().time()
-        self._look_in(self.keep_alive_s)
+        self._schedule_check(self.keep_alive_s)
         try:
             yield
         finally:
@@ -205,14 +205,14 @@ class EventStream:
                 if waiting is not None:
                     waiting.cancel()
 
-    def _look_in(self, wait_s: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)
+    def _schedule_check(self, wait_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._check_silence)
 
-    def _look(self) -> None:
+    def _check_silence(self) -> None:
         loop = asyncio.get_running_loop()
         wait_s = self._written_s + self.keep_alive_s - loop.time()
         if wait_s <= 0:
             wait_s = self.keep_alive_s
             if not self._writing.locked():
                 self._comment = loop.create_task(self._write(COMMENT))
-        self._look_in(wait_s)
+        self._schedule_check(wait_s)

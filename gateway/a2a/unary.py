@@ -1,9 +1,8 @@
-"""Messages whose callers wait for the answer without a task that waits with them.
+"""Messages whose callers wait for the answer without a task of their own.
 
-Of most messages nothing has to be awaited before they are stored: who calls, the agent's card and the caller's limits
-are known. Such a message is begun in the callback that read it, and what waits is one object, which is told of the
-answer by whoever drives the run. Whatever is not so, and whatever is wrong with a message, is left to the face, for
-which nothing was done here then.
+Most messages need no await before they are stored: the caller, the agent's card and the caller's limits are known. Such
+a message starts in the callback that read it, and one object waits; the driver of the run calls it with the answer.
+Everything else, and every invalid message, is left to the face without any effect here.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from passerelle.core.wire.record import value
 from passerelle.gateway.a2a.bindings import RpcBinding
 from passerelle.gateway.a2a.calls import TENANT, HttpVisit
 from passerelle.gateway.a2a.http_request import CallerLeftError
-from passerelle.gateway.a2a.normalized_call import read_asked_rpc
+from passerelle.gateway.a2a.normalized_call import normalize_rpc
 from passerelle.gateway.a2a.operations import compose_turn, cut_answer
 from passerelle.runtime.common.calls import require_operation
 from passerelle.runtime.common.carried import set_call_context
@@ -55,7 +54,7 @@ _logger: Final = structlog.get_logger("passerelle")
 
 @value
 class _Message:
-    """A message that can be begun at once, as it came."""
+    """A message that can start at once, as received."""
 
     binding: RpcBinding
     asked: NormalizedCall
@@ -64,15 +63,15 @@ class _Message:
 
 
 def _read(
-    body: bytes, reading: ParsedHead, known: OperationCall, operations: Operations
+    body: bytes, parsed: ParsedHead, known: OperationCall, operations: Operations
 ) -> _Message | None:
-    """The message of a request like ``known``; None where the face has to look.
+    """The message of a request like ``known``; None if the face has to handle it.
 
     Raises:
-        PasserelleError: it is to be refused.
+    PasserelleError: the message must be rejected.
     """
     rpc_id, method, params = read_rpc(body)
-    asked = read_asked_rpc(reading.incoming.version, method, params)
+    asked = normalize_rpc(parsed.incoming.version, method, params)
     if (
         asked.method is not Method.SEND_MESSAGE
         or asked.version != known.version
@@ -88,45 +87,45 @@ def _read(
 
 @dataclass(frozen=True, slots=True)
 class UnaryCalls:
-    """Begins such messages, and has those that wait."""
+    """Starts such messages, and tracks those that wait."""
 
     operations: Operations
-    door: CachedAuthenticator
+    authenticator: CachedAuthenticator
     visits: Visits
     requests: Requests
     body_limit_bytes: int
     finish: Callable[[HttpVisit, float], None]
-    """Told of a visit that has ended, and how many seconds it took."""
+    """Called when a visit has ended, with its duration in seconds."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
     def begin(
         self,
-        reading: ParsedHead,
+        parsed: ParsedHead,
         body: bytes,
         offer: ServerExtensions,
         receive: Receive,
         send: Send,
     ) -> bool:
-        """Takes a message over JSON-RPC; False, and nothing is done: it is no such one."""
-        admitted = reading.admitted
+        """Takes a JSON-RPC message; returns False, without effect, for any other request."""
+        admitted = parsed.admitted
         if admitted is None or len(body) > self.body_limit_bytes:
             return False
         known, operations = admitted.call, self.operations
         if (
             admitted.method is not Method.SEND_MESSAGE
-            or known.agent != reading.agent
+            or known.agent != parsed.agent
             or known.extensions
             or known.idem is not None
-            or self.door.authenticate_cached(reading.shown) is not known.principal
+            or self.authenticator.authenticate_cached(parsed.shown) is not known.principal
         ):
             return False
         try:
-            message = _read(body, reading, known, operations)
+            message = _read(body, parsed, known, operations)
         except PasserelleError:
-            # Read once more, it is refused as any other.
+            # The face reads it again and rejects it like any other.
             return False
         except Exception:
-            # Nobody above would answer: the face serves it as it serves every other.
+            # No caller up the stack would answer: the face serves it as it serves every other.
             _logger.exception("request.not_begun")
             return False
         if message is None:
@@ -138,7 +137,7 @@ class UnaryCalls:
         operations.waits.present.enter()
         try:
             visit = HttpVisit(
-                reading,
+                parsed,
                 receive,
                 send,
                 offer,
@@ -152,7 +151,7 @@ class UnaryCalls:
             self.requests.begin()
             set_call_context(known.asked, admitted.authorization)
             operations.service.begin(
-                known.principal, turn, _Sender(self, visit, message, admitted, entered)
+                known.principal, turn, _PendingAnswer(self, visit, message, admitted, entered)
             )
         except Exception:
             operations.waits.present.leave()
@@ -162,14 +161,14 @@ class UnaryCalls:
         return True
 
     def spawn(self, work: Coroutine[Any, Any, None], context: Context) -> None:
-        """For what takes longer than a callback; ``context`` is that of the request."""
+        """Runs what takes longer than a callback; ``context`` is the request's."""
         task = asyncio.get_running_loop().create_task(work, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
-class _Sender:
-    """Who waits for the answer of one message: ``ResultCallback`` of its turn, and a ``Wait`` from then on."""
+class _PendingAnswer:
+    """Waits for the answer to one message: the ``ResultCallback`` of its turn, and a ``Wait`` from then on."""
 
     __slots__ = (
         "_admitted",
@@ -198,9 +197,9 @@ class _Sender:
         self._entered = entered
         self._began_s = monotonic()
         self._context = copy_context()
-        """Of this request: whoever tells us has another one."""
+        """The request's context: the callbacks run in another one."""
         self._turn: Turn | None = None
-        """While it is told of this one."""
+        """The turn, while it is listened to."""
         self._unwatch: Callable[[], object] | None = None
 
     @property
@@ -212,13 +211,13 @@ class _Sender:
         return self._admitted.ask(self._message.asked.params)
 
     def on_result(self, turn: Turn) -> None:
-        if not turn.listen(self._look):
+        if not turn.listen(self._on_answer):
             self._spawn(self._serve(self._wait(turn)))
             return
         self._turn = turn
         self._calls.operations.waits.add(self)
         if self._is_waiting:  # not during a drain
-            self._unwatch = self._visit.watch(self._leave)
+            self._unwatch = self._visit.watch(self._on_disconnect)
 
     @property
     def _is_waiting(self) -> bool:
@@ -226,28 +225,28 @@ class _Sender:
 
     def on_failure(self, failure: BaseException) -> None:
         if not isinstance(failure, Exception):
-            # Its append may have been under way.
+            # Its append may have been in progress.
             failure = StoreUnavailable("this instance was shut down meanwhile", "unknown")
         self._spawn(self._serve(_fail(failure)))
 
     def end(self, cause: PasserelleError | CallerLeftError) -> None:
-        """Of ``Wait``: the run goes on, and nobody here waits for it."""
-        turn = self._let_go()
+        """``Wait``: the run continues, and this caller no longer waits for it."""
+        turn = self._stop_waiting()
         if turn is None:
             return
-        turn.forget(self._look)
+        turn.forget(self._on_answer)
         if isinstance(cause, Draining):
             shown = self._calls.operations.show(self._call, self._message.request, turn.accepted)
             self._spawn(self._serve(shown))
         else:
             self._spawn(self._serve(_fail(cause)))
 
-    def _leave(self) -> None:
+    def _on_disconnect(self) -> None:
         self.end(CallerLeftError())
 
-    def _look(self) -> None:
-        """There may be an answer."""
-        turn = self._let_go()
+    def _on_answer(self) -> None:
+        """Called when there may be an answer."""
+        turn = self._stop_waiting()
         if turn is None:
             return
         answer = turn.answer
@@ -276,19 +275,19 @@ class _Sender:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._calls.spawn(work, self._context)
 
-    def _let_go(self) -> Turn | None:
-        """Waits no more; the turn that was waited for, if any was."""
+    def _stop_waiting(self) -> Turn | None:
+        """Stops waiting; returns the turn it waited for, if any."""
         turn, self._turn = self._turn, None
         if turn is not None:
             self._calls.operations.waits.discard(self)
         if self._unwatch is not None:
             self._unwatch()
-            # It knows us, as we know it.
+            # The watcher and this object refer to each other.
             self._unwatch = None
         return turn
 
     def _wait(self, turn: Turn) -> Coroutine[Any, Any, JsonObject]:
-        """As anybody waits whose answer is not one that ended the run at once."""
+        """Waits in a task, for an answer that did not end the run at once."""
         return self._calls.operations.await_answer(
             self._call, self._message.request, turn.accepted, turn.wait(), self._visit.watch
         )
@@ -297,7 +296,7 @@ class _Sender:
         return self._message.binding.render_result(self._message.asked.write_result(result))
 
     async def _serve(self, answering: Coroutine[Any, Any, JsonObject]) -> None:
-        """Answers with what comes of ``answering``."""
+        """Answers with the result of ``answering``."""
         try:
             try:
                 result = await answering

@@ -1,7 +1,6 @@
-"""What all bindings do around a call: a span, a count, and the one error that its caller is shown.
+"""What all bindings do around a call: a span, a count, and the one error that its caller sees.
 
-Each binding reads its own requests and writes its own answers; what stands in the metrics, the log and the trace is the
-same for all of them.
+Each binding reads its own requests and writes its own answers; metrics, log and trace are the same for all of them.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import structlog
 
 from passerelle.core.errors import PasserelleError
-from passerelle.gateway.a2a.reply import veil
+from passerelle.gateway.a2a.reply import hide_agent_details
 from passerelle.runtime.observability.logs import explain_fault
 from passerelle.runtime.observability.spans import end_request
 
@@ -29,7 +28,7 @@ NO_OPERATION: Final = "none"
 
 @dataclass(slots=True, kw_only=True)
 class Visit:
-    """What is known of a call when it has ended. No agent is counted before it is known that there is one."""
+    """What is known about a call at its end. An unknown agent is not counted by name."""
 
     agent: str = ""
     operation: str = NO_OPERATION
@@ -38,7 +37,7 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Visits:
-    """Watches over the calls of one edge. ``edge`` is what its faults are counted under."""
+    """Measures the calls of one edge. ``edge`` is the label under which its internal errors are counted."""
 
     metrics: Metrics
     spans: Spans | None
@@ -48,10 +47,10 @@ class Visits:
     async def receive(
         self, headers: Mapping[str, str], binding: str, version: str
     ) -> AsyncGenerator[Visit]:
-        """A call from its request to its answer, as spans name its binding and its version of A2A.
+        """Wraps a call from its request to its answer; binding and version are named as in spans.
 
         Raises:
-            PasserelleError: the one that the caller is shown for whatever went wrong.
+            PasserelleError: the error that the caller sees, whatever went wrong.
         """
         visit = Visit()
         loop = asyncio.get_running_loop()
@@ -80,14 +79,14 @@ class Visits:
             self.count(visit, loop.time() - began_s)
 
     def judge(self, visit: Visit, error: Exception) -> PasserelleError:
-        """What the caller is shown of an error; the log has the rest."""
+        """The error that the caller sees; the log has the details."""
         if not isinstance(error, PasserelleError):
             visit.outcome = "internal"
             self.metrics.runtime_errors.labels(self.edge).inc()
             structlog.get_logger().error("a2a.fault", agent=visit.agent, exc_info=error)
             return explain_fault()
         visit.outcome = error.stable_code
-        shown = veil(error, visit.agent)
+        shown = hide_agent_details(error, visit.agent)
         if shown is not error:
             structlog.get_logger().warning(
                 "a2a.peer", agent=visit.agent, code=error.stable_code, reason=error.message

@@ -1,10 +1,10 @@
-"""Callers that wait for something: how long they may, whether they still have the right, and how they are let go.
+"""Waiting callers: how long they wait, whether they still have the right, and how their waits end.
 
-The right is asked for as at the door, while a stream is open. A key that is withdrawn, a token that expires, a grant
-that is taken away: a stream that was opened before ends with the error that would be the answer now.
+While a stream is open, the caller's right is checked again like at the start. After a key is revoked, a token expires
+or a grant is removed, the stream ends with the error that a new request would get.
 
-A caller that goes away ends its own waiting and nothing else; a shutdown ends everybody's in good order. Commands
-themselves are never cut: half of one could be stored and not begun.
+A caller that leaves ends only its own wait; a shutdown ends all waits in good order. Commands are never cut: half of
+one could be stored and not started.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @value
 class AdmittedCaller:
-    """What a caller showed, and what it was let in for."""
+    """The credentials of a caller, and what it was admitted for."""
 
     authenticator: Authenticator
     shown: Credentials
@@ -42,11 +42,11 @@ class AdmittedCaller:
     method: Method
 
     async def judge(self) -> CallerError | None:
-        """Why it has to go; None also while nobody can tell."""
+        """The reason why it has to go; None also while that cannot be checked."""
         try:
             now = await self.authenticator.authenticate(self.shown)
             if now.key != self.principal.key:
-                raise Unauthenticated("the credential is somebody else's now")
+                raise Unauthenticated("the credential now belongs to another principal")
             if not now.sees(self.agent):
                 raise NotFound("agent", self.agent)
             require_scope(now, SCOPES[self.method])
@@ -61,11 +61,11 @@ class AdmittedCaller:
 Judge: TypeAlias = Callable[[], Awaitable[CallerError | None]]
 
 RECHECK_S: Final = 5.0
-"""How long a caller that is told to go may still be served what it waits for."""
+"""How long a caller that lost its right may still be served."""
 
 
 class ServedRequests:
-    """Requests that are served now: ``with`` this object one more is."""
+    """Counts the requests in progress: ``with`` this object adds one."""
 
     __slots__ = ("_count", "_idle")
 
@@ -74,11 +74,11 @@ class ServedRequests:
         self._idle = asyncio.Event()
 
     def enter(self) -> None:
-        """One more, until it leaves."""
+        """Adds one, until it leaves."""
         self._count += 1
 
     def leave(self) -> None:
-        """It has its answer."""
+        """A request has its answer."""
         self._count -= 1
         if self._count == 0:
             self._idle.set()
@@ -97,20 +97,20 @@ class ServedRequests:
 
 
 class Wait(Protocol):
-    """One caller that waits."""
+    """One waiting caller."""
 
     @property
     def judge(self) -> Judge | None:
-        """Says whether it still has the right to what it waits for."""
+        """Checks whether it still has the right to what it waits for."""
         ...
 
     def end(self, cause: PasserelleError) -> None:
-        """Lets it go, with an error for an answer; nothing where it waits no more."""
+        """Ends the wait with an error as the answer; does nothing if it has ended."""
         ...
 
 
 class _Wait:
-    """One caller's waiting. It is ended as ``asyncio.timeout`` ends a body: by a cancellation that is taken back."""
+    """One caller's wait. It ends like the block of ``asyncio.timeout``: by a cancellation that is taken back."""
 
     __slots__ = (
         "_cancelling",
@@ -133,7 +133,7 @@ class _Wait:
         self._is_cut = False
 
     def __enter__(self) -> None:
-        # Nothing waits outside of a task.
+        # Only a task can wait.
         self._task = task = cast("asyncio.Task[object]", asyncio.current_task())
         self._cancelling = task.cancelling()
         self._waits.add(self)
@@ -142,12 +142,12 @@ class _Wait:
     def __exit__(self, kind: type[BaseException] | None, *_raised: object) -> None:
         self._waits.discard(self)
         self._unwatch()
-        # It knows us, as we know it: who is through goes at once, and not with the cycle collector.
+        # A reference cycle: without this the object would wait for the garbage collector.
         del self._unwatch
         if self.cause is None or self._cut is None:
             return
         self._cut.cancel()
-        # Who was cancelled by somebody else meanwhile stays cancelled.
+        # A task that something else cancelled meanwhile stays cancelled.
         if (
             self._is_cut
             and self._task.uncancel() <= self._cancelling
@@ -169,55 +169,55 @@ class _Wait:
 
 
 class Waits:
-    """All that wait now."""
+    """All current waits."""
 
     def __init__(self, recheck_s: float = RECHECK_S) -> None:
         self._recheck_s = recheck_s
         self._context = copy_context()
-        """Of nobody's request: the timer would keep that alive."""
+        """Not a request's context: the timer would keep it alive."""
         self._timer: asyncio.TimerHandle | None = None
         self._rechecks: asyncio.Task[None] | None = None
         self._open: set[Wait] = set()
         self.present: Final = ServedRequests()
-        """Whoever serves a request does so ``with`` this, so that a drain waits for its answer."""
+        """Serve a request ``with`` this, so that a drain waits for its answer."""
         self._draining = False
 
     def hold(self, watch: Watch, judge: Judge | None = None) -> AbstractContextManager[None]:
-        """Lets the body wait as long as the caller is there, may be here, and this instance goes on.
+        """Lets the block wait as long as the caller is connected, has the right, and this instance is not draining.
 
-        ``judge`` is asked now and then whether the caller still has the right to what it waits for.
+        ``judge`` is called now and then to check whether the caller still has the right to what it waits for.
 
         Raises:
             CallerLeftError: the caller closed its connection.
             Draining: this instance shuts down.
-            Unauthenticated, Forbidden, NotFound: what ``judge`` said.
+            Unauthenticated, Forbidden, NotFound: the result of ``judge``.
         """
         return _Wait(self, watch, judge)
 
     def add(self, wait: Wait) -> None:
-        """One more waits; during a drain not for long."""
+        """Adds a wait; ends it at once during a drain."""
         self._open.add(wait)
         if self._draining:
-            wait.end(_say_draining())
+            wait.end(_make_draining_error())
         elif self._timer is None:
-            self._arm()
+            self._start_timer()
 
     def discard(self, wait: Wait) -> None:
-        """It waits no more."""
+        """Removes a wait."""
         self._open.discard(wait)
 
     async def drain(self) -> None:
         """Ends every wait, now and later, and returns when every request has its answer."""
         self._draining = True
         for wait in list(self._open):
-            wait.end(_say_draining())
+            wait.end(_make_draining_error())
         for recheck in (self._timer, self._rechecks):
             if recheck is not None:
                 recheck.cancel()
         await self.present.wait_idle()
 
-    def _arm(self) -> None:
-        """One look in a while at everybody who waits: a timer for each of them would cost more than the looks do."""
+    def _start_timer(self) -> None:
+        """Starts one timer that checks all waits: one for each of them would cost more than the checks do."""
         if self._timer is None and not self._draining:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(
@@ -232,14 +232,14 @@ class Waits:
     async def _recheck(self) -> None:
         try:
             for wait in list(self._open):
-                # A judge takes its time, and who has left meanwhile has nothing any more that could be judged.
+                # A judge takes time, and a wait may have ended meanwhile.
                 if wait.judge is None or wait not in self._open:
                     continue
                 if (refusal := await wait.judge()) is not None:
                     wait.end(refusal)
         finally:
-            self._arm()
+            self._start_timer()
 
 
-def _say_draining() -> Draining:
+def _make_draining_error() -> Draining:
     return Draining("this instance is shutting down", retry_after_s=1)

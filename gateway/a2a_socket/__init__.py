@@ -1,1 +1,1 @@
-"""A2A over WebSocket, a custom binding: the same calls as over JSON-RPC, many of them on one socket."""
+"""A2A over WebSocket, a custom binding: the JSON-RPC calls, many of them on one socket."""

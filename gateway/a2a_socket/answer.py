@@ -1,4 +1,4 @@
-"""What the face answers to one call, as frames: one for a whole answer, one for each event of a stream and its end."""
+"""Writes the face's answer to a call as frames: one for a whole answer, one for each stream event and for its end."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _UNAUTHORIZED: Final = 401
 
 @dataclass(slots=True)
 class SocketAnswer:
-    """Takes the ASGI messages of one response; ``send`` takes the text of a frame."""
+    """Takes the ASGI messages of one response; ``send`` sends a text frame."""
 
     rpc_id: RpcId
     send: Callable[[str], Awaitable[None]]
     is_unauthenticated: bool = field(default=False, init=False)
     is_missing: bool = field(default=False, init=False)
-    """The agent is not there for this caller any more."""
+    """The agent no longer exists for this caller."""
     _headers: dict[str, str] = field(default_factory=dict[str, str], init=False)
     _streams: bool = field(default=False, init=False)
     _whole: bytearray = field(default_factory=bytearray, init=False)
     _events: bytearray = field(default_factory=bytearray, init=False)
-    """What has come of an event that is not whole yet."""
+    """The received part of an incomplete event."""
     _has_begun: bool = field(default=False, init=False)
     _has_failed: bool = field(default=False, init=False)
 
     async def take(self, message: Message) -> None:
-        """One message of the response."""
+        """Takes one message of the response."""
         if message["type"] == "http.response.start":
             self._begin(message)
         elif self._streams:
@@ -52,7 +52,7 @@ class SocketAnswer:
                 await self.send(self._whole.decode())
 
     async def end_early(self) -> None:
-        """Its reader has left; on a stream that had begun it hears so."""
+        """The reader has left; sends the end of a stream that had started."""
         if self._streams and not self._has_failed:
             await self.send(write_end(self.rpc_id))
 
@@ -65,7 +65,7 @@ class SocketAnswer:
         self.is_unauthenticated = message["status"] == _UNAUTHORIZED
 
     async def _take_events(self, message: Message) -> None:
-        """Events as ``EventStream`` writes them: the cursor, and the data in one line; a long one comes in parts."""
+        """Takes events as ``EventStream`` writes them: cursor, and data in one line; a long one arrives in parts."""
         self._events += message.get("body", b"")
         more = message.get("more_body", False)
         if more and not self._events.endswith(_ENDS):

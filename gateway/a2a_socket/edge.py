@@ -1,8 +1,8 @@
 """``GET /agents/<name>/ws``: the handshake, and the calls of one socket.
 
-A call takes the same way as one over HTTP, from the reading of its body on: it is judged, counted and answered by the
-same code, so the bindings cannot come apart. What differs is here: who calls is said in the handshake and judged anew
-for each call, answers are told apart by their id, and a reader that leaves a stream leaves nothing else.
+Once its body is read, a call runs through the same code as one over HTTP, so the bindings cannot diverge. What differs
+is here: the handshake authenticates the caller, and each call checks it again; answers are matched by id; a reader that
+leaves one stream keeps the others.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.a2a.face import Face
 
 MOST_CALLS: Final = 64
-"""Calls that one socket may have open; at this number nothing more is read from it."""
+"""Calls that one socket may have open; at this number reading pauses."""
 _UNSUPPORTED_DATA: Final = 1003
 _TOKEN_EXPIRED: Final = 4401
 _FORBIDDEN: Final = 4503
@@ -56,19 +56,19 @@ _OWN_HEADERS: Final = frozenset(
         *("sec-websocket-extensions", "cookie", "accept", "last-event-id"),
     }
 )
-"""Of the handshake alone."""
+"""Used for the handshake only."""
 
 
 @dataclass(frozen=True, slots=True)
 class SocketEdge:
-    """Serves sockets. ``redeem`` gives what was shown for a ticket; ``origins`` are those of web pages beside ours."""
+    """Serves sockets. ``redeem`` returns the credentials for a ticket; ``origins`` are the web origins allowed."""
 
     face: Face
     redeem: Callable[[str, str | None, str], Awaitable[Credentials]]
     origins: WebOrigins = field(default_factory=WebOrigins)
 
     async def handle(self, websocket: WebSocket) -> None:
-        """One socket from its handshake to its end."""
+        """Serves one socket from handshake to end."""
         try:
             scope = await self._admit(websocket)
         except CallerError as error:
@@ -80,12 +80,12 @@ class SocketEdge:
         await _Connection(self.face, websocket, scope).serve()
 
     async def _admit(self, websocket: WebSocket) -> Scope:
-        """The scope that the calls of a socket have, once it is known who calls, and that the agent is there.
+        """The scope for the calls of a socket, after the caller and the agent are checked.
 
         Raises:
-            Unauthenticated: no credential that holds.
+            Unauthenticated: no valid credential.
             NotFound: no agent of that name for this caller.
-            InvalidRequest: another subprotocol, another version, or a page that is not ours.
+            InvalidRequest: another subprotocol, another version, or a web page of a foreign origin.
         """
         if SUBPROTOCOL not in websocket.scope.get("subprotocols", []):
             raise InvalidRequest("Sec-WebSocket-Protocol", f"must be {SUBPROTOCOL}")
@@ -127,13 +127,13 @@ class SocketEdge:
         }
 
     def _allows(self, origin: str | None, host: str | None) -> bool:
-        """A web page must be listed or of the same host; a program sends no origin."""
+        """A web page must be listed or of the same host; programs send no origin."""
         return self.origins.admits(origin, host)
 
 
 @dataclass(slots=True)
 class _Call:
-    """One call under way. Its request is its frame; it is left when nobody reads its answer any more."""
+    """One call in progress. Its request is its frame; ``left`` is set when its answer is no longer read."""
 
     frame: CallFrame
     answer: SocketAnswer
@@ -141,7 +141,7 @@ class _Call:
     is_read: bool = False
 
     async def receive(self) -> Message:
-        """The request, and later that its caller has left."""
+        """The request, and later the disconnect of its caller."""
         if not self.is_read:
             self.is_read = True
             return {"type": "http.request", "body": self.frame.body, "more_body": False}
@@ -160,7 +160,7 @@ class _Connection:
         self._room = asyncio.Semaphore(MOST_CALLS)
 
     async def serve(self) -> None:
-        """Until the socket ends; whatever was asked for goes on without its caller (I6)."""
+        """Serves until the socket ends; the work of its calls continues without their caller (I6)."""
         async with asyncio.TaskGroup() as group:
             try:
                 while (text := await self._read()) is not None:
@@ -189,7 +189,7 @@ class _Connection:
                 call.left.set()
             return
         if frame.id in self._calls:
-            await self._refuse(frame, InvalidRequest("id", "belongs to a call that is open"))
+            await self._refuse(frame, InvalidRequest("id", "is the id of an open call"))
             return
         await self._room.acquire()
         call = _Call(frame, SocketAnswer(frame.id, self._send))
@@ -208,14 +208,14 @@ class _Connection:
             await self._face({**self._scope, "headers": raw}, call.receive, call.answer.take)
             if call.left.is_set():
                 await call.answer.end_early()
-            await self._judge(call.answer)
+            await self._check_access(call.answer)
         finally:
             if call.frame.id is not None:
                 self._calls.pop(call.frame.id, None)
             self._room.release()
 
-    async def _judge(self, answer: SocketAnswer) -> None:
-        """Who may not come in any more has no use for the socket."""
+    async def _check_access(self, answer: SocketAnswer) -> None:
+        """Closes the socket if its caller has lost access."""
         if answer.is_missing:
             await self._close(_FORBIDDEN)
         elif answer.is_unauthenticated:
@@ -225,7 +225,7 @@ class _Connection:
         await self._send(orjson.dumps(render_rpc_error(error, frame.id).body).decode())
 
     async def _send(self, text: str) -> None:
-        with suppress(WebSocketDisconnect, RuntimeError, OSError):  # its reader sees the end
+        with suppress(WebSocketDisconnect, RuntimeError, OSError):  # the reader sees the end
             await self._websocket.send_text(text)
 
     async def _close(self, code: int) -> None:
@@ -244,7 +244,7 @@ def _choose_status(error: CallerError) -> int:
 
 
 def _show(shown: Credentials) -> dict[str, str]:
-    """The headers that a browser could not send."""
+    """The credential headers, which a browser could not send."""
     headers: dict[str, str] = {}
     if shown.bearer is not None:
         headers["authorization"] = f"Bearer {shown.bearer}"

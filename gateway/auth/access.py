@@ -1,6 +1,6 @@
-"""Who may come in, by the settings and by what the store keeps of the owner.
+"""Who has access: by the settings, and by the owner tokens of the store.
 
-It is made at the start, and made again at each reload.
+Built at the start, and rebuilt at each reload.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from passerelle.gateway.auth.jwks import HttpKeySource, KeySet
 from passerelle.gateway.auth.keys import KeyRing
 from passerelle.gateway.auth.owner import (
     NO_KEY,
-    KeptOwnerToken,
-    OwnerPlace,
+    OwnerTokenStore,
+    StoredOwnerToken,
     load_owner_token,
 )
 from passerelle.gateway.auth.principals import find_principal
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
 
 class Access:
-    """The authenticator of all edges, and how they read credentials; ``reload`` swaps what it knows.
+    """The authenticator of all edges, and how they read credentials; ``reload`` replaces the callers.
 
-    ``owner`` is every token that is the owner's; None lets everybody in.
+    ``owner`` are all valid owner tokens; None turns authentication off.
     """
 
     def __init__(self, settings: Settings, owner: tuple[Secret, ...] | None, clock: Clock) -> None:
@@ -67,27 +67,27 @@ class Access:
         self.authenticator: CachedAuthenticator = self._known or OpenAuthenticator()
 
     def know_devices(self, lists: DeviceLists) -> DeviceCallers:
-        """Lets paired devices in, too."""
+        """Adds paired devices to the authenticator."""
         devices = DeviceCallers(self.authenticator, lists, self._find_principal)
         self.authenticator = devices
         return devices
 
     def reload(self, settings: Settings) -> None:
-        """Knows whom the settings name, from the next request on. Key sets of issuers that stay are kept."""
+        """Uses the callers of these settings from the next request on. Key sets of unchanged issuers are kept."""
         self._settings = settings
         if self._known is not None:
             self._known.callers = self._make(settings)
-        for tell in self._on_change:
-            tell()
+        for notify in self._on_change:
+            notify()
 
     def know_owner(self, owner: tuple[Secret, ...]) -> None:
-        """Knows the owner by these tokens and no others, from the next request on."""
+        """Accepts only these owner tokens from the next request on."""
         self._owner = owner
         self.reload(self._settings)
 
-    def on_change(self, tell: Callable[[], None]) -> None:
-        """Calls back whenever who may come in has changed: what is open is looked at again."""
-        self._on_change.append(tell)
+    def on_change(self, notify: Callable[[], None]) -> None:
+        """Calls back whenever access has changed, so that open connections are checked again."""
+        self._on_change.append(notify)
 
     async def aclose(self) -> None:
         """Closes the connections to identity providers."""
@@ -99,7 +99,7 @@ class Access:
     def _make(self, settings: Settings) -> Callers:
         owner = self._owner
         if owner is None:
-            raise AssertionError("nobody is known where everybody is let in")
+            raise AssertionError("without authentication there are no callers to know")
         self._key_sets = {
             issuer: self._key_sets.get(issuer) or self._open(issuer) for issuer in settings.issuers
         }
@@ -120,28 +120,28 @@ class Access:
 
 @asynccontextmanager
 async def open_access(
-    settings: Settings, store: Store, introduce: Callable[[OwnerToken], None] | None = None
+    settings: Settings, store: Store, on_token: Callable[[OwnerToken], None] | None = None
 ) -> AsyncGenerator[Access]:
-    """Who may come in, until the end; ``introduce`` is told of the owner's token.
+    """Yields the access of a gateway; calls ``on_token`` with the owner token.
 
     Raises:
-        ConfigInvalid: the secret key does not open the owner token of the store, or its file cannot be used.
-        StoreUnavailable: the token of the store could not be read.
+        ConfigInvalid: the secret key does not open the store's owner token, or its file cannot be used.
+        StoreUnavailable: the store's token cannot be read.
     """
     if settings.auth == "open":
         async with aclosing(Access(settings, None, SystemClock())) as access:
             yield access
         return
     place, log = find_place(settings, store), structlog.get_logger("passerelle")
-    kept = None if place is None else KeptOwnerToken(place, log)
+    kept = None if place is None else StoredOwnerToken(place, log)
     if kept is None:
         await _refuse_sealed(store)
         log.warning("owner_token.unshared", reason=NO_KEY)
         token = load_owner_token(make_data_directory(settings.data_dir), SystemIds())
     else:
         token = await kept.load()
-    if introduce is not None:
-        introduce(token)
+    if on_token is not None:
+        on_token(token)
     async with aclosing(Access(settings, token.accepted, SystemClock())) as access:
         if kept is None:
             yield access
@@ -152,8 +152,8 @@ async def open_access(
             yield access
 
 
-def find_place(settings: Settings, store: Store) -> OwnerPlace | None:
-    """Where the owner token of a store is kept; None where nothing can be sealed.
+def find_place(settings: Settings, store: Store) -> OwnerTokenStore | None:
+    """Where a store keeps its owner token; None without a secret key.
 
     Raises:
         ConfigInvalid: the secret key cannot be read or used.
@@ -162,7 +162,7 @@ def find_place(settings: Settings, store: Store) -> OwnerPlace | None:
     sealer = load_sealer(settings, data_dir, ids.draw)
     if sealer is None:
         return None
-    return OwnerPlace(
+    return OwnerTokenStore(
         store.owner_tokens,
         sealer,
         name_setting(settings, data_dir),
@@ -173,9 +173,9 @@ def find_place(settings: Settings, store: Store) -> OwnerPlace | None:
 
 
 async def _refuse_sealed(store: Store) -> None:
-    """An instance that cannot read the token of the store would go on with one that may have been replaced."""
+    """Raises ConfigInvalid: an instance that cannot read the store's token could use a replaced one."""
     if await store.owner_tokens.read() is not None:
         raise ConfigInvalid(
             SETTING,
-            "is not given, and the store keeps its owner token sealed; every instance needs the key",
+            "is not set, but the owner token in the store is sealed; every instance needs the key",
         )

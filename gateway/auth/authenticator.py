@@ -1,6 +1,6 @@
-"""From credentials to a principal: a key, a token of an identity provider, a certificate, or nobody asked at all.
+"""Turns credentials into a principal: an API key, an identity provider's token, a certificate, or no authentication.
 
-A token that is shown must hold: a wrong one is refused, whatever certificate stands beside it.
+A token must be valid if one is sent: an invalid one is rejected, whatever certificate comes with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNKNOWN = "the token or API key is not known"
 
 @dataclass(frozen=True, slots=True)
 class Callers:
-    """Everybody who is known, as one value: a reload makes another one."""
+    """All known callers as one value; a reload replaces it."""
 
     keys: KeyRing
     tokens: Tokens | None = None
@@ -33,10 +33,10 @@ class Callers:
 
 
 class CachedAuthenticator(Authenticator, Protocol):
-    """An authenticator that knows most callers by sight."""
+    """An authenticator that identifies most callers without waiting."""
 
     def authenticate_cached(self, credentials: Credentials) -> Principal | None:
-        """Who shows these, where nothing has to be waited for; None where only ``authenticate`` can tell."""
+        """The principal, if no wait is needed; None if only ``authenticate`` can decide."""
         ...
 
 
@@ -49,7 +49,7 @@ class KnownCallers:
         self.callers = callers
 
     def authenticate_cached(self, credentials: Credentials) -> Principal | None:
-        """The holder of a key."""
+        """The holder of an API key."""
         digest = credentials.digest
         found = None if digest is None else self.callers.keys.find(digest)
         return _name_device(found, credentials) if found and credentials.device else found
@@ -61,7 +61,7 @@ class KnownCallers:
         if credentials.token:
             bearer, digest = credentials.bearer, credentials.digest
             if digest is not None and callers.keys.has_ended(digest):
-                raise CredentialExpired("the API key has ended")
+                raise CredentialExpired("the API key has expired")
             if callers.tokens is not None and bearer and digest is not None:
                 found = await callers.tokens.find(bearer, digest)
             if found is None:
@@ -74,7 +74,7 @@ class KnownCallers:
 
 
 class OpenAuthenticator:
-    """``--auth open``: everybody is the owner. Settings allow it on loopback only. A ``CachedAuthenticator``."""
+    """``--auth open``: every caller is the owner. Only allowed on loopback. A ``CachedAuthenticator``."""
 
     __slots__ = ()
 

@@ -1,8 +1,7 @@
-"""From the head of a request to credentials, the same for HTTP, WebSockets and gRPC metadata.
+"""Reads credentials from a request head, the same for HTTP, WebSockets and gRPC metadata.
 
-A client certificate is what a trusted proxy says of it in a header. The header proves nothing by itself: it counts only
-on a connection from an address of the proxy. The address is that of the socket; what a forwarding header says about it
-is not asked.
+A trusted proxy passes a client certificate in a header. The header itself proves nothing: it only counts on a
+connection from a proxy's address. That is the address of the socket; forwarding headers are ignored.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from passerelle.core.credentials import Credentials
-from passerelle.gateway.auth.principals import enter_client
+from passerelle.gateway.auth.principals import make_client_principal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,24 +30,26 @@ _IDENTITIES: Final = frozenset({"uri", "subject"})
 
 
 class Certificates:
-    """The clients that are known by a certificate, and the proxy that checks it."""
+    """Clients that are identified by a certificate, and the proxy that checks it."""
 
     def __init__(self, proxy: ProxySettings, clients: Iterable[ClientSettings]) -> None:
         self._networks = proxy.addresses
         self._is_envoy = proxy.certificate_header.lower() == ENVOY_HEADER
         self._known = {
-            client.certificate: enter_client(client) for client in clients if client.certificate
+            client.certificate: make_client_principal(client)
+            for client in clients
+            if client.certificate
         }
-        self._trusts = lru_cache(maxsize=1024)(self._judge)
+        self._trusts = lru_cache(maxsize=1024)(self._is_trusted)
 
     def find(self, shown: Credentials) -> Principal | None:
-        """The client whose certificate the proxy saw; None where it is unknown, or not the proxy that speaks."""
+        """The client whose certificate the proxy saw; None if it is unknown, or the request is not from the proxy."""
         if shown.certificate is None or shown.address is None or not self._trusts(shown.address):
             return None
         named = read_envoy(shown.certificate) if self._is_envoy else (shown.certificate.strip(),)
         return next((self._known[one] for one in named if one in self._known), None)
 
-    def _judge(self, text: str) -> bool:
+    def _is_trusted(self, text: str) -> bool:
         try:
             address = ip_address(text)
         except ValueError:
@@ -60,7 +61,7 @@ class Certificates:
 def read_envoy(header: str) -> tuple[str, ...]:
     """URIs and subject of the last element of an ``X-Forwarded-Client-Cert``: the one that the nearest proxy added.
 
-    Nothing, where a part of the header cannot be read: what is left might not be what the proxy meant.
+    Returns nothing if a part of the header cannot be parsed: the rest might not be what the proxy meant.
     """
     found: list[str] = []
     position = 0
@@ -90,14 +91,14 @@ _ALWAYS_READ: Final = frozenset({b"authorization", API_KEY_HEADER.encode(), b"or
 
 @dataclass(frozen=True, slots=True)
 class CredentialReader:
-    """``certificate_header`` is the lower-case name of the header in which a proxy says whose certificate it saw."""
+    """``certificate_header`` is the lower-case name of the header in which a proxy passes a client certificate."""
 
     certificate_header: str | None = None
 
     def read(
         self, headers: Mapping[str, str], address: str | None, device: str | None = None
     ) -> Credentials:
-        """What stands in headers (or metadata) with lower-case names, and where the socket comes from."""
+        """The credentials in headers (or metadata) with lower-case names, and the address of the socket."""
         certificate = headers.get(self.certificate_header) if self.certificate_header else None
         return Credentials(
             bearer=read_bearer(headers.get("authorization")),
@@ -125,13 +126,13 @@ READER: Final = CredentialReader()
 
 
 def read_address(scope: Scope) -> str | None:
-    """The other end of the socket; None where the server does not know it, as on a unix socket."""
+    """The address of the socket's other end; None if the server does not know it, as on a unix socket."""
     client: tuple[str, int] | None = scope.get("client")
     return client[0] if client else None
 
 
 def read_bearer(authorization: str | None) -> str | None:
-    """The token of an ``Authorization`` header, or None where there is no bearer in it."""
+    """The token of an ``Authorization`` header; None if it is not a bearer token."""
     if authorization is None or authorization[: len(_SCHEME)].lower() != _SCHEME:
         return None
     return authorization[len(_SCHEME) :].strip() or None

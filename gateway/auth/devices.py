@@ -1,4 +1,4 @@
-"""Tokens of paired devices: each names its list, which is read anew for every request, so that revoking is at once."""
+"""Tokens of paired devices: each request reads the device list again, so that a revocation takes effect at once."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from passerelle.gateway.auth.authenticator import CachedAuthenticator
     from passerelle.permission_bridge.devices.device_lists import DeviceLists
 
-_UNKNOWN = "the token is not that of a device, or the device was revoked"
+_UNKNOWN = "the token does not belong to a device, or the device was revoked"
 _LIMIT = 128
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceCallers:
-    """``CachedAuthenticator``: paired devices, and everybody else as ``others`` knows them.
+    """``CachedAuthenticator`` for paired devices; ``others`` authenticates all other callers.
 
-    ``find(id, tenant)`` is what the configuration says of a principal now; a device has never more than that.
+    ``find(id, tenant)`` is the current configured principal; a device never has more rights than that.
     """
 
     others: CachedAuthenticator
@@ -36,17 +36,17 @@ class DeviceCallers:
     find: Callable[[str, str], Principal | None]
 
     def authenticate_cached(self, credentials: Credentials) -> Principal | None:
-        """Nobody who shows the token of a device."""
+        """None for a device token, which needs a read."""
         if credentials.token.startswith(TOKEN_PREFIX):
             return None
         return self.others.authenticate_cached(credentials)
 
     async def authenticate(self, credentials: Credentials) -> Principal:
-        """Who shows these.
+        """The principal of the credentials.
 
         Raises:
-            Unauthenticated: there are none, or they do not hold.
-            StoreUnavailable: whether a device still holds cannot be known.
+            Unauthenticated: there are none, or they are not valid.
+            StoreUnavailable: whether a device is still valid cannot be checked.
         """
         found = await self._find(credentials)
         note_authenticated()
@@ -62,23 +62,23 @@ class DeviceCallers:
         found = await self.lists.load_by_id(list_id)
         device = found.find_token(hash_token(token)) if found else None
         owner = self.find(found.principal, found.tenant) if found else None
-        return _become(owner, device)
+        return _make_principal(owner, device)
 
     async def find_device(self, principal: str, tenant: str, device: str) -> Principal:
-        """A paired device by its id, for whoever has proven to be it in another way than by its token.
+        """A paired device by its id, for a caller that proved its identity without its token.
 
         Raises:
-            Unauthenticated: it was revoked, or its owner is not known any more.
-            StoreUnavailable: whether it still holds cannot be known.
+            Unauthenticated: it was revoked, or its owner is no longer configured.
+            StoreUnavailable: whether it is still valid cannot be checked.
         """
         found = await self.lists.load_by_id(name_list(Principal(principal, tenant)))
         known = found.find(device) if found else None
         active = known if known is not None and known.is_active else None
-        return _become(self.find(principal, tenant), active)
+        return _make_principal(self.find(principal, tenant), active)
 
 
-def _become(owner: Principal | None, device: Device | None) -> Principal:
-    """A device has never more than its owner has now."""
+def _make_principal(owner: Principal | None, device: Device | None) -> Principal:
+    """The device's principal; never with more rights than its owner has now."""
     if device is None or owner is None:
         raise Unauthenticated(_UNKNOWN)
     return replace(
@@ -91,7 +91,7 @@ def _become(owner: Principal | None, device: Device | None) -> Principal:
 
 
 def find_list(credentials: Credentials) -> str | None:
-    """The list that a token of a paired device names, before anybody has looked whether it stands there."""
+    """The list named in a device token, without a check that the token is in it."""
     token = credentials.token
     list_id = token.removeprefix(TOKEN_PREFIX).partition(".")[0]
     if not token.startswith(TOKEN_PREFIX) or len(token) > _LIMIT:

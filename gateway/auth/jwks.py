@@ -1,8 +1,8 @@
-"""The published keys of an identity provider: fetched on first use, kept, and fetched again when a key is unknown.
+"""The published keys of an identity provider: fetched on first use, cached, and fetched again for an unknown key id.
 
-The key set is fetched at the configured address, or where the provider's discovery leads. A token with an unknown key
-id makes at most one request in ``PAUSE_MS``, whoever sends how many. Keys that cannot be fetched again stay good for a
-day: an identity provider that is away for an hour logs nobody out.
+The key set is fetched from the configured address, or from the provider's discovery document. Tokens with unknown key
+ids cause at most one request in ``PAUSE_MS``, however many arrive. If the keys cannot be fetched again, they stay valid
+for a day: an identity provider that is down for an hour logs no caller out.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _PRIVATE: Final = frozenset({"d", "k"})
 
 
 class KeySource(Protocol):
-    """Where the key set of one issuer comes from."""
+    """The source of one issuer's key set."""
 
     async def fetch(self) -> bytes:
-        """The key set as JSON.
+        """Returns the key set as JSON.
 
         Raises:
-            IssuerUnavailable: it cannot be had; the message says why, for the log.
+            IssuerUnavailable: it cannot be fetched; the message states why, for the log.
         """
         ...
 
 
 class KeySet:
-    """The keys of one issuer. ``version`` counts up when they change."""
+    """The keys of one issuer. ``version`` increases when they change."""
 
     def __init__(self, name: str, source: KeySource, clock: Clock) -> None:
         self._name = name
@@ -59,17 +59,19 @@ class KeySet:
         self.version = 0
 
     async def find(self, key_id: object, algorithm: str) -> jwt.PyJWK | None:
-        """The key for a token; None where the issuer has no such key.
+        """The key for a token; None if the issuer has no such key.
 
         Raises:
-            IssuerUnavailable: there are no keys, or they are too old to be believed.
+            IssuerUnavailable: there are no keys, or they are too old to be trusted.
         """
         now_ms = self._clock.now_ms()
         age_ms = now_ms - self._fetched_ms
         if not self._raw or age_ms > STALE_MS:
             await self._refresh(now_ms)
             if not self._raw or self._clock.now_ms() - self._fetched_ms > STALE_MS:
-                raise IssuerUnavailable(f"the keys of {self._name} cannot be had", retry_after_s=10)
+                raise IssuerUnavailable(
+                    f"the keys of {self._name} cannot be fetched", retry_after_s=10
+                )
         elif age_ms > FRESH_MS:
             self._start(now_ms)
         found = self._choose(key_id, algorithm)
@@ -78,7 +80,7 @@ class KeySet:
         return found
 
     def keep_fresh(self) -> bool:
-        """Reads old keys again beside the caller; False where they are too old to believe what they have verified."""
+        """Refreshes old keys in the background; False if they are too old to trust what they verified."""
         now_ms = self._clock.now_ms()
         age_ms = now_ms - self._fetched_ms
         if age_ms > FRESH_MS:
@@ -86,13 +88,13 @@ class KeySet:
         return age_ms <= STALE_MS
 
     async def close(self) -> None:
-        """Ends a fetch that is under way."""
+        """Cancels a fetch in progress."""
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.wait((self._fetching,))
 
     async def _refresh(self, now_ms: int) -> bool:
-        """Whether the keys were read anew; False soon after the last try."""
+        """Whether the keys were fetched again; False soon after the last attempt."""
         fetching = self._start(now_ms)
         if fetching is None:
             return False
@@ -120,7 +122,7 @@ class KeySet:
             self.version += 1
 
     def _choose(self, key_id: object, algorithm: str) -> jwt.PyJWK | None:
-        """The key of that id; a token without an id fits where there is one key alone."""
+        """The key with that id; a token without an id matches if there is only one key."""
         if key_id is None and len(self._raw) == 1:
             key_id = self._raw[0].get("kid", "")
         if not isinstance(key_id, str):
@@ -138,7 +140,7 @@ def read_keys(body: bytes) -> list[dict[str, object]]:
     """The public signing keys in a key set.
 
     Raises:
-        IssuerUnavailable: it is no key set, or it has too many keys.
+        IssuerUnavailable: it is not a key set, or has too many keys.
     """
     try:
         document: object = orjson.loads(body)
@@ -156,7 +158,7 @@ def read_keys(body: bytes) -> list[dict[str, object]]:
 
 
 def make_key(raw: dict[str, object], algorithm: str) -> jwt.PyJWK | None:
-    """The key for one algorithm; None where it is for another one, or too short."""
+    """The key for one algorithm; None if it is for another one, or too short."""
     if raw.get("alg", algorithm) != algorithm:
         return None
     try:
@@ -175,7 +177,7 @@ _OK: Final = 200
 
 
 class HttpKeySource:
-    """Implements ``KeySource``. ``trusted`` connects anywhere, ``screened`` where a foreign URL may lead."""
+    """Implements ``KeySource``. ``trusted`` may connect anywhere, ``screened`` only where foreign URLs may lead."""
 
     def __init__(
         self, settings: IssuerSettings, trusted: PeerSessions, screened: PeerSessions
@@ -185,13 +187,13 @@ class HttpKeySource:
         self._screened = screened
 
     async def fetch(self) -> bytes:
-        """The key set."""
+        """Fetches the key set."""
         settings = self._settings
         if settings.jwks_url is not None:
             return await _get(self._trusted, settings.jwks_url)
         base = settings.issuer.rstrip("/")
         url = read_discovery(await _get(self._trusted, base + DISCOVERY), settings.issuer)
-        # The operator wrote the issuer; where its document leads, somebody else wrote.
+        # The operator configured the issuer; a third party may control the URL in its document.
         own = _origin(url) == _origin(base)
         return await _get(self._trusted if own else self._screened, url)
 
@@ -200,7 +202,7 @@ def read_discovery(body: bytes, issuer: str) -> str:
     """The ``jwks_uri`` of an OpenID configuration (OpenID Connect Discovery 1.0 section 4.3).
 
     Raises:
-        IssuerUnavailable: it is none, it is somebody else's, or its keys would come unencrypted.
+        IssuerUnavailable: it is not valid, is another issuer's, or its keys would be fetched unencrypted.
     """
     try:
         document: object = orjson.loads(body)
@@ -238,7 +240,7 @@ async def _get(sessions: PeerSessions, url: str) -> bytes:
 
 
 def _read_scheme(url: str) -> str | None:
-    """None for what is no URL at all: its host and port are judged as well."""
+    """The scheme; None for anything but a URL with a valid host and port."""
     try:
         parts = urlsplit(url)
         return parts.scheme if parts.hostname and parts.port != 0 else None

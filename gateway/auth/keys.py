@@ -1,7 +1,7 @@
-"""API keys: made, hashed, found again.
+"""API keys: minted, hashed, looked up.
 
-Keys are kept as SHA-256: they are random and long, so a slow hash would protect nothing. One is looked up by its
-digest, and the digest compared in constant time: timing tells neither a key nor whether one exists.
+Keys are stored as SHA-256: they are random and long, so a slow hash would add nothing. A key is looked up by its
+digest, and the digest is compared in constant time: timing reveals neither a key nor whether one exists.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from passerelle.core.credentials import digest_token
 from passerelle.core.ids import encode_base32
 from passerelle.core.ports.chance import Clock, Ids
 from passerelle.core.principal import OWNER, Principal
-from passerelle.gateway.auth.principals import enter_client
+from passerelle.gateway.auth.principals import make_client_principal
 from passerelle.gateway.settings.callers import ClientSettings
 from passerelle.runtime.common.clock import SystemClock
 from passerelle.runtime.common.secret import Secret
@@ -30,11 +30,11 @@ class _KnownKey:
     until_ms: int | None = None
 
 
-_NOBODY: Final = _KnownKey(bytes(32), None)
+_UNKNOWN_KEY: Final = _KnownKey(bytes(32), None)
 
 
 class KeyRing:
-    """Whose key it is: the tokens of the owner and the keys of clients. A key that has ended is nobody's."""
+    """Maps keys to principals: the owner's tokens and the keys of clients. An expired key has no principal."""
 
     __slots__ = ("_clock", "_known")
 
@@ -52,14 +52,14 @@ class KeyRing:
 
     def find(self, digested: bytes) -> Principal | None:
         """The holder of the key with this digest."""
-        known = self._known.get(digested, _NOBODY)
+        known = self._known.get(digested, _UNKNOWN_KEY)
         if not hmac.compare_digest(known.digest, digested) or self._has_ended(known):
             return None
         return known.holder
 
     def has_ended(self, digested: bytes) -> bool:
-        """Whether the key with this digest was somebody's, and its end has come."""
-        known = self._known.get(digested, _NOBODY)
+        """Whether the key with this digest was valid, and has expired."""
+        known = self._known.get(digested, _UNKNOWN_KEY)
         return hmac.compare_digest(known.digest, digested) and self._has_ended(known)
 
     def _has_ended(self, known: _KnownKey) -> bool:
@@ -67,8 +67,8 @@ class KeyRing:
 
 
 def _list_keys(client: ClientSettings) -> Iterator[_KnownKey]:
-    # One principal for both: whoever is compared with itself stays the same while its key is replaced.
-    holder = enter_client(client)
+    # One principal for both keys: ``is`` comparisons keep working while a key is replaced.
+    holder = make_client_principal(client)
     keys = (
         (client.key_hash, client.key_until),
         (client.old_key_hash, client.old_key_until),
@@ -80,10 +80,10 @@ def _list_keys(client: ClientSettings) -> Iterator[_KnownKey]:
 
 
 def mint_token(ids: Ids) -> Secret:
-    """A new token: 256 bits."""
+    """Mints a token of 256 random bits."""
     return Secret(f"psr_{encode_base32(ids.draw(256), _TOKEN_CHARACTERS)}")
 
 
 def hash_key(token: Secret) -> str:
-    """The form in which a key stands in the configuration."""
+    """The form of a key in the configuration."""
     return f"sha256:{digest_token(token.get_secret_value()).hex()}"

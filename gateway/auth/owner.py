@@ -1,6 +1,6 @@
-"""The owner's token: one for each store, which keeps it sealed, and a copy in each data directory for this machine.
+"""The owner token: one per store, which keeps it sealed, and a copy in each data directory for this machine.
 
-Without a ``secret_key`` nothing can be sealed; then each data directory has a token of its own.
+Without a ``secret_key`` nothing can be sealed; then each data directory has its own token.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from passerelle.runtime.common.sealer import Sealer
     from passerelle.store.sealed_values import RedisOwnerTokens
 
-NO_KEY: Final = "redis_url is given and secret_key is not"
+NO_KEY: Final = "redis_url is set and secret_key is not"
 _FIRST: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerToken:
-    """The owner's token and the file that keeps it; ``minted`` only on the start that made it.
+    """The owner token and its file; ``minted`` only on the start that created it.
 
-    ``accepted`` has it first; another one is that of this data directory, from before the store kept one.
+    ``accepted`` has it first; another one is from this data directory, from before the store had one.
     """
 
     accepted: tuple[Secret, ...]
@@ -42,15 +42,15 @@ class OwnerToken:
 
     @property
     def secret(self) -> Secret:
-        """The one that is the owner's at every instance."""
+        """The token that is valid at every instance."""
         return self.accepted[0]
 
 
 def load_owner_token(data_dir: Path, ids: Ids) -> OwnerToken:
-    """Reads the owner token of a data directory, and makes it when there is none.
+    """Reads the owner token of a data directory, and creates it if there is none.
 
     Raises:
-        ConfigInvalid: the file cannot be read, made or trusted.
+        ConfigInvalid: the file cannot be read, created or trusted.
     """
     path = data_dir / OWNER_FILE
     kept = load_or_mint(path, lambda: mint_token(ids).get_secret_value())
@@ -58,8 +58,8 @@ def load_owner_token(data_dir: Path, ids: Ids) -> OwnerToken:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnerPlace:
-    """Where the token of a store is kept; ``key_name`` is the setting that has the key of ``sealer``."""
+class OwnerTokenStore:
+    """Where a store keeps its token; ``key_name`` is the setting with the key of ``sealer``."""
 
     rows: RedisOwnerTokens
     sealer: Sealer
@@ -69,12 +69,12 @@ class OwnerPlace:
     ids: Ids
 
     def seal(self, token: Secret, generation: int) -> SealedToken:
-        """The form in which a token is stored, bound to its runtime, purpose and generation."""
+        """Seals a token, bound to its runtime, purpose and generation."""
         plain = token.get_secret_value().encode()
         return SealedToken(generation, self.sealer.seal(plain, self._name(generation)))
 
     def unseal(self, stored: SealedToken) -> Secret:
-        """The stored token.
+        """Opens a stored token.
 
         Raises:
             ConfigInvalid: the key does not open it.
@@ -82,7 +82,7 @@ class OwnerPlace:
         try:
             plain = self.sealer.unseal(stored.sealed, self._name(stored.generation))
         except ConfigInvalid as error:
-            reason = f"does not open the owner token of the store: {error.message}"
+            reason = f"cannot decrypt the owner token of the store: {error.message}"
             raise ConfigInvalid(self.key_name, reason) from None
         return Secret(plain.decode())
 
@@ -90,21 +90,21 @@ class OwnerPlace:
         return f"owner token {self.runtime_id} {generation}"
 
 
-class KeptOwnerToken:
-    """The token of a store as an instance follows it. ``on_change`` hears all that are accepted from now on."""
+class StoredOwnerToken:
+    """The store's token as one instance follows it. ``on_change`` gets all tokens that are valid from now on."""
 
-    def __init__(self, place: OwnerPlace, log: FilteringBoundLogger) -> None:
+    def __init__(self, place: OwnerTokenStore, log: FilteringBoundLogger) -> None:
         self._place = place
         self._log = log
         self._known: SealedToken | None = None
-        self._unsound: bytes | None = None
+        self._undecryptable: bytes | None = None
         self.on_change: Callable[[tuple[Secret, ...]], None] = lambda _accepted: None
 
     async def load(self) -> OwnerToken:
-        """The token of the store; the first instance writes that of its data directory, or a new one.
+        """Loads the store's token; the first instance stores that of its data directory, or a new one.
 
         Raises:
-            ConfigInvalid: the key does not open what is stored, or the file cannot be read or trusted.
+            ConfigInvalid: the key does not open the stored token, or the file cannot be read or trusted.
             StoreUnavailable: it could not be read or written.
         """
         place = self._place
@@ -122,7 +122,7 @@ class KeptOwnerToken:
         return OwnerToken(accepted, place.path, minted=own is None and token == fresh)
 
     async def refresh(self) -> None:
-        """Looks at what is stored, and takes it over.
+        """Reads the stored token again, and uses it.
 
         Raises:
             StoreUnavailable: it could not be read.
@@ -130,16 +130,16 @@ class KeptOwnerToken:
         place, known = self._place, self._known
         stored = await place.rows.read()
         if known is not None and (stored is None or stored.generation < known.generation):
-            # Acknowledged writes were lost: whoever remembers the last rotation writes it again.
+            # Acknowledged writes were lost: any instance that knows the last rotation stores it again.
             self._log.warning("owner_token.lost", generation=known.generation)
             stored = await place.rows.keep(known)
-        if stored is None or stored == known or stored.sealed == self._unsound:
+        if stored is None or stored == known or stored.sealed == self._undecryptable:
             return
         try:
             token = place.unseal(stored)
         except ConfigInvalid as error:
-            self._unsound = stored.sealed
-            self._log.error("owner_token.unsound", reason=error.message, kept="the token before")
+            self._undecryptable = stored.sealed
+            self._log.error("owner_token.unsound", reason=error.message, kept="the previous token")
             return
         before = None if known is None else place.unseal(known)
         self._known = stored
@@ -149,7 +149,7 @@ class KeptOwnerToken:
         self.on_change(self._accept(stored, token, before))
 
     def _accept(self, stored: SealedToken, token: Secret, own: Secret | None) -> tuple[Secret, ...]:
-        """What counts at this instance, and brings its file up to date."""
+        """Returns the tokens valid at this instance, and updates its file."""
         path = self._place.path
         if own == token:
             return (token,)
@@ -161,20 +161,20 @@ class KeptOwnerToken:
         except OSError as error:
             self._log.warning("owner_token.stale", file=str(path), reason=str(error))
         else:
-            tell = self._log.info if own is None else self._log.warning
-            tell("owner_token.written", file=str(path), generation=stored.generation)
+            write = self._log.info if own is None else self._log.warning
+            write("owner_token.written", file=str(path), generation=stored.generation)
         return (token,)
 
 
-async def rotate_owner_token(place: OwnerPlace, *, key_lost: bool = False) -> Secret:
-    """Puts a new token in place of the one of the store, and of every other one.
+async def rotate_owner_token(place: OwnerTokenStore, *, key_lost: bool = False) -> Secret:
+    """Replaces the store's token; all earlier tokens become invalid.
 
-    ``key_lost`` goes on where nobody can open the one before.
+    ``key_lost`` replaces a token that can no longer be opened.
 
     Raises:
         ConfigInvalid: the key does not open what is stored.
-        Conflict: somebody else has put a new one there at the same moment.
-        StoreUnavailable: whether it counts is not known.
+        Conflict: another process replaced it at the same moment.
+        StoreUnavailable: whether the new token counts is unknown.
     """
     stored = await place.rows.read()
     if stored is not None and not key_lost:
@@ -182,7 +182,9 @@ async def rotate_owner_token(place: OwnerPlace, *, key_lost: bool = False) -> Se
     token = mint_token(place.ids)
     made = place.seal(token, (stored.generation if stored else _FIRST) + 1)
     if await place.rows.keep(made) != made:
-        raise WriteConflict("another owner token was made at the same moment; that one counts")
+        raise WriteConflict(
+            "another owner token was created at the same moment and replaces this one"
+        )
     await place.rows.forget_before(made.generation)
     await place.rows.tell()
     return token
@@ -194,6 +196,6 @@ def _read_own(path: Path) -> Secret | None:
 
 
 _DIFFERS: Final = (
-    "the store keeps another one, and this release takes both; put that of another instance "
+    "the store has another token, and this release accepts both; copy that of another instance "
     "there, or run passerelle token rotate"
 )

@@ -1,6 +1,6 @@
-"""Principals by the configuration: what their grants let them call, and what holds for one by its name alone.
+"""Principals from the configuration: what their grants allow, and the rights that a name has by itself.
 
-One who is not asked for a credential now is found by name alone.
+``find_principal`` looks a principal up by name, without its credential.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from passerelle.gateway.settings.model import Settings
 
 
-def enter_client(client: ClientSettings) -> Principal:
+def make_client_principal(client: ClientSettings) -> Principal:
     """The principal of a client."""
     return make_principal(client, client.name)
 
 
 def make_principal(caller: CallerSettings, identity: str, tenant: str = "default") -> Principal:
-    """A principal with everything that its settings may give."""
+    """A principal with all rights that its settings grant."""
     return Principal(
         id=identity,
         tenant=tenant,
@@ -39,7 +39,7 @@ def _list_agents(grants: tuple[GrantSettings, ...]) -> frozenset[str] | None:
 
 
 def _list_operations(grants: tuple[GrantSettings, ...]) -> dict[str, frozenset[str] | None]:
-    """Empty where nothing is restricted, which is what is looked at first."""
+    """Empty if nothing is restricted, which is checked first."""
     if all(grant.operations is None for grant in grants):
         return {}
     return {
@@ -49,15 +49,15 @@ def _list_operations(grants: tuple[GrantSettings, ...]) -> dict[str, frozenset[s
 
 
 def find_principal(settings: Settings, identity: str, tenant: str) -> Principal | None:
-    """What a principal may do by the configuration alone, without its credential; None where it is not in there.
+    """The configured rights of a principal, without its credential; None if it is not in the configuration.
 
-    Of somebody whom an identity provider knows only its tokens say which agents are narrowed: then no agent is seen.
+    For a principal of an identity provider whose tokens restrict agents, it has no agents: only a token can name them.
     """
     if (identity, tenant) == (OWNER.id, OWNER.tenant):
         return OWNER
     for client in settings.clients:
         if (client.name, "default") == (identity, tenant):
-            return enter_client(client)
+            return make_client_principal(client)
     for issuer in settings.issuers:
         if identity.startswith(f"{issuer.name}:") and (
             issuer.claims.tenant or tenant == issuer.tenant

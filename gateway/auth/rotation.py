@@ -1,4 +1,4 @@
-"""Another owner token for a store, beside the gateways that work over it."""
+"""Replaces the owner token of a store while gateways run on it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 async def run_rotation(settings: Settings, *, key_lost: bool = False) -> tuple[Secret, Path]:
-    """A new token of the store of the settings, and the file in which this machine keeps it.
+    """Returns the new token of the store in the settings, and the file in which this machine keeps it.
 
-    The embedded engine of a gateway that runs is asked; where none runs it is started for this.
+    Uses the embedded engine of a running gateway; if none runs, starts the engine for this.
 
     Raises:
-        ConfigInvalid: there is no store, no key, or the key does not open the token before.
-        Conflict: somebody else made another one at the same moment.
+        ConfigInvalid: there is no store, no key, or the key does not open the previous token.
+        Conflict: another process replaced the token at the same moment.
         EngineFailed, StoreUnavailable: the store cannot be opened, read or written.
     """
     async with reach_store(settings) as store:
@@ -32,7 +32,7 @@ async def run_rotation(settings: Settings, *, key_lost: bool = False) -> tuple[S
         if place is None:
             raise ConfigInvalid(
                 SETTING,
-                "is not given, so each data directory has an owner token of its own: "
+                "is not set, so each data directory has its own owner token: "
                 "delete the file there and start again",
             )
         return await rotate_owner_token(place, key_lost=key_lost), place.path

@@ -1,8 +1,8 @@
-"""Tickets: how a web page opens a channel without its bearer in a place where it would be kept (CHN-11).
+"""Tickets: a web page opens a channel without putting its bearer token where it would be stored (CHN-11).
 
-A ticket stands once, for 30 s, for the credentials that asked for it. They are sealed with a key that is made of the
-ticket itself, and stored under another hash of it: the store alone opens nothing. Whoever redeems it must be the same
-device and the same origin. What comes out is looked at like any credential, so whatever ends these ends the ticket.
+A ticket replaces the credentials that requested it once, within 30 s. They are sealed with a key derived from the
+ticket, and stored under another hash of it: the store alone cannot open them. Device and origin must be the same at
+redemption. The restored credentials are then checked like any others, so revoking them invalidates the ticket.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class _Stub:
 
 @dataclass(frozen=True, slots=True)
 class Tickets:
-    """Gives tickets out and takes them back."""
+    """Issues and redeems tickets."""
 
     kept: RedisTickets
     ids: Ids
 
     async def issue(self, shown: Credentials, device: str) -> str:
-        """A ticket for credentials that were found good.
+        """Issues a ticket for credentials that were authenticated.
 
         Raises:
-            StoreUnavailable: there is none.
+            StoreUnavailable: it could not be stored.
         """
         ticket = mint_token(self.ids).get_secret_value()
         stub = _Stub(
@@ -58,10 +58,10 @@ class Tickets:
         return ticket
 
     async def redeem(self, ticket: str, origin: str | None, device: str) -> Credentials:
-        """What was shown for a ticket; the ticket is used up, whatever comes of it.
+        """The credentials of a ticket; the ticket is used up, whatever the result.
 
         Raises:
-            Unauthenticated: unknown, used, too old, or of another device or origin: they all look the same.
+            Unauthenticated: unknown, used, expired, or of another device or origin; the errors are equal.
         """
         name = _name(ticket)
         sealed = await self.kept.take(name)

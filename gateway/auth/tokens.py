@@ -1,7 +1,7 @@
-"""Tokens of identity providers: JWT, verified by the keys that the issuer publishes.
+"""Tokens of identity providers: JWTs, verified with the keys that the issuer publishes.
 
-A token that held once is remembered by its digest until it expires, so that a signature is checked once and not for
-every request. What is remembered is forgotten when the issuer's keys change: a withdrawn key ends its tokens.
+A verified token is cached by its digest until it expires, so that its signature is checked once and not per request.
+The cache entry is dropped when the issuer's keys change: a withdrawn key invalidates its tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Claims = dict[str, Any]
 
-_KEPT: Final = 10_000
+_CACHE_SIZE: Final = 10_000
 _LONGEST_MS: Final = 3_600_000
 _ID_LIMIT: Final = 256
 _DOTS: Final = 2
@@ -32,7 +32,7 @@ _DOTS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """An identity provider: what was configured, and its keys."""
+    """An identity provider: its settings and its keys."""
 
     settings: IssuerSettings
     keys: KeySet
@@ -47,7 +47,7 @@ class _Verified:
 
 
 class Tokens:
-    """Verifies tokens of several issuers, and remembers those that held."""
+    """Verifies tokens of several issuers, and caches the verified ones."""
 
     def __init__(self, issuers: Sequence[Issuer], clock: Clock) -> None:
         self._issuers = tuple(issuers)
@@ -55,11 +55,11 @@ class Tokens:
         self._known: dict[bytes, _Verified] = {}
 
     async def find(self, token: str, digested: bytes) -> Principal | None:
-        """The principal of a token; None for what is no token of a known issuer.
+        """The principal of a token; None for anything but a token of a known issuer.
 
         Raises:
-            CredentialExpired: it would be one, had it not expired.
-            IssuerUnavailable: the keys to verify it with cannot be had.
+            CredentialExpired: it is valid except that it has expired.
+            IssuerUnavailable: the keys to verify it cannot be fetched.
         """
         kept = self._known.get(digested)
         if kept is not None:
@@ -115,7 +115,7 @@ class Tokens:
         return claims
 
     def _remember(self, issuer: Issuer, digested: bytes, principal: Principal) -> None:
-        if len(self._known) >= _KEPT:
+        if len(self._known) >= _CACHE_SIZE:
             del self._known[next(iter(self._known))]
         now_ms = self._clock.now_ms()
         until_ms = min(principal.expires_ms or 0, now_ms + _LONGEST_MS)
@@ -127,9 +127,9 @@ def _read_end_ms(issuer: Issuer, claims: Claims) -> int:
 
 
 def read_principal(settings: IssuerSettings, claims: Claims) -> Principal | None:
-    """The principal of verified claims; None where they do not say who it is.
+    """The principal of verified claims; None if they do not name one.
 
-    Its id begins with the name of the issuer: nobody there can take the name of a client, or of somebody elsewhere.
+    Its id starts with the issuer's name: no user there can take the name of a client, or of a user of another issuer.
     """
     names = settings.claims
     identity = claims.get(names.principal)
@@ -139,11 +139,11 @@ def read_principal(settings: IssuerSettings, claims: Claims) -> Principal | None
     whole = make_principal(settings, f"{settings.name}:{identity}", str(tenant))
     agents, scopes = whole.agents, whole.scopes
     if names.agents:
-        told = _read_words(claims.get(names.agents))
-        agents = told if agents is None else agents & told
+        claimed = _read_names(claims.get(names.agents))
+        agents = claimed if agents is None else agents & claimed
     if names.scopes:
-        told = _read_words(claims.get(names.scopes))
-        scopes = frozenset(scope for scope in scopes if scope.value in told)
+        claimed = _read_names(claims.get(names.scopes))
+        scopes = frozenset(scope for scope in scopes if scope.value in claimed)
     return Principal(
         id=whole.id,
         tenant=whole.tenant,
@@ -158,7 +158,7 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= _ID_LIMIT and value.isprintable()
 
 
-def _read_words(value: object) -> frozenset[str]:
+def _read_names(value: object) -> frozenset[str]:
     if isinstance(value, str):
         return frozenset(value.split())
     if isinstance(value, list):

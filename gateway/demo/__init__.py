@@ -1,1 +1,1 @@
-"""The demo: sample peers, and the story that is played and checked on them."""
+"""The demo: sample peers, and the story that the demo plays and checks on them."""

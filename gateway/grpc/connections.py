@@ -1,8 +1,8 @@
-"""Connections over gRPC by address. The library accepts and keeps them by itself, and tells of calls alone.
+"""Limits gRPC connections per address. The library accepts and keeps them itself, and reports only calls.
 
-So the descriptors of the process are looked through once a second. Of an address with more than its part the oldest
-strangers end first, then callers without a call, as over HTTP; one with a call stays. Behind a proxy that names its
-clients the calls of each are counted instead, together with its requests over HTTP.
+So the descriptors of the process are scanned once a second. For an address over its limit the oldest anonymous
+connections are closed first, then idle ones of callers, as over HTTP; one with a call stays. Behind a proxy that names
+its clients the calls of each client are counted instead, together with its HTTP requests.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from passerelle.gateway.grpc.metadata import GrpcPeer
 
 _DESCRIPTORS: Final = "/dev/fd"
-_LOOK_S: Final = 1.0
+_SCAN_S: Final = 1.0
 _PART: Final = 100
-"""Of the time at most one of so many parts is spent with looking, and so many descriptors are looked at in one go."""
+"""Scanning uses at most 1/100 of the time, and checks 100 descriptors between two yields to the loop."""
 _RETRY_S: Final = 5
 
 Seen: TypeAlias = "dict[GrpcPeer, int]"
-"""The other ends of connections, with the descriptor of each."""
+"""The remote ends of connections, with the descriptor of each."""
 
 
 class GrpcConnections:
-    """Who is connected, and who calls; of one address there may be ``most``, None: as many as come."""
+    """Which peers are connected, and which have calls; ``most`` connections per address, None: no limit."""
 
     def __init__(self, table: ConnectionTable | None = None, most: int | None = None) -> None:
-        """``table`` has the bound on what clients of a proxy do, over HTTP as well."""
+        """``table`` limits the clients of a proxy, together with HTTP."""
         self._table = ConnectionTable() if table is None else table
         self._most = most
         self._calls: Counter[GrpcPeer] = Counter()
@@ -48,20 +48,20 @@ class GrpcConnections:
 
     @contextmanager
     def begin(self, peer: GrpcPeer | None, headers: Iterable[tuple[str, str]]) -> Generator[None]:
-        """A call is under way in the block.
+        """A call is in progress during the block.
 
         Raises:
-            Limited: the client of a proxy has all of its places.
+            Limited: the client of a proxy is at its limit.
         """
         if peer is None:
             yield
             return
         proxies, client = self._table.proxies, None
         if proxies.forwards(peer[0]):
-            lines = ((name.encode(), said.encode("latin-1", "replace")) for name, said in headers)
+            lines = ((name.encode(), value.encode("latin-1", "replace")) for name, value in headers)
             client = proxies.find_client(lines)
         if client is not None and not self._table.enter(client):
-            reason = "as many requests of this address as may be are under way here"
+            reason = "this address has reached its limit of concurrent requests"
             raise Limited("concurrency", reason, _RETRY_S)
         self._calls[peer] += 1
         try:
@@ -74,22 +74,22 @@ class GrpcConnections:
                 del self._calls[peer]
 
     def note_authenticated(self, peer: GrpcPeer | None) -> None:
-        """Somebody has authenticated on a connection."""
+        """A caller has authenticated on a connection."""
         if peer is not None:
             self._known.add(peer)
 
     async def watch(self, port: int) -> None:
-        """Looks at the connections to a port of ours until cancelled."""
+        """Scans the connections to ``port`` until cancelled."""
         if self._most is None:
             return
         loop = asyncio.get_running_loop()
         while True:
             began_s = loop.time()
             await self.look(port)
-            await asyncio.sleep(max(_LOOK_S, (loop.time() - began_s) * _PART))
+            await asyncio.sleep(max(_SCAN_S, (loop.time() - began_s) * _PART))
 
     async def look(self, port: int) -> None:
-        """Ends what is over the bound; forgets what has ended."""
+        """Closes the connections over the limit; forgets those that have ended."""
         found: Seen = {}
         for number, descriptor in enumerate(_list_descriptors()):
             peer = _read_peer(descriptor, port)
@@ -105,7 +105,7 @@ class GrpcConnections:
             self._end(peer, port)
 
     def _choose(self) -> Iterator[GrpcPeer]:
-        """Those that are too many, in the order in which they go."""
+        """The connections over the limit, in the order in which they are closed."""
         most = self._most
         if most is None:
             return
@@ -121,7 +121,7 @@ class GrpcConnections:
             yield from ending
 
     def _end(self, peer: GrpcPeer, port: int) -> None:
-        """The library closes it once it reads the end; what its number stands for by now is looked at again."""
+        """Shuts it down, and the library closes it; checks first that the descriptor is still this connection."""
         with suppress(OSError), socket.socket(fileno=os.dup(self._seen.pop(peer))) as connection:
             if _read_ends(connection) == (peer, port):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -131,14 +131,14 @@ def _list_descriptors() -> list[int]:
     try:
         return [int(name) for name in os.listdir(_DESCRIPTORS)]  # noqa: PTH208  numbers, and no paths
     except OSError:
-        # Without a descriptor for the look there is none for a connection, either.
+        # No descriptor is left for the scan, so none for a connection either.
         return []
 
 
 def _read_peer(descriptor: int, port: int) -> GrpcPeer | None:
-    """The other end of a connection to ``port``; None for every other descriptor."""
+    """The remote end of a connection to ``port``; None for any other descriptor."""
     try:
-        # The family is whatever it is: only the names of both ends are asked for.
+        # The address family does not matter: only the names of both ends are read.
         connection = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 0, fileno=descriptor)
     except OSError:
         return None
@@ -152,7 +152,7 @@ def _read_peer(descriptor: int, port: int) -> GrpcPeer | None:
 
 
 def _read_ends(connection: socket.socket) -> tuple[GrpcPeer, int] | None:
-    """The other end, and our port. Raises OSError where it is no connection."""
+    """The remote end, and the local port. Raises OSError if it is not a connection."""
     ours: tuple[str, int] | str | bytes = connection.getsockname()[:2]
     if not isinstance(ours, tuple):
         return None

@@ -1,4 +1,4 @@
-"""Opens gRPC where it is asked for; its libraries are loaded only then, since they are an extra."""
+"""Starts the gRPC server if configured; its libraries are an extra and imported only then."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.server_tls import ServerTls
     from passerelle.gateway.settings.model import Settings
 
-WITHOUT_EXTRA: Final = "gRPC takes further libraries: pip install 'passerelle[grpc]'"
+WITHOUT_EXTRA: Final = "gRPC needs more libraries: pip install 'passerelle[grpc]'"
 
 
 @asynccontextmanager
@@ -28,18 +28,18 @@ async def open_grpc(
     tls: ServerTls | None = None,
     connections: ConnectionLimits | None = None,
 ) -> AsyncGenerator[int | None]:
-    """Serves the operations of ``face`` over gRPC until the block ends; its port, or None where it is off.
+    """Serves the operations of ``face`` over gRPC until the block ends; yields its port, or None if it is off.
 
-    ``connections`` says how many it may have at once.
+    ``connections`` limits the connections.
 
     Raises:
-        ConfigInvalid: the port cannot be listened on, or the libraries are not installed.
+        ConfigInvalid: the gateway cannot listen on the port, or the libraries are not installed.
     """
     port = settings.grpc.port
     if port is None:
         yield None
         return
-    # We start programs and never fork to go on ourselves; its handlers for that would only keep descriptors open.
+    # The process never forks to continue itself; gRPC's fork handlers would only keep descriptors open.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     try:
         from passerelle.gateway.grpc.connections import GrpcConnections

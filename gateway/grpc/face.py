@@ -1,8 +1,8 @@
-"""The A2A face over gRPC: the same operations, the same judgement of callers, other messages.
+"""The A2A face over gRPC: the same operations, the same checks of callers, other messages.
 
-gRPC has no path. The ``tenant`` of a request names the agent, or a tenant of it (``echo/acme``), as the card says; a
-request without one goes to the default agent. Numbers come back as integers, unknown members do not travel: protobuf
-has no place for them.
+gRPC has no path. The ``tenant`` of a request names the agent, or a tenant of it (``echo/acme``), as on the card; a
+request without one goes to the default agent. Whole numbers are returned as integers, and unknown members are dropped:
+protobuf cannot represent either.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from passerelle.core.errors import (
 )
 from passerelle.gateway.a2a.extensions import activate, read_metadata, write_active
 from passerelle.gateway.a2a.frame_forms import choose_form
-from passerelle.gateway.a2a.http_request import watch_nobody
-from passerelle.gateway.a2a.normalized_call import NormalizedCall, read_asked_grpc
+from passerelle.gateway.a2a.http_request import ignore_disconnect
+from passerelle.gateway.a2a.normalized_call import NormalizedCall, normalize_grpc
 from passerelle.gateway.a2a.operations import MAY_BE_LONG, SCOPES, OperationCall
 from passerelle.gateway.a2a.visits import Visits
 from passerelle.gateway.a2a.waits import AdmittedCaller
@@ -66,7 +66,7 @@ TENANT: Final = "tenant"
 
 @dataclass(frozen=True, slots=True)
 class GrpcFace:
-    """Makes the handlers of services. ``operations`` are those of the other bindings, and so is who may call."""
+    """Makes the service handlers. ``operations``, and so the access rules, are those of the other bindings."""
 
     operations: Operations
     parts: FaceParts
@@ -81,7 +81,7 @@ class GrpcFace:
         object.__setattr__(self, "_visits", visits)
 
     def make_handler(self, service: GrpcService) -> grpc.GenericRpcHandler:
-        """What a server of gRPC is told about one service."""
+        """The handler of one service for a gRPC server."""
         return grpc.method_handlers_generic_handler(
             service.name, {name: self._make(service, row) for name, row in service.rows.items()}
         )
@@ -109,7 +109,7 @@ class GrpcFace:
     async def _answer(
         self, service: GrpcService, row: GrpcMethod, request: bytes, context: Context
     ) -> Message | GrpcRefusal | None:
-        """Serves, and makes a status of everything that goes wrong."""
+        """Serves, and turns every error into a status."""
         head = read_head(context)
         try:
             async with self._visits.receive(head.headers, "GRPC", service.version) as visit:
@@ -129,13 +129,13 @@ class GrpcFace:
         params = to_json(_parse(row, request))
         visit.agent = self._choose_agent(params.pop(TENANT, None), principal)
         visit.operation = row.method
-        _judge_version(head, service)
+        _check_version(head, service)
         require_scope(principal, SCOPES[row.method])
-        asked = read_asked_grpc(service.version, row.method, params)
-        standing = AdmittedCaller(
+        asked = normalize_grpc(service.version, row.method, params)
+        admitted = AdmittedCaller(
             self.parts.authenticator, shown, principal, visit.agent, asked.method
         )
-        call = replace(self._compose(visit.agent, asked, head, principal), judge=standing.judge)
+        call = replace(self._compose(visit.agent, asked, head, principal), judge=admitted.judge)
         match asked.method:
             case Method.SEND_STREAMING_MESSAGE | Method.SUBSCRIBE_TO_TASK:
                 await self._stream(visit, row, asked, asked.method, call, context)
@@ -144,16 +144,16 @@ class GrpcFace:
                 if asked.method in MAY_BE_LONG:
                     call = replace(call, in_pieces=True)
                 try:
-                    result = await self.operations.answer(asked.method, call, watch_nobody)
+                    result = await self.operations.answer(asked.method, call, ignore_disconnect)
                 except LongTaskError as found:
                     drawn = MemoryDraw(self.parts.memory.bind("response", f"caller:{principal.id}"))
-                    # The stubs want a class of their own, the library takes what can be called.
+                    # The stubs require a class, the library accepts any callable.
                     context.add_done_callback(lambda _: drawn.close())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
                     result = await found.load(drawn)
-                    await _greet(context, _echo(asked, call))
-                    # 60 MB take protobuf seconds, in which nobody else would be served.
+                    await _send_headers(context, _echo(asked, call))
+                    # Protobuf needs seconds for 60 MB, so it runs in a thread: the loop must serve other callers.
                     return await asyncio.to_thread(to_message, _write(asked, result), row.response)
-                await _greet(context, _echo(asked, call))
+                await _send_headers(context, _echo(asked, call))
                 return to_message(_write(asked, result), row.response)
 
     async def _stream(
@@ -165,21 +165,21 @@ class GrpcFace:
         call: OperationCall,
         context: Context,
     ) -> None:
-        """Writes every frame; a caller that reads slowly holds up its own writer and nobody else."""
+        """Writes every frame; a caller that reads slowly holds up its own writer only."""
         operations = self.operations
         form = choose_form(asked.form, marked=RESUME in call.extensions)
         started = False
         async with operations.open(method, call) as followed:
             resumed = write_resumed(resumed=followed.resumed)
             if followed.resumed:
-                # A reader that has missed nothing hears so at once, and not with the next event (resume.md R6).
-                await _greet(context, _echo(asked, call) | resumed)
+                # A resuming reader gets the headers at once, also if it has missed nothing (resume.md R6).
+                await _send_headers(context, _echo(asked, call) | resumed)
                 started = True
             try:
-                with operations.waits.hold(watch_nobody, call.judge):
+                with operations.waits.hold(ignore_disconnect, call.judge):
                     async for frame in unpack(asked.limit(followed.batches)):
                         if not started:
-                            await _greet(context, _echo(asked, call) | resumed)
+                            await _send_headers(context, _echo(asked, call) | resumed)
                             started = True
                         value = orjson.loads(form.render(await frame.load()))
                         await context.write(to_message(value, row.response))
@@ -189,15 +189,15 @@ class GrpcFace:
                 visit.outcome = "drained"
 
     def _choose_agent(self, tenant: object, principal: Principal) -> str:
-        """The agent that a call is for; one that is not there and one that is not allowed look the same.
+        """The agent of a call; an unknown agent and a forbidden one look the same.
 
         Raises:
             NotFound: no such agent for this caller.
-            InvalidInput: no tenant, and no default agent is configured.
+            InvalidInput: there is no tenant, and no default agent is configured.
         """
         agent = tenant or self.default_agent
         if not isinstance(agent, str):
-            raise InvalidInput(TENANT, "is required: it names the agent, as its card says")
+            raise InvalidInput(TENANT, "is required: it names the agent, as on its card")
         if not principal.sees(agent) or not is_served(agent, self.parts.agents.names):
             raise NotFound("agent", agent)
         return agent
@@ -223,8 +223,8 @@ class GrpcFace:
         )
 
 
-def _judge_version(head: GrpcHead, service: GrpcService) -> None:
-    """The name of the service and the metadata have to say the same version (A2A 1.0 section 3.6.2)."""
+def _check_version(head: GrpcHead, service: GrpcService) -> None:
+    """The service name and the metadata must name the same version (A2A 1.0 section 3.6.2)."""
     said = head.headers.get(HEADER.lower())
     version = judge_version(said, None)
     if version != service.version:
@@ -237,7 +237,7 @@ def _echo(asked: NormalizedCall, call: OperationCall) -> dict[str, str]:
 
 
 def _write(asked: NormalizedCall, result: JsonObject) -> JsonObject:
-    """A result in the form of its protobuf; only a card of 0.3 has other words there than in JSON."""
+    """A result in its protobuf form; only a 0.3 card has other names there than in JSON."""
     written = asked.write_result(result)
     value = written if isinstance(written, dict) else {}
     if asked.legacy is not None and asked.method is Method.GET_EXTENDED_CARD:
@@ -251,8 +251,8 @@ def _read_key(head: GrpcHead) -> str | None:
     return key
 
 
-async def _greet(context: Context, headers: dict[str, str]) -> None:
-    """What stands in headers over HTTP; nothing is sent where there is nothing to say."""
+async def _send_headers(context: Context, headers: dict[str, str]) -> None:
+    """Sends what HTTP has in headers; sends nothing if there are none."""
     if headers:
         await context.send_initial_metadata(
             tuple((name.lower(), value) for name, value in headers.items())
@@ -260,8 +260,8 @@ async def _greet(context: Context, headers: dict[str, str]) -> None:
 
 
 def _parse(row: GrpcMethod, request: bytes) -> Message:
-    """The message of a call; the library itself would end a call with UNKNOWN over bytes that are none."""
+    """Parses the message of a call; the library would end a call with UNKNOWN for invalid bytes."""
     try:
         return row.request.FromString(request)
     except DecodeError:
-        raise MalformedBody("request", f"it is no {row.request.DESCRIPTOR.name}") from None
+        raise MalformedBody("request", f"it is not a valid {row.request.DESCRIPTOR.name}") from None

@@ -1,4 +1,4 @@
-"""The head of a gRPC call: metadata by name, and the other end of the connection."""
+"""The head of a gRPC call: metadata by name, and the remote end of the connection."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 
 GrpcPeer: TypeAlias = tuple[str, int]
-"""Address and port of the other end of a connection."""
+"""Address and port of the remote end of a connection."""
 _IP: Final = ("ipv4:", "ipv6:")
 
 
 @dataclass(frozen=True, slots=True)
 class GrpcHead:
-    """Names are lower case, and lines of one name are joined, as with HTTP headers. Binary values are left out."""
+    """Names are lower case, and values of one name are joined, as with HTTP headers. Binary values are omitted."""
 
     headers: Mapping[str, str]
     peer: GrpcPeer | None
 
     @property
     def address(self) -> str | None:
-        """Of the other end of the connection."""
+        """The address of the remote end."""
         return None if self.peer is None else self.peer[0]
 
 
 def read_head(context: Context, proxied: str | None = None) -> GrpcHead:
-    """What came along with a call."""
+    """Reads the head of a call."""
     headers = join_fields(list_texts(context), proxied)
     return GrpcHead(headers, read_peer(context.peer()))
 
 
 def refuse_repeated(context: Context) -> None:
-    """Raises InvalidInput for a name with one value that stands there twice."""
+    """Raises InvalidInput if a single-value name occurs twice."""
     repeated = find_repeated([name for name, _ in list_texts(context)])
     if repeated is not None:
         raise InvalidInput(repeated, REASON)
 
 
 def list_texts(context: Context) -> list[tuple[str, str]]:
-    """Names with their values, as they came."""
+    """Names with their values, as received."""
     pairs = context.invocation_metadata() or ()
     return [(name, value) for name, value in pairs if isinstance(value, str)]
 
 
 def read_peer(peer: str) -> GrpcPeer | None:
-    """What ``ipv4:127.0.0.1:5000`` or ``ipv6:[::1]:5000`` names; None for a socket that has no address."""
+    """Parses ``ipv4:127.0.0.1:5000`` or ``ipv6:[::1]:5000``; None for a socket without an address."""
     kind = next((kind for kind in _IP if peer.startswith(kind)), None)
     if kind is None:
         return None
@@ -64,7 +64,7 @@ def read_peer(peer: str) -> GrpcPeer | None:
 
 
 def make_peer(address: str, port: int) -> GrpcPeer:
-    """One name for the other end, whichever version of addresses its socket has."""
+    """One name for the remote end, whether its socket is IPv4 or IPv6."""
     try:
         found = ip_address(address)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The gRPC server: one port for both versions, on our own loop, ended within the shutdown of the gateway."""
+"""The gRPC server: one port for both versions, on the gateway's loop, stopped within the gateway's shutdown."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
     from passerelle.gateway.server_tls import KeyPair, ServerTls
 
 HANDSHAKE_MS: Final = 15_000
-"""From a connection to the end of its handshakes, that of HTTP/2 included, as a head over HTTP has."""
+"""From a connection to the end of its handshakes, including HTTP/2; as long as an HTTP head may take."""
 IDLE_MS: Final = 75_000
-"""A connection without a call is told to go after that, as one over HTTP is closed. One with a call is not idle."""
+"""A connection without a call is closed after that, like one over HTTP. One with a call is not idle."""
 STOP_S: Final = 1.0
-"""How long calls under way may take after everything of ours has ended."""
+"""How long calls in progress may take after everything else has stopped."""
 MESSAGE_BYTES: Final = 25_165_824
 _OPTIONS: Final = (
     ("grpc.max_metadata_size", 64 * 1024),
-    # Two processes on one port would share its callers; the second one has to fail instead.
+    # Two processes on one port would share its callers; the second one must fail instead.
     ("grpc.so_reuseport", 0),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class GrpcServer:
-    """A server that answers; ``port`` is the real one, also where 0 was asked for."""
+    """A running server; ``port`` is the real one, also where the setting is 0."""
 
     server: grpc.aio.Server
     port: int
 
     async def stop(self) -> None:
-        """No new calls, and an end of those under way."""
+        """Rejects new calls, and ends those in progress."""
         await self.server.stop(STOP_S)
 
 
@@ -49,12 +49,12 @@ async def start_grpc(
     message_bytes: int = MESSAGE_BYTES,
     connections: int | None = None,
 ) -> GrpcServer:
-    """Listens and serves; with ``tls`` nothing in plain text. ``message_bytes`` bounds a request.
+    """Listens and serves; with ``tls`` nothing in plain text. ``message_bytes`` limits a request.
 
-    Of more than ``connections`` at once the newest are closed; None: as many as come.
+    Beyond ``connections`` the newest are closed; None: no limit.
 
     Raises:
-        ConfigInvalid: the port is taken or not allowed.
+        ConfigInvalid: the port is in use or not allowed.
     """
     bounds = [
         ("grpc.max_receive_message_length", message_bytes),
@@ -72,14 +72,14 @@ async def start_grpc(
         else:
             real = server.add_secure_port(where, _Handshakes(tls).credentials)
     except RuntimeError:
-        reason = f"{port} on {host} is in use or may not be listened on; choose another, or 0 for a free one"
+        reason = f"{port} on {host} is in use or not allowed; choose another, or 0 for a free one"
         raise ConfigInvalid("grpc.port", reason) from None
     await server.start()
     return GrpcServer(server, real)
 
 
 class _Handshakes:
-    """Gives each handshake the certificate of now; the library asks from a thread of its own."""
+    """Gives each handshake the current certificate; the library calls it from its own thread."""
 
     def __init__(self, tls: ServerTls) -> None:
         self._tls = tls
@@ -91,7 +91,7 @@ class _Handshakes:
         )
 
     def _renew(self) -> grpc.ServerCertificateConfiguration | None:
-        """None for what is shown already."""
+        """None if the certificate has not changed."""
         pair = self._tls.pair
         if pair is self._shown:
             return None

@@ -1,4 +1,4 @@
-"""``PUT /v1/blobs/{sha256}``: an agent that dials in uploads content, before it names it in an artifact."""
+"""``PUT /v1/blobs/{sha256}``: an agent that dials in uploads content before it names it in an artifact."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
 PATH: Final = "/v1/blobs/{sha256}"
 _AT_ONCE: Final = 8
-"""Bodies that one instance has in memory; the others wait, and TCP slows their senders down."""
+"""Bodies that one instance holds in memory; further ones wait, and TCP slows their senders down."""
 _OF_ONE_AGENT: Final = 2
-"""Of these: one whose bodies come slowly leaves room for the others."""
+"""Of these per agent: one whose bodies arrive slowly leaves slots for the others."""
 _TYPE_CHARS: Final = 128
 _ANY_TYPE: Final = "application/octet-stream"
-_ROOM_AGAIN_S: Final = 3_600
-_PLACE_AGAIN_S: Final = 1
+_QUOTA_RETRY_S: Final = 3_600
+_SLOT_RETRY_S: Final = 1
 
 
 @record
 class BlobTaken:
-    """``url`` stands in a part of an artifact; it is good for a day, for this agent."""
+    """``url`` goes into a part of an artifact; it is valid for a day, for this agent."""
 
     url: str
     sha256: str
@@ -56,7 +56,7 @@ class BlobTaken:
 
 @dataclass(frozen=True, slots=True)
 class BlobEdge:
-    """Answers for agents that dial in, and for the names that their credential may serve."""
+    """Answers agents that dial in, for the names that their credential may serve."""
 
     uploads: Uploads
     policy: OutputPolicy
@@ -70,7 +70,7 @@ class BlobEdge:
     _under_way: Counter[str] = field(default_factory=Counter[str], repr=False)
 
     async def answer(self, request: Request) -> Response:
-        """One upload. The same again is the same."""
+        """Stores one upload. Repeating it has no further effect."""
         principal = await self.authenticator.authenticate(self.reader.read_scope(request.scope))
         agent = self._find_agent(principal, request.query_params.get("agent", ""))
         sha256 = request.path_params["sha256"]
@@ -84,16 +84,16 @@ class BlobEdge:
             async with self._taking:
                 content = await _read(request, sha256, self.policy.max_bytes)
                 if not await self.uploads.put(agent, sha256, content, media_type, room_bytes):
-                    said = f"an agent may upload {room_bytes} bytes within a day"
-                    raise Limited("quota", said, _ROOM_AGAIN_S)
+                    reason = f"an agent may upload {room_bytes} bytes within a day"
+                    raise Limited("quota", reason, _QUOTA_RETRY_S)
         taken = BlobTaken(f"{UPLOADED}{sha256}", sha256, len(content))
         return JSONResponse(to_wire(taken), 201, {"Cache-Control": "no-store"})
 
     @contextmanager
     def _count(self, agent: str) -> Generator[None]:
         if self._under_way[agent] >= _OF_ONE_AGENT:
-            said = f"{_OF_ONE_AGENT} uploads of the agent are under way, and no more may be"
-            raise Limited("concurrency", said, _PLACE_AGAIN_S)
+            reason = f"{_OF_ONE_AGENT} uploads of the agent are in progress, which is the limit"
+            raise Limited("concurrency", reason, _SLOT_RETRY_S)
         self._under_way[agent] += 1
         try:
             yield

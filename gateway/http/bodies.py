@@ -1,4 +1,4 @@
-"""The body of a request to a route of the gateway's own: JSON, within a limit. Every route reads it here."""
+"""Reads the body of a request to the gateway's own routes: JSON, within a limit. All of them use this."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ BODY_LIMIT_BYTES: Final = 1_048_576
 
 
 async def read_json(request: Request, limit_bytes: int = BODY_LIMIT_BYTES) -> bytes:
-    """A body that says that it is JSON; one that is empty need not say it.
+    """The body of a request with the JSON content type; an empty one needs no type.
 
-    The type is judged before anything is read. It also keeps web pages of others out: a form cannot have it.
+    Checks the type before it reads. This also keeps foreign web pages out: an HTML form cannot send that type.
 
     Raises:
-        ContentTypeNotSupported: it says something else.
-        TooLarge: it does not end within the limit; the rest is not kept.
+        ContentTypeNotSupported: it has another type.
+        TooLarge: it does not end within the limit; the rest is discarded.
     """
     media_type = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if media_type and media_type != JSON:
@@ -36,10 +36,10 @@ async def read_json(request: Request, limit_bytes: int = BODY_LIMIT_BYTES) -> by
 async def read_bytes(
     request: Request, limit_bytes: int, note: Callable[[bytes], object] | None = None
 ) -> bytes:
-    """A body of any type; ``note`` is told each piece as it comes.
+    """A body of any type; calls ``note`` with each piece.
 
     Raises:
-        TooLarge: it does not end within the limit; what is announced as larger is not begun.
+        TooLarge: it does not end within the limit; a larger announced length is rejected at once.
     """
     announced = request.headers.get("Content-Length", "")
     if announced.isdecimal() and int(announced[:20]) > limit_bytes:

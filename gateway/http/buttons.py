@@ -1,6 +1,6 @@
-"""Where the button of a notification goes: ``POST /v1/approvals/answers``, whose credential is the token of the push.
+"""The target of a notification button: ``POST /v1/approvals/answers``, authenticated by the token of the push.
 
-GET is nothing here: whatever follows links on its own must not decide.
+There is no GET: a program that follows links by itself must not decide.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ PATH: Final = "/v1/approvals/answers"
 
 @record
 class ButtonParams:
-    """The token of the push, and the option whose button was pressed."""
+    """The token of the push, and the option of the pressed button."""
 
     token: Annotated[str, Field(min_length=1, max_length=TOKEN_LIMIT)]
     option_id: Annotated[str, Field(min_length=1, max_length=255)]
 
 
 class KnowsDevices(Protocol):
-    """Who a paired device is by now."""
+    """Finds the current principal of a paired device."""
 
     async def find_device(self, principal: str, tenant: str, device: str) -> Principal:
-        """Raises Unauthenticated for one that was revoked."""
+        """Raises Unauthenticated for a revoked device."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ButtonEdge:
-    """Answers for whoever holds a token."""
+    """Answers requests with a token."""
 
     tokens: ActionTokens
     devices: KnowsDevices
     service: CommandService
 
     async def answer(self, request: Request) -> Response:
-        """Decides, as the device that the push went to."""
+        """Decides as the device that received the push."""
         params = from_bytes(ButtonParams, await read_json(request, BODY_LIMIT_BYTES))
         token = self.tokens.read(params.token)
         principal = await self.devices.find_device(token.principal, token.tenant, token.device)

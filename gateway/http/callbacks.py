@@ -1,7 +1,7 @@
-"""``POST /callbacks/{run}/{nonce}``: a peer has news of a task.
+"""``POST /callbacks/{run}/{nonce}``: a peer reports that a task has changed.
 
-A call that holds is answered with 202 before anything is done about it. Every other one gets the same 404, so that
-nothing can be learned by trying: not which runs there are, nor what was wrong.
+A valid call gets 202 before anything is done about it. Every other one gets the same 404, so that callers cannot find
+out which runs exist, or what was wrong.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def make_callback_route(edge: CallbackEdge) -> Route:
         run = request.path_params["run"]
         if edge.callbacks.is_too_often(run):
             return Response(status_code=HTTPStatus.ACCEPTED)
-        task = await _judge(edge, request, run)
+        task = await _check(edge, request, run)
         if task is None:
             return Response(status_code=HTTPStatus.NOT_FOUND)
         return Response(
@@ -48,12 +48,12 @@ def make_callback_route(edge: CallbackEdge) -> Route:
 
 
 async def _wake(edge: CallbackEdge, task: str) -> None:
-    """What is done when the answer has been sent. A driver on another instance is told there."""
+    """Runs after the response. A driver on another instance is notified there."""
     here = edge.wake(task)
     structlog.get_logger().info("callback.taken", task=task, here=here)
 
 
-async def _judge(edge: CallbackEdge, request: Request, run: str) -> str | None:
+async def _check(edge: CallbackEdge, request: Request, run: str) -> str | None:
     body = await _read(request)
     if body is None:
         return None

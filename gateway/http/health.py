@@ -1,4 +1,4 @@
-"""Whether the process lives (``/healthz``), whether it can work (``/readyz``), and what it counted (``/metrics``)."""
+"""Liveness (``/healthz``), readiness (``/readyz``) and metrics (``/metrics``)."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ UNREADY: Final = 503
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether work is taken; ``reason`` says why not."""
+    """Whether the instance takes work; ``reason`` states why not."""
 
     ready: bool
     reason: str | None = None
     configuration: str | None = None
-    """What is wrong with the file, while the configuration before is in force; it makes nobody unready."""
+    """The fault of the configuration file, while the previous configuration is in use; does not affect readiness."""
     policy: str | None = None
-    """What has to be mended in the edited rules; it makes nobody unready."""
+    """What is wrong with the edited rules; does not affect readiness."""
     replicas: str | None = None
-    """What is wrong with the replicas of the store; it makes nobody unready, either."""
+    """What is wrong with the store's replicas; does not affect readiness."""
     clock: str | None = None
-    """How far the clocks of this machine and the store are apart, if far; nobody is unready for it."""
+    """The clock skew between this machine and the store, if it is large; does not affect readiness."""
     memory: str | None = None
-    """How full the store is, if it is nearly full: what is there goes on, so nobody is unready for it."""
+    """How full the store is, if nearly full: existing work continues, so it does not affect readiness."""
     archive: str | None = None
-    """Why nothing leaves the memory of the store; nobody is unready for it."""
+    """Why no session leaves the store's memory; does not affect readiness."""
 
 
 _OPEN: Final = metrics.OPEN_MEDIA_TYPE.partition(";")[0]
 Probe: TypeAlias = Callable[[], Awaitable[Readiness]]
-"""Writes to the store and says whether that held. An error of ours is the same as not ready."""
+"""Writes to the store and returns the state. A PasserelleError means not ready."""
 
 
 async def _refresh_nothing() -> None:
-    """What is counted stands already."""
+    """Does nothing: the metrics are current."""
 
 
 def make_health_routes(
@@ -52,7 +52,7 @@ def make_health_routes(
     counted: metrics.Metrics,
     refresh: Callable[[], Awaitable[None]] = _refresh_nothing,
 ) -> list[Route]:
-    """The three routes; none of them asks for a credential. ``refresh`` comes before what was counted is shown."""
+    """The three routes, without authentication. Calls ``refresh`` before it renders the metrics."""
 
     async def answer_health(_request: Request) -> Response:
         return _answer(200, {"status": "ok", "version": VERSION})
@@ -71,8 +71,8 @@ def make_health_routes(
                 "memory": readiness.memory,
                 "archive": readiness.archive,
             }
-            said = {name: text for name, text in noted.items() if text}
-            return _answer(200, {"status": "ready"} | said)
+            warnings = {name: text for name, text in noted.items() if text}
+            return _answer(200, {"status": "ready"} | warnings)
         return _answer(UNREADY, {"status": "unready", "reason": readiness.reason or "starting"})
 
     async def answer_metrics(request: Request) -> Response:

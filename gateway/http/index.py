@@ -1,4 +1,4 @@
-"""``GET /``: where things are, as JSON for programs and as a page for browsers. Public: it names nothing of anybody."""
+"""``GET /``: the entry points, as JSON for programs and as a page for browsers. Public: it shows no caller's data."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from passerelle.runtime.common.version import VERSION
 
 INDEX: Final = "/"
 LINKS: Final = {
-    "health": ("/healthz", "whether the process lives"),
-    "readiness": ("/readyz", "whether it takes work, and if not, why"),
-    "metrics": ("/metrics", "what it has counted, for Prometheus"),
+    "health": ("/healthz", "liveness of the process"),
+    "readiness": ("/readyz", "readiness, and the reason if it is not ready"),
+    "metrics": ("/metrics", "metrics for Prometheus"),
     "openapi": (openapi.PATH, "tasks, approvals, devices and rules over HTTP"),
-    "asyncapi": (openapi.ASYNCAPI_PATH, "the frames of the channel for screens and devices"),
+    "asyncapi": (
+        openapi.ASYNCAPI_PATH,
+        "the frames of the channel for user interfaces and devices",
+    ),
 }
-"""The path of each link, and what is there."""
+"""The path of each link, and its description."""
 AGENT_CARD: Final = "/agents/{name}/.well-known/agent-card.json"
 _HTML: Final = "text/html"
 _HEADERS: Final = {
@@ -32,7 +35,7 @@ _HEADERS: Final = {
 
 
 def make_index_route() -> Route:
-    """The route; it asks for no credential."""
+    """The route, without authentication."""
 
     async def answer(request: Request) -> Response:
         if _HTML in request.headers.get("Accept", ""):
@@ -46,7 +49,7 @@ def make_index_route() -> Route:
 
 def _render_page() -> str:
     rows = "\n".join(
-        f'<li><a href="{path}">{path}</a>: {escape(said)}</li>' for path, said in LINKS.values()
+        f'<li><a href="{path}">{path}</a>: {escape(about)}</li>' for path, about in LINKS.values()
     )
     return f"""<!doctype html>
 <html lang="en">

@@ -1,7 +1,7 @@
-"""The published descriptions of the HTTP surface: OpenAPI 3.1 for ``/v1``, AsyncAPI for the frames of channels.
+"""The published descriptions of the HTTP API: OpenAPI 3.1 for ``/v1``, AsyncAPI for channel frames.
 
-The document of ``/v1`` is drawn from the same table that serves it. Beside that it says what the paths are that are no
-calls: streams of events, their states, tickets and blobs.
+The document of ``/v1`` is generated from the same table that serves it. It also describes the paths that are not calls:
+event streams and their states, tickets and blobs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from passerelle.gateway.http.openapi_errors import (
     render_error_responses,
 )
 from passerelle.gateway.http.openapi_examples import EXAMPLES
-from passerelle.gateway.http.openapi_words import speak_wire
+from passerelle.gateway.http.openapi_words import use_wire_names
 from passerelle.gateway.http.problem import MEDIA_TYPE
 from passerelle.gateway.http.streams import LINES, LONGEST_WAIT_S
 from passerelle.gateway.http.tickets import PATH as TICKETS
@@ -39,7 +39,7 @@ from passerelle.runtime.common.version import VERSION
 _TEXT: Final[JsonObject] = {"type": "string"}
 _CURSOR: Final[JsonObject] = {
     "type": "string",
-    "description": "Kept and given back whole.",
+    "description": "Opaque; send it back unchanged.",
     "pattern": "^[0-9a-f]{8}\\.(0|[1-9][0-9]*)\\.[0-9a-f]{8}$",
 }
 _EVENTS: Final[JsonObject] = {"type": "array", "items": {"type": "object"}}
@@ -50,7 +50,7 @@ _PAGE: Final[JsonObject] = {
         "events": _EVENTS,
         "cursor": _CURSOR,
         "more": {"type": "boolean"},
-        "snapshot": {"type": "object", "description": "The state, where nothing was asked after."},
+        "snapshot": {"type": "object", "description": "The state, if `after` is absent."},
     },
 }
 _STATE: Final[JsonObject] = {
@@ -65,7 +65,7 @@ _STREAM: Final = (
 
 
 def describe_stream_paths() -> dict[str, JsonObject]:
-    """The items by their paths."""
+    """The path items, by path."""
     return {
         "/v1/streams/{stream}/events": {"get": _describe_events()},
         "/v1/streams/{stream}/snapshot": {"get": _describe_snapshot()},
@@ -78,9 +78,11 @@ def _describe_events() -> JsonObject:
     wait: JsonObject = {"type": "integer", "minimum": 0, "maximum": LONGEST_WAIT_S}
     parameters: list[Json] = [
         _param("stream", "path", _TEXT, _STREAM, required=True),
-        _param("after", "query", _CURSOR, "What follows this cursor; absent: the state."),
-        _param("wait", "query", wait, "Seconds for which an empty page is waited for."),
-        _param("ticket", "query", _TEXT, "For an EventSource, which can set no header."),
+        _param(
+            "after", "query", _CURSOR, "Returns the events after this cursor; absent: the state."
+        ),
+        _param("wait", "query", wait, "Seconds to wait while the page is empty."),
+        _param("ticket", "query", _TEXT, "For an EventSource, which cannot set headers."),
         _param("device", "query", _TEXT, "The device that the ticket is for."),
         _param("Last-Event-ID", "header", _CURSOR, "As `after`."),
     ]
@@ -100,7 +102,7 @@ def _describe_events() -> JsonObject:
         },
     }
     gap: JsonObject = {
-        "description": "The cursor cannot be honoured: `why`, and the `top` to go on from.",
+        "description": "The cursor is not valid: `why`, and the `top` to continue from.",
         "content": {MEDIA_TYPE: {"schema": PROBLEM}},
     }
     described = _describe_stream(
@@ -120,7 +122,11 @@ def _describe_snapshot() -> JsonObject:
 def _describe_tickets() -> JsonObject:
     content: JsonObject = {"application/json": {"schema": wire_schema(TicketGiven)}}
     described = _describe_stream(
-        "issue_ticket", "A ticket with which a web page opens a channel once", [], content, 201
+        "issue_ticket",
+        "Issue a one-time ticket with which a web page opens a channel",
+        [],
+        content,
+        201,
     )
     body: JsonObject = {
         "required": True,
@@ -136,7 +142,7 @@ def _describe_blobs() -> JsonObject:
         _param("agent", "query", _TEXT, "The agent that dials in.", required=True),
     ]
     content: JsonObject = {"application/json": {"schema": wire_schema(BlobTaken)}}
-    summary = "Content that an artifact of an agent will name"
+    summary = "Upload content for an artifact of an agent"
     described = _describe_stream("put_blob", summary, parameters, content, 201)
     body: JsonObject = {"required": True, "content": {"*/*": {"schema": {}}}}
     return {**described, "requestBody": body}
@@ -185,7 +191,7 @@ _PROBLEM: Final[JsonObject] = {
         "reason": {"type": "string", "description": "What is wrong with the member."},
         "state": {
             "type": "string",
-            "description": "The status of what does not allow it; on channels, `d.status`.",
+            "description": "The current status of the resource; on channels, `d.status`.",
         },
         "winner": {"type": "object", "description": "Who closed the approval, and how."},
     },
@@ -193,7 +199,7 @@ _PROBLEM: Final[JsonObject] = {
 
 
 def make_openapi_route(public_url: str | None = None) -> Route:
-    """``GET /v1/openapi.json``; public, as it holds nothing of anybody. Its server is ``public_url``."""
+    """``GET /v1/openapi.json``; public, as it contains no caller's data. Its server is ``public_url``."""
 
     async def answer(_request: Request) -> Response:
         document = render_openapi()
@@ -216,7 +222,7 @@ def render_openapi() -> JsonObject:
     document: JsonObject = {
         "openapi": "3.1.0",
         "info": {"title": "Passerelle control plane", "version": VERSION},
-        # Relative to the address that the document was read from.
+        # Relative to the address of the document.
         "servers": [{"url": "/"}],
         "paths": cast("JsonObject", paths),
         "components": {
@@ -226,7 +232,7 @@ def render_openapi() -> JsonObject:
         },
         "security": [{"bearer": []}],
     }
-    speak_wire(document)
+    use_wire_names(document)
     return document
 
 
@@ -236,7 +242,7 @@ def _describe(operation: RouteOperation, schemas: JsonObject) -> JsonObject:
     described: JsonObject = {
         "operationId": operation.call.name,
         "summary": operation.call.summary,
-        "description": f"Takes the scope {' or '.join(operation.call.scopes)}.",
+        "description": f"Requires the scope {' or '.join(operation.call.scopes)}.",
         "parameters": [*in_path, *_describe_rest(operation, params)],
         "responses": {
             **_describe_success(operation, schemas),
@@ -258,7 +264,7 @@ def _add_example(name: str, content: JsonObject) -> JsonObject:
 
 
 def _describe_success(operation: RouteOperation, schemas: JsonObject) -> JsonObject:
-    """Whatever the status, the answer has one form."""
+    """The responses of a success; they have one schema, whatever the status."""
     content: JsonObject = {"application/json": {"schema": _name_result(operation, schemas)}}
     statuses = {operation.status, *([200] if operation.may_settle else [])}
     return {
@@ -273,13 +279,13 @@ def _describe_rest(operation: RouteOperation, params: JsonObject) -> list[Json]:
         key: JsonObject = {
             "name": KEY_HEADER,
             "in": "header",
-            "description": "Sent again with the same key, the request is carried out once.",
+            "description": "A request repeated with the same key is executed once.",
             "schema": {"type": "string", "minLength": 1, "maxLength": IDEMPOTENCY_KEY_LIMIT},
         }
         version: JsonObject = {
             "name": VERSION_HEADER,
             "in": "header",
-            "description": 'The version that was read, in quotes, as `ETag` gave it: `"7"`.',
+            "description": 'The version that was read, in quotes, as in `ETag`: `"7"`.',
             "schema": {"type": "string"},
         }
         return [key, *([version] if operation.is_versioned else []), device]
@@ -302,7 +308,7 @@ def _name_result(operation: RouteOperation, schemas: JsonObject) -> JsonObject:
 
 
 def _hoist(kind: type[object], schemas: JsonObject) -> JsonObject:
-    """The schema of a record; what it refers to moves into ``schemas``."""
+    """The schema of a record; moves the definitions it refers to into ``schemas``."""
     adapter = TypeAdapter(kind)
     schema = cast("JsonObject", adapter.json_schema(by_alias=True, ref_template=_REF))
     schemas.update(cast("JsonObject", schema.pop("$defs", {})))
@@ -325,7 +331,7 @@ ASYNCAPI_PATH: Final = "/v1/asyncapi.json"
 
 
 def make_asyncapi_route() -> Route:
-    """Public, as it holds nothing of anybody."""
+    """``GET /v1/asyncapi.json``; public, as it contains no caller's data."""
 
     async def answer(_request: Request) -> Response:
         return Response(orjson.dumps(render_asyncapi(VERSION)), media_type="application/json")

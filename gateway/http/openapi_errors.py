@@ -1,6 +1,6 @@
-"""The errors that OpenAPI documents for each call, by status, each with an example of the problem.
+"""The documented errors of each call, by status, each with an example problem.
 
-``default`` stays beside them: a status that is not listed has the same form.
+``default`` is added to them: a status that is not listed has the same form.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PROBLEM: Final[JsonObject] = {"$ref": "#/components/schemas/Problem"}
 
-_SAID: Final[dict[int, tuple[str, str, str]]] = {
+_DESCRIPTIONS: Final[dict[int, tuple[str, str, str]]] = {
     400: (
         "The request is malformed; `field` names the member, `reason` what is wrong with it.",
         "invalid_input",
@@ -33,7 +33,7 @@ _SAID: Final[dict[int, tuple[str, str, str]]] = {
         "there is no task 'task_2f'",
     ),
     409: (
-        "Its state does not allow it, somebody else was first, or the idempotency key was used for another request.",
+        "Its state does not allow it, another request was first, or the idempotency key was used for another request.",
         "conflict",
         "somebody else has changed it; read it again",
     ),
@@ -63,7 +63,7 @@ _SAID: Final[dict[int, tuple[str, str, str]]] = {
         "optionId: is none of those that are offered",
     ),
     429: (
-        "Over a rate, a quota or a budget; `Retry-After` says when to try again.",
+        "Over a rate, a quota or a budget; `Retry-After` states when to retry.",
         "rate_limited",
         "too many requests",
     ),
@@ -73,7 +73,7 @@ _SAID: Final[dict[int, tuple[str, str, str]]] = {
         "agent 'echo' is not available",
     ),
     503: (
-        "The store is not available; `Retry-After` says when to try again.",
+        "The store is not available; `Retry-After` states when to retry.",
         "store_unavailable",
         "the store is not available",
     ),
@@ -102,7 +102,7 @@ def list_statuses(operation: RouteOperation) -> list[int]:
 
 
 def refer_errors(statuses: list[int]) -> JsonObject:
-    """The responses of a call, which lead to the shared ones."""
+    """The error responses of a call, as references to the shared ones."""
     refs: JsonObject = {
         str(status): {"$ref": f"#/components/responses/{_name(status)}"} for status in statuses
     }
@@ -113,7 +113,7 @@ def render_error_responses() -> JsonObject:
     """``components.responses``: one for each status, and one for any other."""
     shared: JsonObject = {
         _name(status): _render(status, about, code, detail)
-        for status, (about, code, detail) in _SAID.items()
+        for status, (about, code, detail) in _DESCRIPTIONS.items()
     }
     return {
         **shared,

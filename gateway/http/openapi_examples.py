@@ -1,6 +1,6 @@
-"""An example of a request body for each call that takes more than an id; a test reads each as the call does.
+"""An example request body for each call that takes more than an id; a test parses each as the call does.
 
-Values are what a newcomer sees: the agents of ``passerelle serve --demo-agents``.
+Values match the agents of ``passerelle serve --demo-agents``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Descriptions of the document for whoever reads it: members by their names on the wire, and no ids of our ledger."""
+"""Rewrites descriptions for readers of the document: members by their names on the wire, without requirement ids."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _LEDGER: Final = re.compile(rf" \({_ROW}(?:(?:, |…){_ROW})*\)")
 _DESCRIPTION: Final = "description"
 
 
-def speak_wire(document: Json) -> None:
+def use_wire_names(document: Json) -> None:
     """Rewrites the descriptions of a document, in place."""
     members = frozenset(_list_members(document))
     for holder in _list_holders(document):
-        said = holder[_DESCRIPTION]
-        if isinstance(said, str):
-            holder[_DESCRIPTION] = _rewrite(said, members)
+        text = holder[_DESCRIPTION]
+        if isinstance(text, str):
+            holder[_DESCRIPTION] = _rewrite(text, members)
 
 
-def _rewrite(said: str, members: frozenset[str]) -> str:
+def _rewrite(text: str, members: frozenset[str]) -> str:
     def name(match: re.Match[str]) -> str:
         camel = to_camel(match[1])
         return f"`{camel if camel in members else match[1]}`"
 
-    return _QUOTED.sub(name, _LEDGER.sub("", said))
+    return _QUOTED.sub(name, _LEDGER.sub("", text))
 
 
 def _list_holders(value: Json) -> Iterator[dict[str, Json]]:
-    """Every object that has a description in words."""
+    """Yields every object with a description text."""
     if isinstance(value, dict):
         if isinstance(value.get(_DESCRIPTION), str):
             yield value
@@ -48,7 +48,7 @@ def _list_holders(value: Json) -> Iterator[dict[str, Json]]:
 
 
 def _list_members(value: Json) -> Iterator[str]:
-    """The names of the members of every schema, and of the parameters."""
+    """Yields the member names of every schema, and the parameter names."""
     if isinstance(value, dict):
         properties = value.get("properties")
         if isinstance(properties, dict):

@@ -1,6 +1,6 @@
-"""Where a device that is not known yet brings its code: ``POST /v1/devices/claim``, then ``/v1/devices/prove``.
+"""Pairing of a device that is not known yet: ``POST /v1/devices/claim``, then ``/v1/devices/prove``.
 
-The only routes of ``/v1`` without a credential. Nothing is written for a code that does not hold.
+These are the only ``/v1`` routes without a credential. Nothing is written for an invalid code.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ClaimParams:
 
 @record
 class DeviceClaimed:
-    """What has to be signed: canonical JSON of ``deviceId``, ``nonce`` and ``purpose`` ``passerelle-pairing``."""
+    """What to sign: canonical JSON of ``deviceId``, ``nonce`` and ``purpose`` ``passerelle-pairing``."""
 
     device_id: str
     nonce: str
@@ -55,7 +55,7 @@ class ProveParams:
 
 @record
 class DeviceProven:
-    """The token holds once somebody has confirmed ``digits``, which the device shows until then."""
+    """The token is valid once the owner has confirmed ``digits``, which the device shows until then."""
 
     device_id: str
     principal: str
@@ -65,18 +65,18 @@ class DeviceProven:
 
 @dataclass(frozen=True, slots=True)
 class PairingEdge:
-    """Answers whoever has a code."""
+    """Answers devices that have a pairing code."""
 
     pairing: Pairing
 
     async def claim(self, request: Request) -> Response:
-        """Uses a code up."""
+        """Redeems a code."""
         params = from_bytes(ClaimParams, await read_json(request, BODY_LIMIT_BYTES))
         made = await self.pairing.claim(params.code, params.algorithm, params.public_key)
         return JSONResponse(to_wire(DeviceClaimed(made.device_id, made.nonce)), 200, _NO_STORE)
 
     async def prove(self, request: Request) -> Response:
-        """Takes the signature."""
+        """Checks the signature."""
         params = from_bytes(ProveParams, await read_json(request, BODY_LIMIT_BYTES))
         made = await self.pairing.prove(params.code, params.signature)
         token = made.token.get_secret_value()

@@ -23,8 +23,8 @@ from passerelle.runtime.observability.logs import explain_fault
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 1
 INTERNAL: Final = 500
-_LEFT: Final = 499
-"""What proxies write for a caller that did not wait."""
+_CLIENT_CLOSED: Final = 499
+"""The status that proxies log for a caller that did not wait."""
 
 STATUSES: Final[dict[type[errors.PasserelleError], int]] = {
     errors.PasserelleError: INTERNAL,
@@ -54,7 +54,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], int]] = {
     errors.WriteConflict: 409,
     errors.VersionMismatch: 412,
     errors.IdempotencyConflict: 409,
-    errors.ActionClosed: 410,  # answered by somebody: 409, see find_status
+    errors.ActionClosed: 410,  # 409 if another answer won, see find_status
     errors.StaleAnswer: 412,
     errors.StreamGap: 410,
     errors.ConfigInvalid: INTERNAL,
@@ -72,21 +72,21 @@ STATUSES: Final[dict[type[errors.PasserelleError], int]] = {
     errors.Draining: 503,
 }
 _CODES: Final = {404: "not_found", 405: "method_not_allowed"}
-_NOTHING: Final = "there is nothing at this path; GET / lists what there is"
+_NO_SUCH_PATH: Final = "this path does not exist; GET / lists the entry points"
 
 
 def find_status(error: errors.PasserelleError) -> int:
-    """The HTTP status of an error; a class that is not in the table has that of its nearest ancestor."""
+    """The HTTP status of an error; a class that is not in the table has that of its nearest base class."""
     if isinstance(error, errors.ActionClosed) and error.state == "already_resolved":
         return 409
     return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
 
 
 def describe(error: errors.PasserelleError) -> JsonObject:
-    """The members of the problem beside ``type``, ``title`` and ``status``."""
+    """The members of the problem in addition to ``type``, ``title`` and ``status``."""
     members: JsonObject = {**error.details}
     if "status" in members:
-        # `status` of a problem is that of HTTP; what a task or a schedule is in has another name here.
+        # ``status`` of a problem is the HTTP status; that of a task or schedule is named ``state`` here.
         members["state"] = members.pop("status")
     if isinstance(error, errors.ActionClosed):
         members["winner"] = error.winner
@@ -94,7 +94,7 @@ def describe(error: errors.PasserelleError) -> JsonObject:
 
 
 def render_problem(error: errors.PasserelleError) -> Response:
-    """The answer for an error of ours, with ``Retry-After`` and ``WWW-Authenticate`` where they belong."""
+    """The response for a PasserelleError, with ``Retry-After`` and ``WWW-Authenticate`` where they apply."""
     headers: dict[str, str] = {}
     if isinstance(error, errors.Limited) or (
         isinstance(error, errors.RemoteError) and (error.retryable or error.retry_after_s)
@@ -106,14 +106,14 @@ def render_problem(error: errors.PasserelleError) -> Response:
 
 
 async def answer_error(_request: Request, error: Exception) -> Response:
-    """Starlette's handler for errors of ours."""
+    """Starlette's handler for PasserelleErrors."""
     if not isinstance(error, errors.PasserelleError):
         raise error
     return render_problem(error)
 
 
 async def answer_status(request: Request, error: Exception) -> Response:
-    """Starlette's handler for its own refusals: no such path, no such method."""
+    """Starlette's handler for its own errors: unknown path, wrong method."""
     if not isinstance(error, HTTPException):
         raise error
     code, headers = _CODES.get(error.status_code, "bad_request"), dict(error.headers or {})
@@ -122,14 +122,14 @@ async def answer_status(request: Request, error: Exception) -> Response:
             detail = _suggest_path(request)
         case 405:
             headers["Allow"] = _list_methods(request)
-            detail = f"{request.method} is not taken here; {headers['Allow']} is"
+            detail = f"{request.method} is not allowed here; use {headers['Allow']}"
         case _:
             detail = error.detail
     return _respond(error.status_code, code, detail, {}, headers)
 
 
 def _list_methods(request: Request) -> str:
-    """The methods of all routes at this path: each of them knows of its own alone (RFC 9110 section 10.2.1)."""
+    """The methods of all routes at this path: each route knows only its own (RFC 9110 section 10.2.1)."""
     app: Starlette = request.app
     found = {
         method
@@ -141,7 +141,7 @@ def _list_methods(request: Request) -> str:
 
 
 def _suggest_path(request: Request) -> str:
-    """That nothing is there, and the path without ids that looks most like it; all of them are in the public index."""
+    """The detail of a 404, with the most similar path without ids; the public index lists all of them."""
     app: Starlette = request.app
     paths = [
         route.path
@@ -149,22 +149,22 @@ def _suggest_path(request: Request) -> str:
         if isinstance(route, Route) and "{" not in route.path and route.path != "/"
     ]
     near = find_near(request.url.path, paths)
-    return f"{_NOTHING}; did you mean {near}?" if near else _NOTHING
+    return f"{_NO_SUCH_PATH}; did you mean {near}?" if near else _NO_SUCH_PATH
 
 
 class FaultGuard:
-    """Answers a fault of the gateway with a 500 that tells nothing of its inside, and logs it once.
+    """Answers an internal error with a 500 that shows no internals, and logs it once.
 
-    The connection stays, since other requests of the caller may be on it. An answer that has begun cannot be taken
-    back: the fault goes on to the server, which logs it and closes the connection. A request that a stop cuts off
-    before it has an answer is told so.
+    The connection stays open, since other requests of the caller may use it. A response that has started cannot be
+    taken back: the exception goes on to the server, which logs it and closes the connection. A request that is cut off
+    by a shutdown before it has an answer gets ``Draining``.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request; anything else is passed on."""
+        """Serves one request; passes anything else on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -191,13 +191,13 @@ class FaultGuard:
             await render_problem(explain_fault())(scope, receive, send)
 
 
-async def answer_nobody(_request: Request, _error: Exception) -> Response:
-    """Starlette's handler for a caller that has left in the middle of its request: nobody reads this."""
-    return Response(status_code=_LEFT)
+async def answer_disconnected(_request: Request, _error: Exception) -> Response:
+    """Starlette's handler for a caller that left during its request: the response is not read."""
+    return Response(status_code=_CLIENT_CLOSED)
 
 
 EXCEPTION_HANDLERS: Final = {
-    ClientDisconnect: answer_nobody,
+    ClientDisconnect: answer_disconnected,
     errors.PasserelleError: answer_error,
     HTTPException: answer_status,
 }

@@ -1,8 +1,8 @@
-"""The whole site: routes, errors as problems, and in the open mode a guard against other people's web pages.
+"""The whole site: routes, errors as problems, and without authentication a guard against foreign web pages.
 
-With ``--auth open`` whoever reaches the port is the owner, and every web page that a browser shows can
-reach a loopback port: directly (then the request has an ``Origin``), or under a name of its own that resolves
-to 127.0.0.1 (then the ``Host`` is that name). Both are refused unless they name this machine.
+With ``--auth open`` every caller that reaches the port is the owner, and any web page in a browser can reach a loopback
+port: directly (then the request has an ``Origin``), or under its own host name that resolves to 127.0.0.1 (then the
+``Host`` is that name). Both are rejected unless they name this machine.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ def make_site(
     settings: Settings,
     wrap: Callable[[ASGIApp], ASGIApp] = lambda site: site,
 ) -> ASGIApp:
-    """The ASGI application that serves ``routes``; ``wrap`` puts what is not routed before them, inside the guard."""
+    """The ASGI application that serves ``routes``; ``wrap`` adds what runs before the router, inside the guard."""
     guarded = Starlette(
         routes=routes,
         middleware=[Middleware(FaultGuard)],
         exception_handlers=EXCEPTION_HANDLERS,
     )
-    # A redirect would lead to whatever host the request names, without TLS, and a token would go along.
+    # A redirect would lead to the host in the request, without TLS, and a token would go along.
     guarded.router.redirect_slashes = False
     site = wrap(guarded)
     return site if settings.auth != "open" else LoopbackGuard(site, find_own_hosts(settings))
 
 
 def find_own_hosts(settings: Settings) -> OwnHosts:
-    """The names that the settings give this machine."""
+    """The names of this machine in the settings."""
     urls = (settings.public_url, *settings.channels.origins)
     return OwnHosts(name for url in urls if (name := urlsplit(url or "").hostname))
 
 
 class LoopbackGuard:
-    """Lets through what names this machine."""
+    """Lets requests through that name this machine."""
 
     def __init__(self, app: ASGIApp, hosts: OwnHosts) -> None:
         self._app = app
@@ -63,7 +63,7 @@ class LoopbackGuard:
             refusal = Forbidden("a web page of another origin, or another name for this machine")
             await render_problem(refusal)(scope, receive, send)
         else:
-            # Closing before accepting is what refuses a handshake.
+            # Closing before accepting rejects the handshake.
             await receive()
             await send({"type": "websocket.close", "code": 1008})
 
@@ -79,7 +79,7 @@ class OwnHosts:
         self._hosts = frozenset(host.lower() for host in hosts)
 
     def admits(self, scope: Scope) -> bool:
-        """Whether a request names us, once, and comes from no page of somebody else."""
+        """Whether a request names this machine once, and is not from a foreign web page."""
         if _find_repeated(scope) is not None:
             return False
         headers = Headers(scope=scope)

@@ -1,7 +1,7 @@
-"""A stream of server-sent events as a channel link: its record, and what becomes of it (EXT-8, CHN-1).
+"""A server-sent event stream as a channel link: its record and its facts (EXT-8, CHN-1).
 
-It stands in the same records as a WebSocket and is told by the same facts, folded like these. Its channel is that of a
-device and one stream. A reader says nothing when it goes, so the end of its request is a lost connection.
+It has the same records and facts as a WebSocket. Its channel is one device with one stream. A reader sends nothing when
+it leaves, so the end of its request is a lost connection.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FINISH_S: Final = 5.0
 
 
 class StreamLink:
-    """One request that follows a stream. What it is told goes into facts in this order."""
+    """One request that follows a stream. Writes its facts in the order of these calls."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class StreamLink:
         stream: str,
         cursor: Cursor | None,
     ) -> None:
-        """``where`` is owner, channel, generation, and since when."""
+        """``where`` is owner, channel, generation, and the start time."""
         self.owner, self.channel, self.generation, self.since = where
         self.stream = stream
         self._links = links
@@ -55,37 +55,37 @@ class StreamLink:
         self._telling = Telling(links.facts)
 
     def begin(self, mode: Mode, cursor: Cursor, missed: int = 0) -> None:
-        """The stream goes on from ``cursor``; only the first word of it counts."""
-        self._tell(Subscribed(self.stream, mode, cursor, dense=False, missed=missed))
+        """The stream resumes from ``cursor``; only the first call counts."""
+        self._record(Subscribed(self.stream, mode, cursor, dense=False, missed=missed))
 
     def repair(self, gap: CursorGap, cursor: Cursor) -> None:
-        """The state as of ``cursor`` took the place of what is missing."""
+        """A snapshot as of ``cursor`` replaced the missing events."""
         self.begin("gap", cursor)
-        told = Gap(self.stream, gap.why, gap.have, gap.top, gap.first, "inline")
-        self._tell(told)
-        self._tell(Snapshot(self.stream, cursor, {}))
+        frame = Gap(self.stream, gap.why, gap.have, gap.top, gap.first, "inline")
+        self._record(frame)
+        self._record(Snapshot(self.stream, cursor, {}))
 
     async def keep(self) -> None:
-        """Says that it is still open; what cannot be said now is said at the next time."""
+        """Renews the record; if the store does not answer, the next call does it."""
         with suppress(StoreUnavailable):
             driver = self._links.facts.find_driver(self.owner)
             await self._links.channels.keep(self.channel, self.generation, driver)
 
     def end(self, code: CloseCode | None) -> None:
-        """It has ended: by us with what a socket would be closed with, else by the reader."""
+        """The stream has ended: closed by the gateway with ``code``, or by the reader."""
         over = [
             replace(fact, code=None) if isinstance(fact, Over) else fact
             for fact in self._story.end(code, left=False)
         ]
         self._links.spawn(self._telling.finish(self, over, _FINISH_S))
 
-    def _tell(self, frame: Subscribed | Gap | Snapshot) -> None:
+    def _record(self, frame: Subscribed | Gap | Snapshot) -> None:
         self._telling.tell(self, self._story.take(NoticeDue(frame)))
 
 
 @dataclass(slots=True)
 class StreamLinks:
-    """Opens links of streams, and sees to it that their facts are told."""
+    """Opens links of streams, and writes their facts."""
 
     channels: Channels
     facts: LinkFacts
@@ -95,7 +95,7 @@ class StreamLinks:
     async def open(
         self, principal: Principal, device: str, stream: str, cursor: Cursor | None
     ) -> StreamLink:
-        """Writes the record.
+        """Writes the record of a link.
 
         Raises:
             StoreUnavailable: it could not be written.
@@ -121,12 +121,12 @@ class StreamLinks:
         return StreamLink(self, (principal.key, channel, greeted.generation, now), stream, cursor)
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
-        """Runs on when the request has ended."""
+        """Runs work that outlives the request."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def finish(self) -> None:
-        """Returns when what there was to tell is owed, or could not be."""
+        """Returns once the last facts are stored, or have failed."""
         while self._tasks:
             await asyncio.wait(self._tasks)

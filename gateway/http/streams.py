@@ -1,12 +1,12 @@
-"""The streams of channels over plain HTTP, with the same cursors: server-sent events, long poll, and the state alone.
+"""Channel streams over plain HTTP, with the same cursors: server-sent events, long polling, and snapshots.
 
-``GET /v1/streams/<stream>/events`` follows on after ``Last-Event-ID`` or ``?after=``, on any instance. As server-sent
-events it goes on: ``id`` is the cursor after the event, a gap is ``event: gap`` and then ``event: snap`` with the
-state. As JSON lines it is everything from the cursor, or from the first event, to the end. Else it is one page, waited
-for up to ``wait`` seconds, and a gap is the problem ``gap`` with 410. Where a client stands is no ack: that is
-``POST /v1/streams/<stream>/ack``. ``GET /v1/streams/<stream>/snapshot`` is the state alone.
+``GET /v1/streams/<stream>/events`` continues after ``Last-Event-ID`` or ``?after=``, on any instance. As server-sent
+events it stays open: ``id`` is the cursor after the event, a gap is ``event: gap`` and then ``event: snap`` with the
+state. As JSON lines it has everything from the cursor, or from the first event, to the end. Otherwise it is one page,
+awaited for up to ``wait`` seconds, and a gap is the problem ``gap`` with 410. A client's position is not an ack: that
+is ``POST /v1/streams/<stream>/ack``. ``GET /v1/streams/<stream>/snapshot`` is the state only.
 
-Who follows a stream so is a channel like any other: ``stream_link`` has its record and its facts.
+A reader of such a stream is a channel like any other: ``stream_link`` writes its record and its facts.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ Redeem: TypeAlias = "Callable[[str, str | None, str], Awaitable[Credentials]]"
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Who reads what, as it was when the request came."""
+    """The reader and its stream, as of its request."""
 
     shown: Credentials
     principal: Principal
@@ -91,9 +91,9 @@ class _Reader:
 
 @dataclass(slots=True)
 class StreamEdge:
-    """Answers for streams. ``jitter`` gives numbers from 0 to 1, so that readers do not come back together.
+    """Answers for streams. ``jitter`` returns numbers from 0 to 1, so that readers do not reconnect at once.
 
-    At most ``most`` streams of events are open at once, and of one caller as many as it has ``seats``.
+    At most ``most`` event streams are open, and per caller as many as it has ``seats``.
     """
 
     hub: Hub
@@ -110,15 +110,15 @@ class StreamEdge:
     _draining: bool = field(default=False, init=False)
 
     def drain(self) -> None:
-        """Ends every stream of events within a second; their readers come back with the last cursor."""
+        """Ends every event stream within a second; their readers resume with the last cursor."""
         self._draining = True
 
     async def finish(self) -> None:
-        """Returns when the ends of all streams are told."""
+        """Returns when the ends of all streams are recorded."""
         await self.links.finish()
 
     async def answer_events(self, request: Request) -> Response:
-        """A page, or a stream of events where the client accepts one."""
+        """Answers with a page, or with a stream of events if the client accepts one."""
         reader = await self._identify(request)
         _refuse_unknown(request, _OF_EVENTS)
         after = request.headers.get("Last-Event-ID") or request.query_params.get("after")
@@ -129,14 +129,16 @@ class StreamEdge:
         if _SSE in accepted:
             if self._open >= self.most:
                 self.hub.counts.refused += 1
-                raise InstanceFull("this instance follows as many streams as it can", _FULL_RETRY_S)
+                raise InstanceFull(
+                    "this instance has reached its limit of event streams", _FULL_RETRY_S
+                )
             self.seats.judge(reader.principal.key)
             body = self._stream(reader, cursor)
             return StreamingResponse(body, media_type=_SSE, headers=_HEADERS)
         return JSONResponse(await self._poll(reader, cursor, _read_wait_s(request)), 200, _HEADERS)
 
     async def answer_snapshot(self, request: Request) -> Response:
-        """The state, and the cursor from which it is followed on."""
+        """Answers with the state, and the cursor from which to follow it."""
         reader = await self._identify(request)
         _refuse_unknown(request, _OF_SNAPSHOT)
         state = await self._read_state(reader)
@@ -147,7 +149,7 @@ class StreamEdge:
         shown = self.reader.read_scope(request.scope)
         ticket = request.query_params.get("ticket")
         device = request.query_params.get("device", "")
-        if ticket is not None:  # an EventSource can set no header
+        if ticket is not None:  # an EventSource cannot set headers
             shown = await self.redeem(ticket, shown.origin, device)
         principal = await self.authenticator.authenticate(shown)
         text = str(request.path_params["stream"])
@@ -165,9 +167,9 @@ class StreamEdge:
     # JSON lines
 
     async def _answer_lines(self, reader: _Reader, cursor: Cursor | None) -> Response:
-        """What there is after a cursor, or in all, an event a line. Raises StreamGap."""
+        """All events after a cursor, or all of them, one per line. Raises StreamGap."""
         lines = self._write_lines(reader, cursor)
-        # Whether the cursor holds is known with the first of them, and that is an answer of its own.
+        # The first line shows whether the cursor is valid; if not, the answer is an error.
         first = await anext(lines, b"")
         return StreamingResponse(_join(first, lines), media_type=LINES, headers=_HEADERS)
 
@@ -206,7 +208,7 @@ class StreamEdge:
             }
 
     async def _await_page(self, reader: _Reader, position: Position, wait_s: float) -> Page | None:
-        """What follows; waits only once the reader has caught up. Raises StreamGap."""
+        """The next page; waits only once the reader has caught up. Raises StreamGap."""
         is_live = False
         while not (is_live and (wait_s == 0 or self._draining)):
             try:
@@ -232,7 +234,7 @@ class StreamEdge:
         link: StreamLink | None = None
         code: CloseCode | None = None
         try:
-            # Others may have come since the request was judged: nothing is held for an answer that never begins.
+            # Other streams may have opened since the check: nothing is reserved for a response that never starts.
             with self.seats.take(reader.principal.key):
                 yield b"retry: %d\n\n" % (_RETRY_MS * (1 + self.jitter()))
                 link = await self.links.open(reader.principal, reader.device, reader.text, cursor)
@@ -251,7 +253,7 @@ class StreamEdge:
     async def _follow_on(
         self, reader: _Reader, cursor: Cursor | None, link: StreamLink
     ) -> AsyncGenerator[bytes]:
-        """What is written until a drain, over every gap."""
+        """The bytes to write until a drain, across all gaps."""
         if cursor is None:
             state = await self._read_state(reader)
             cursor = state.cursor
@@ -279,7 +281,7 @@ class StreamEdge:
     async def _follow(
         self, reader: _Reader, cursor: Cursor, link: StreamLink
     ) -> AsyncGenerator[bytes | CursorGap]:
-        """What is written, until a gap, a drain, or the end of the right to it (raised)."""
+        """The bytes to write, until a gap, a drain, or the loss of the right to it (raised)."""
         loop, grant = asyncio.get_running_loop(), reader.grant
         written_s = checked_s = kept_s = loop.time()
         async with self.hub.open(grant.stream, grant.view, cursor, _BOUNDS) as position:
@@ -308,15 +310,15 @@ class StreamEdge:
                     yield b": keep-alive\n"
 
     async def _recheck(self, reader: _Reader) -> None:
-        """Asks again what was asked at the door.
+        """Repeats the access checks of the request.
 
         Raises:
-            CallerError: the right to the stream has gone.
+            CallerError: the right to the stream was withdrawn.
         """
         try:
             now = await self.authenticator.authenticate(reader.shown)
             if now.key != reader.principal.key:
-                raise Unauthenticated("the credential is somebody else's now")
+                raise Unauthenticated("the credential now belongs to another principal")
             await self.access.grant(now, reader.name, full=False)
         except RemoteError:
             return
@@ -330,7 +332,7 @@ async def _join(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[byt
 
 
 async def _step(position: Position) -> PositionItem | None:
-    """The next item; None when nothing came for a moment, or the store is away for one."""
+    """The next item; None if none arrived for a moment, or the store was unavailable."""
     try:
         async with asyncio.timeout(_TICK_S):
             return await anext(position)
@@ -349,23 +351,23 @@ def _write_page(page: Page) -> bytes:
 
 
 def _write(cursor: Cursor, data: bytes, event: bytes | None = None) -> bytes:
-    """Stored envelopes and JSON of ours have no line feeds, so each is one line."""
+    """Stored envelopes and the gateway's JSON have no line feeds, so each is one line."""
     named = b"" if event is None else b"event: %b\n" % event
     return b"%bid: %b\ndata: %b\n\n" % (named, str(cursor).encode(), escape_breaks(data))
 
 
 def _write_gap(gap: CursorGap) -> bytes:
-    told = {
+    body = {
         "why": gap.why.value,
         "have": str(gap.have) if gap.have else None,
         "top": str(gap.top) if gap.top else None,
         "first": gap.first,
     }
-    return b"event: gap\ndata: %b\n\n" % orjson.dumps(told)
+    return b"event: gap\ndata: %b\n\n" % orjson.dumps(body)
 
 
 def _refuse_unknown(request: Request, known: tuple[str, ...]) -> None:
-    """Whoever writes ``cursor`` for ``after`` would read from the beginning, and not know it."""
+    """Raises InvalidInput: a caller that writes ``cursor`` for ``after`` would unknowingly read from the start."""
     for name in request.query_params:
         if name not in known:
             near = find_near(name, known)

@@ -1,4 +1,4 @@
-"""``POST /v1/tickets``: a ticket with which a web page opens a channel or reads a stream, once and soon."""
+"""``POST /v1/tickets``: a short-lived ticket with which a web page opens a channel or reads a stream once."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ BODY_LIMIT_BYTES: Final = 2_048
 
 @record
 class TicketParams:
-    """For which device it is."""
+    """The device that the ticket is for."""
 
     device: Annotated[str, Field(min_length=1, max_length=128)]
 
 
 @record
 class TicketGiven:
-    """``expires_in`` in seconds; it is taken once, from the same device and the same origin."""
+    """``expires_in`` in seconds; redeemable once, by the same device from the same origin."""
 
     ticket: str
     expires_in: int
@@ -45,14 +45,14 @@ class TicketGiven:
 
 @dataclass(frozen=True, slots=True)
 class TicketEdge:
-    """Answers for whoever may open channels."""
+    """Issues tickets to callers that may open channels or read tasks."""
 
     tickets: Tickets
     authenticator: Authenticator
     reader: CredentialReader
 
     async def answer(self, request: Request) -> Response:
-        """One request."""
+        """Answers one request."""
         shown = self.reader.read_scope(request.scope)
         principal = await self.authenticator.authenticate(shown)
         require_scope(principal, (AccessScope.CONNECT, AccessScope.READ_TASKS))

@@ -1,7 +1,7 @@
-"""The control plane over HTTP: a table of routes below ``/v1`` over the calls of ``gateway/rpc``.
+"""The control plane over HTTP: a table of ``/v1`` routes over the calls of ``gateway/rpc``.
 
-The body, the path and the query become the parameters of one call; the rest (who asks, which key, what an
-error looks like) is the same for every route.
+The body, the path and the query become the parameters of one call; the rest (caller, idempotency key, errors) is the
+same for every route.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ _VERSION: Final = re.compile(r'"([1-9]\d{0,14})"')
 _WHOLE: Final = re.compile("-?[0-9]+")
 _NAMES_AGENT: Final = re.compile(r"\{(name|peer)\}")
 _DIGITS: Final = 18
-"""Numbers with more of them are beyond every bound, and are read as the next number behind these."""
+"""Longer numbers exceed every limit, and are read as the smallest number with one more digit."""
 _NO_SHARD: Final = Shard(0)
 
 
 PENDING: Final = "vote_recorded"
-"""Outcome of an answer that is one of several: accepted, and nothing is decided yet."""
+"""The outcome of a vote in a quorum: accepted, and nothing is decided yet."""
 SETTLED: Final = frozenset({"already_cancelled", "already_done", "not_found"})
-"""Outcomes of a command that had nothing left to do: nothing follows them, so they are no ``202``."""
+"""Outcomes of a command that had nothing to do: nothing follows, so they are not ``202``."""
 
 
 class _AgentName(StringConvertor):
-    """One step of a path, or two, whose slash may be quoted as well as not."""
+    """One or two path segments; the slash between them may be quoted."""
 
     regex = "[^/]+(?:/[^/]+)?"
 
@@ -64,28 +64,28 @@ register_url_convertor("agent", _AgentName())
 
 @dataclass(frozen=True, slots=True)
 class RouteOperation:
-    """One route. A ``{name}`` of the path is the parameter of that name; query and body give the others."""
+    """One route. A ``{name}`` in the path is the parameter of that name; query and body have the others."""
 
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     path: str
     call: MethodRow
     status: int = 200
     may_settle: bool = False
-    """Whether the answer may be that nothing was left to do, with 200."""
+    """Whether the call may find nothing to do, with 200."""
 
     @property
     def pattern(self) -> str:
-        """The path for the router: an agent may be one tenant of it, ``echo/acme``."""
+        """The path for the router: an agent may be one of its tenants, ``echo/acme``."""
         return _NAMES_AGENT.sub(r"{\1:agent}", self.path)
 
     @property
     def path_params(self) -> tuple[str, ...]:
-        """The parameters that stand in the path."""
+        """The path parameters."""
         steps = self.path.split("/")
         return tuple(step[1:-1] for step in steps if step.startswith("{"))
 
     def list_params(self, kind: Literal["integer", "array"]) -> frozenset[str]:
-        """The parameters of a kind, those that may be absent among them; a query has nothing but texts."""
+        """The parameters of a type, including optional ones; a query has only strings."""
         properties = wire_schema(self.call.params).get("properties")
         members = properties.items() if isinstance(properties, dict) else ()
         return frozenset(
@@ -97,7 +97,7 @@ class RouteOperation:
 
     @property
     def is_versioned(self) -> bool:
-        """Whether ``If-Match`` can say which version was read."""
+        """Whether ``If-Match`` can state the version that was read."""
         properties = wire_schema(self.call.params).get("properties")
         return self.call.changes and isinstance(properties, dict) and VERSION_PARAM in properties
 
@@ -248,8 +248,8 @@ def make_v1_routes(
 ) -> list[Route]:
     """A Starlette route for every operation.
 
-    ``read_ahead(action, list)`` begins to read what an answer needs, while its device is looked up in its list.
-    ``count(operation, outcome)`` hears of each answer: ``ok``, or the code of the error.
+    ``read_ahead(action, list)`` starts to read what an answer needs, while its device is looked up in its list.
+    ``count(operation, outcome)`` is called after each answer: ``ok``, or the code of the error.
     """
     return [
         Route(
@@ -305,9 +305,9 @@ class _Endpoint:
         principal = await self.auth.authenticate(credentials)
         key = request.headers.get(KEY_HEADER)
         if key is None and self.operation.call.names_message:
-            # Without a key of the caller's every request is a new one, with a message of its own.
+            # Without a caller's key every request is new, with its own message.
             key = self.ids.mint("idem", _NO_SHARD)
-        # What is kept of a token is the A2A face's business.
+        # Only the A2A face forwards tokens.
         set_call_context(read_metadata(request.headers), None)
         return Caller(
             principal,
@@ -328,7 +328,7 @@ class _Endpoint:
             _add_version(params, version)
         for name in self.operation.path_params:
             if name in params:
-                raise InvalidInput(name, "stands in the path already")
+                raise InvalidInput(name, "is already in the path")
             params[name] = request.path_params[name]
         return params
 
@@ -365,7 +365,7 @@ def _read_whole(text: str) -> int:
 
 
 def _name_header(error: PasserelleError) -> PasserelleError:
-    """The key travels in a header here, so the field that is wrong is the header."""
+    """The key is in a header here, so the error names the header."""
     if isinstance(error, InvalidInput) and error.field == "idempotencyKey":
         return InvalidInput(KEY_HEADER, error.reason)
     return error

@@ -1,1 +1,1 @@
-"""Agents that dial in: their sockets here, calls over them, and how a run comes to the instance that has one."""
+"""Agents that dial in: their sockets, calls over them, and how a run reaches the instance that has the socket."""

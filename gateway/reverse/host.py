@@ -1,7 +1,7 @@
-"""Serves agents that dial in: implements ``channels.reverse_side.AgentHost``, and has all instances told of it.
+"""Serves agents that dial in: implements ``channels.reverse_side.AgentHost``, and notifies all instances.
 
-A name belongs to the newest link, unless the operator lets several serve it. The store says who that is; the word of it
-may be lost, so each link asks from time to time whether it still has its name.
+A name belongs to the newest link, unless the operator lets several agents share it. The store decides which link that
+is; its notification may be lost, so each link checks regularly whether it still has its name.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from passerelle.core.errors import (
     StoreUnavailable,
 )
 from passerelle.core.ports.agents import AgentCancelled, AgentOffered, AgentRegistered
-from passerelle.peers.reverse.cards import BroughtCards
-from passerelle.peers.reverse.local import Served
+from passerelle.peers.reverse.cards import DialInCards
+from passerelle.peers.reverse.local import LinkedAgent
 from passerelle.protocol.reverse_frames import Registered
 from passerelle.runtime.common.beat import sleep_until_beat
 
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.gateway.reverse.routing import Routing
     from passerelle.peers.registry import PeerRegistry
-    from passerelle.peers.reverse.cards import Dialling
+    from passerelle.peers.reverse.cards import DialInState
     from passerelle.protocol.reverse_frames import Register
 
 HOLD_MS: Final = 45_000
-"""How long a link counts whose instance says nothing more."""
+"""How long a link is valid after its instance last confirmed it."""
 ROUND_S: Final = 10.0
 
 
 @dataclass(slots=True)
 class Host:
-    """The links of this instance. ``run`` listens, and keeps what is noted of them."""
+    """The links of this instance. ``run`` listens for changes and renews the links."""
 
-    dialling: Dialling
+    dial_in: DialInState
     peers: PeerRegistry
     routing: Routing
     instance: str
@@ -62,8 +62,8 @@ class Host:
     # ------------------------------------------------------------ one link
 
     def may_serve(self, principal: Principal, agent: str) -> bool:
-        """Whether the name is granted."""
-        return principal.may_serve(agent) and agent in self.peers.dialling
+        """Whether the principal may serve the name."""
+        return principal.may_serve(agent) and agent in self.peers.dial_in_names
 
     async def register(
         self, principal: Principal, link: AgentLink, frame: Register, leave: Leave
@@ -74,46 +74,46 @@ class Host:
             Forbidden: the name is not granted to the principal.
             InvalidInput: no agent of that name dials in.
             InvalidAgentResponse: the card cannot be used.
-            StoreUnavailable: nothing is served.
+            StoreUnavailable: the store does not answer; nothing is served.
         """
         agent = frame.agent
         if not principal.may_serve(agent):
             raise Forbidden("the name is not granted to this credential", agent=agent)
         try:
-            peer = self.peers.find_dialled(agent)
+            peer = self.peers.find_dial_in(agent)
         except NotFound:
             raise InvalidInput("agent", "no agent of this name dials in") from None
         raw, cards = orjson.dumps(frame.card), peer.cards
-        if isinstance(cards, BroughtCards):
+        if isinstance(cards, DialInCards):
             await cards.judge(raw)
         await self._listen(agent)
-        generation = await self.dialling.agents.register(
+        generation = await self.dial_in.agents.register(
             agent, link.connection, self.instance, raw, hold_ms=HOLD_MS, pool=peer.config.pool
         )
-        served = Served(agent, link, generation, frame.most, leave)
-        self.dialling.links.add(served)
-        self._hear(agent, AgentRegistered(link.connection, generation, peer.config.pool))
+        served = LinkedAgent(agent, link, generation, frame.most, leave)
+        self.dial_in.links.add(served)
+        self._on_change(agent, AgentRegistered(link.connection, generation, peer.config.pool))
         self.log.info("agent.linked", agent=agent, link=link.connection, generation=generation)
         self._spawn(self.routing.take_waiting(agent))
         return Registered(agent, f"/agents/{agent}", generation)
 
     async def unregister(self, link: AgentLink, agent: str) -> None:
-        """Serves a name no more over this link; told twice, it does nothing the second time."""
-        served = self.dialling.links.remove(agent, link)
+        """Stops serving a name over this link; does nothing the second time."""
+        served = self.dial_in.links.remove(agent, link)
         if served is not None:
-            # Whoever asked may be cancelled with the connection that it asked on, and the link would stand on.
+            # The caller may be cancelled with its connection, and the link would stay registered.
             await asyncio.shield(self._spawn(self._forget(served)))
 
-    async def _forget(self, served: Served) -> None:
+    async def _forget(self, served: LinkedAgent) -> None:
         agent, link = served.agent, served.link.connection
         self.log.info("agent.left", agent=agent, link=link, generation=served.generation)
-        with suppress(StoreUnavailable):  # it is forgotten by itself when its time is over
-            await self.dialling.agents.unregister(agent, link)
+        with suppress(StoreUnavailable):  # its registration expires by itself
+            await self.dial_in.agents.unregister(agent, link)
         self._expire(agent)
 
-    def _lose(self, served: Served) -> None:
-        """A newer link has the name. What the older one still says about calls is not heard any more."""
-        if self.dialling.links.remove(served.agent, served.link) is None:
+    def _lose(self, served: LinkedAgent) -> None:
+        """Removes a link whose name a newer link has. Later answers of its calls are ignored."""
+        if self.dial_in.links.remove(served.agent, served.link) is None:
             return
         served.leave(served.agent, "superseded")
         served.link.cut(served.agent)
@@ -121,31 +121,31 @@ class Host:
 
     def _expire(self, agent: str) -> None:
         with suppress(NotFound):
-            self.peers.find_dialled(agent).cards.expire()
+            self.peers.find_dial_in(agent).cards.expire()
 
     # ------------------------------------------------------------ all instances
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         try:
             while True:
-                await self._guard(self._look_around())
+                await self._guard(self._refresh())
                 await sleep_until_beat(self.round_s)
         finally:
             for task in tuple(self._work):
                 task.cancel()
             await asyncio.gather(*self._work, return_exceptions=True)
 
-    async def _look_around(self) -> None:
-        for agent in self.peers.dialling:
+    async def _refresh(self) -> None:
+        for agent in self.peers.dial_in_names:
             await self._listen(agent)
-        for served in self.dialling.links.list():
+        for served in self.dial_in.links.list():
             await self._keep(served)
-        for agent in self.peers.dialling:
+        for agent in self.peers.dial_in_names:
             await self.routing.follow_agent(agent)
 
-    async def _keep(self, served: Served) -> None:
-        kept = await self.dialling.agents.keep(
+    async def _keep(self, served: LinkedAgent) -> None:
+        kept = await self.dial_in.agents.keep(
             served.agent, served.link.connection, self.instance, served.generation, hold_ms=HOLD_MS
         )
         if not kept:
@@ -156,14 +156,14 @@ class Host:
             return
         self._listens.add(agent)
         try:
-            await self.dialling.agents.listen(agent, partial(self._hear, agent))
+            await self.dial_in.agents.listen(agent, partial(self._on_change, agent))
         except BaseException:
             self._listens.discard(agent)
             raise
 
-    def _hear(self, agent: str, news: AgentNews) -> None:
-        links = self.dialling.links
-        match news:
+    def _on_change(self, agent: str, change: AgentNews) -> None:
+        links = self.dial_in.links
+        match change:
             case AgentRegistered(link, generation, pool):
                 self._expire(agent)
                 for served in links.list(agent):
@@ -178,7 +178,7 @@ class Host:
                 if links.holds(agent):
                     self._spawn(self.routing.stop(agent, remote))
             case _:
-                assert_never(news)
+                assert_never(change)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(self._guard(work))
@@ -190,15 +190,15 @@ class Host:
         try:
             await work
         except PasserelleError as error:
-            self.log.info("agent.late", reason=error.message)  # the due row brings it up again
+            self.log.info("agent.late", reason=error.message)  # the due row starts it again
         except Exception:
             self.log.exception("agent.fault")
 
 
 @asynccontextmanager
 async def open_host(peers: PeerRegistry, routing: Routing, instance: str) -> AsyncGenerator[Host]:
-    """The host of one instance, at work."""
-    host = Host(routing.dialling, peers, routing, instance, routing.dispatch.log)
+    """The running host of one instance."""
+    host = Host(routing.dial_in, peers, routing, instance, routing.dispatch.log)
     running = asyncio.create_task(host.run(), name="agents")
     try:
         yield host

@@ -1,7 +1,7 @@
-"""The agents as one that dialled in calls them: ``channels.reverse_asks.AskedAgents``.
+"""Calls from an agent that dialled in to other agents: implements ``channels.reverse_asks.AskedAgents``.
 
-A call takes the same operations as one over any other binding, with the caller's rights, limits and policy. What
-differs is here: the socket says who calls, and the frame which agent.
+A call uses the same operations as over any other binding, with the caller's rights, limits and policy. The difference
+is that the socket identifies the caller, and the frame names the agent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from passerelle.core.errors import (
 from passerelle.gateway.a2a.calls import TENANT
 from passerelle.gateway.a2a.extensions import activate, read_metadata
 from passerelle.gateway.a2a.frame_forms import choose_form
-from passerelle.gateway.a2a.http_request import watch_nobody
+from passerelle.gateway.a2a.http_request import ignore_disconnect
 from passerelle.gateway.a2a.operations import SCOPES, OperationCall
 from passerelle.gateway.a2a.visits import Visits
 from passerelle.runtime.common.calls import check_key, require_operation, require_scope
@@ -45,7 +45,7 @@ _AFTER: Final = "after"
 
 
 @dataclass(frozen=True, slots=True)
-class OutgoingAsking:
+class OutgoingCalls:
     """Serves the calls of all links. ``operations`` and ``parts`` are those of the A2A face."""
 
     operations: Operations
@@ -61,7 +61,7 @@ class OutgoingAsking:
     async def ask(
         self, ask: AgentAsk, deliver: Callable[[bytes, str], Awaitable[None]]
     ) -> JsonObject:
-        """Carries a call through; it is counted as one over any binding."""
+        """Executes a call; it is counted like one over any binding."""
         self._requests.begin()
         with self.operations.waits.present:
             async with self._visits.receive(ask.headers, "CHANNEL", CURRENT) as visit:
@@ -74,7 +74,7 @@ class OutgoingAsking:
         if not is_served(ask.to, self.parts.agents.names) or not principal.sees(ask.to):
             raise NotFound("agent", ask.to)
         visit.agent = ask.to
-        _judge_version(ask)
+        _check_version(ask)
         method = read_method(ask.method)
         visit.operation = method
         require_scope(principal, SCOPES[method])
@@ -84,7 +84,7 @@ class OutgoingAsking:
                 await self._stream(method, call, deliver)
                 return {}
             case _:
-                return await self.operations.answer(method, call, watch_nobody)
+                return await self.operations.answer(method, call, ignore_disconnect)
 
     async def _stream(
         self,
@@ -92,10 +92,10 @@ class OutgoingAsking:
         call: OperationCall,
         deliver: Callable[[bytes, str], Awaitable[None]],
     ) -> None:
-        """Gives every frame as it is stored; who takes none holds up its own stream and nobody else's."""
+        """Delivers every frame as stored; a caller that does not read holds up its own stream only."""
         form = choose_form(None, marked=RESUME in call.extensions)
         async with self.operations.open(method, call) as followed:
-            with self.operations.waits.hold(watch_nobody, call.judge):
+            with self.operations.waits.hold(ignore_disconnect, call.judge):
                 async with aclosing(followed.frames) as frames:
                     async for frame in frames:
                         await deliver(form.render(await frame.load()), frame.cursor)
@@ -104,7 +104,7 @@ class OutgoingAsking:
         named = read_metadata(ask.headers)
         set_call_context(named, None)
         check_key(ask.idem)
-        params, wish = _read_wish(ask, method)
+        params, wish = _read_resume(ask, method)
         return OperationCall(
             principal,
             ask.to,
@@ -115,19 +115,19 @@ class OutgoingAsking:
             traceparent=ask.headers.get("traceparent"),
             tracestate=ask.headers.get("tracestate"),
             wish=wish,
-            judge=AskStanding(ask, method).judge,
+            judge=OutgoingCaller(ask, method).judge,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class AskStanding:
-    """Whether the caller may still have what it waits for; its credential is the link's business."""
+class OutgoingCaller:
+    """The caller of a call and its rights; the link checks its credential."""
 
     ask: AgentAsk
     method: Method
 
     async def judge(self) -> CallerError | None:
-        """Why it may not."""
+        """The reason why the call may not go on; None if it may."""
         now = self.ask.find_principal()
         try:
             if not now.sees(self.ask.to):
@@ -139,19 +139,19 @@ class AskStanding:
         return None
 
 
-def _judge_version(ask: AgentAsk) -> None:
-    """Links speak 1.0, and so do the calls over them."""
+def _check_version(ask: AgentAsk) -> None:
+    """Links use 1.0, and so do the calls over them."""
     said = ask.headers.get(HEADER.lower())
     if said is not None and judge_version(said, None) != CURRENT:
         raise VersionNotSupported(said[:20], (CURRENT,))
 
 
-def _read_wish(ask: AgentAsk, method: Method) -> tuple[JsonObject, ResumeWish | None]:
-    """The params of A2A, and where a subscriber goes on."""
+def _read_resume(ask: AgentAsk, method: Method) -> tuple[JsonObject, ResumeWish | None]:
+    """The params of A2A, and the position from which a subscriber resumes."""
     params = {**ask.params}
     tenant = params.pop(TENANT, None)
     if tenant not in (None, "", ask.to, find_tenant(ask.to)):
-        raise InvalidInput(TENANT, f"is none of the agent {ask.to!r}")
+        raise InvalidInput(TENANT, f"is not a tenant of the agent {ask.to!r}")
     if method is not Method.SUBSCRIBE_TO_TASK or _AFTER not in params:
         return params, None
     after = params.pop(_AFTER)

@@ -1,13 +1,13 @@
-"""How a run comes to the instance that its agent is linked to: without a hop, by who drives it.
+"""How a run reaches the instance that its agent is linked to: its driver hands it over, without a proxy hop.
 
-Whoever drives a run of an agent that dials in has to hold its socket. A driver that does not lets the run go, in one
-append: out of its set, without an owner, and owed as ``serve:<task>``. A hint tells the instances that hold a socket of
-the agent; one of them makes the run its own, in one append that compares the record, and drives it from what is stored:
-what was never sent is sent, and of what was sent the agent is asked (I6, I9).
+The driver of a run needs the socket of its dial-in agent. A driver without it releases the run in one append: it leaves
+the run set, loses its owner, and gets the due row ``serve:<task>``. A hint notifies the instances with a socket of the
+agent; one of them claims the run in one append that compares the record, and drives it from the stored state: it sends
+what was never sent, and asks the agent about the rest (I6, I9).
 
-The row is the fallback for a hint that was lost. An agent that is not there within its time to connect fails the
-attempt; what follows is for the retry policy. A run that may have reached the agent is never failed for that: somebody
-drives it without a socket, and the limit of liveness judges.
+The row covers a lost hint. If an agent does not connect within its time limit, the attempt fails and the retry policy
+decides. A run that may have reached the agent never fails for that reason: an instance drives it without a socket, and
+the liveness limit decides.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.draft import DecisionDraft
     from passerelle.delegation.runs.inputs import Inputs
-    from passerelle.peers.reverse.cards import Dialling
+    from passerelle.peers.reverse.cards import DialInState
     from passerelle.runtime.records.writes import Writes
 
 VISIBILITY_MS: Final = 10_000
-"""A claimed row that is left comes due again after this time."""
+"""A claimed row that is not finished becomes due again after this time."""
 _KEPT_MS: Final = 60_000
 
 
 @dataclass(slots=True)
 class Routing:
-    """Lets runs go, takes them, and handles the rows ``serve:<task>``.
+    """Releases runs, claims them, and handles the rows ``serve:<task>``.
 
-    ``connect_ms(agent)`` is how long a message waits for its agent; ``drop`` takes a row out that nobody needs.
+    ``connect_ms(agent)`` is how long a message waits for its agent; ``drop`` removes a row that is not needed.
     """
 
-    dialling: Dialling
+    dial_in: DialInState
     writes: Writes
     dispatch: Dispatch
     inputs: Inputs
@@ -75,20 +75,20 @@ class Routing:
     connect_ms: Callable[[str], int]
     drop: Callable[[Shard, DueRow], Awaitable[bool]]
 
-    # ------------------------------------------------------------ taking
+    # ------------------------------------------------------------ claiming runs
 
     async def take_waiting(self, agent: str) -> None:
-        """An agent is linked here: what waits for it is driven here, and what is driven here goes on."""
+        """Claims the runs that wait for an agent linked here, and wakes the drivers of its runs."""
         dispatch = self.dispatch
         for driver in self._list_drivers(agent):
             driver.wake()
-        for task_id in await self.dialling.agents.list_waiting(agent):
+        for task_id in await self.dial_in.agents.list_waiting(agent):
             if dispatch.runs.is_draining:
                 return
             await self.take(agent, task_id)
 
     async def take(self, agent: str, task_id: str, turn_id: str = "") -> None:
-        """Something waits for an agent that is linked here."""
+        """Claims the run, or sends the input, that waits for an agent linked here."""
         inputs = self.inputs
         if turn_id.startswith(ASK):
             await inputs.look_here(task_id, turn_id.removeprefix(ASK))
@@ -97,10 +97,10 @@ class Routing:
             await inputs.send_stored(task_id, turn_id)
             return
         await self.claim(task_id)
-        await self.dialling.agents.forget(agent, task_id)
+        await self.dial_in.agents.forget(agent, task_id)
 
     async def claim(self, task_id: str) -> bool:
-        """Makes a run that nobody drives ours, and drives it; False where somebody does, or nothing is to be driven."""
+        """Claims and drives a run without a driver; False if it has one, or there is nothing to drive."""
         task = EntityRef(EntityKind.TASK, task_id)
         writes, dispatch = self.writes, self.dispatch
         if dispatch.runs.is_draining:
@@ -110,7 +110,7 @@ class Routing:
             record = held[task].record
             if not isinstance(record, TaskRecord) or not is_free(held[task]):
                 return False
-            outcome = await self._enter(task, record, held)
+            outcome = await self._write_claim(task, record, held)
             if isinstance(outcome, Written):
                 await self._adopt(task)
                 return True
@@ -119,13 +119,13 @@ class Routing:
             await writes.pause_before_retry(tries)
         return False
 
-    async def _enter(
+    async def _write_claim(
         self, task: EntityRef, record: TaskRecord, held: dict[EntityRef, Held]
     ) -> object:
-        heir = self.drives(task.shard)
+        driver = self.drives(task.shard)
         decision = self.writes.begin(record.session_id, held)
-        decision.set_field(task, OWNER, str(heir).encode())
-        entering = RunMove(record.attempts[-1].run_id, task.id, heir, enters=True)
+        decision.set_field(task, OWNER, str(driver).encode())
+        entering = RunMove(record.attempts[-1].run_id, task.id, driver, enters=True)
         due = (DueChange(f"{SERVE_ROW}:{task.id}", None),)
         return await self.writes.commit(decision, held, AppendOptions(runs=(entering,), due=due))
 
@@ -137,40 +137,40 @@ class Routing:
             self.dispatch.adopt_if_undriven(task)
 
     async def stop(self, agent: str, remote: str) -> None:
-        """A task of an agent that is linked here is to stop; its driver sees what comes of it."""
+        """Stops a task of an agent linked here; its driver sees the result."""
         await self.dispatch.stop_peer(agent, remote)
 
-    # ------------------------------------------------------------ letting go
+    # ------------------------------------------------------------ releasing runs
 
     async def offer(self, agent: str, task_id: str) -> None:
-        """Tells the instances that hold a socket of the agent; where that is lost, the row is not."""
+        """Notifies the instances with a socket of the agent; if the hint is lost, the due row remains."""
         try:
-            await self.dialling.agents.offer(agent, task_id)
+            await self.dial_in.agents.offer(agent, task_id)
         except StoreUnavailable as error:
             self.dispatch.log.info("agent.late", reason=error.reason)
 
     async def forward_input(self, agent: str, task_id: str, turn_id: str) -> bool:
-        """Hands a further message to the instance that the agent is linked to; False where it is linked to none."""
-        served = await self.dialling.agents.read(agent)
-        if self.dialling.links.holds(agent) or served is None or not served.links:
+        """Passes a further message to the instance that the agent is linked to; False if it is linked to none."""
+        served = await self.dial_in.agents.read(agent)
+        if self.dial_in.links.holds(agent) or served is None or not served.links:
             return False
-        await self.dialling.agents.offer(agent, task_id, turn_id)
+        await self.dial_in.agents.offer(agent, task_id, turn_id)
         return True
 
     async def follow_agent(self, agent: str) -> None:
-        """Lets go of what is driven here of an agent that is linked elsewhere, and not here."""
+        """Releases the runs of an agent that is linked to another instance, and not to this one."""
         drivers = self._list_drivers(agent)
-        if not drivers or self.dialling.links.holds(agent):
+        if not drivers or self.dial_in.links.holds(agent):
             return
-        served = await self.dialling.agents.read(agent)
+        served = await self.dial_in.agents.read(agent)
         if served is None or not served.links:
             return
         for driver in drivers:
-            await self._hand_over(agent, driver)
+            await self._release(agent, driver)
 
-    async def _hand_over(self, agent: str, driver: ActiveRun) -> None:
+    async def _release(self, agent: str, driver: ActiveRun) -> None:
         task_id = driver.run.context.task.id
-        with suppress(RunMovedError):  # it is gone, which is what was wanted
+        with suppress(RunMovedError):  # another instance has it already, as intended
             if driver.run.has_ended() or not await release_run(driver):
                 return
         self.dispatch.runs.drop(task_id)
@@ -181,7 +181,7 @@ class Routing:
         found = (runs.find(task_id) for task_id in runs.list_tasks())
         return [driver for driver in found if driver is not None and driver.peer.name == agent]
 
-    # ------------------------------------------------------------ what is owed
+    # ------------------------------------------------------------ due rows
 
     async def on_due(self, shard: Shard, row: DueRow, now_ms: int) -> None:
         """``serve:<task>``: a run that waits for its agent, or for the instance that the agent is linked to."""
@@ -193,12 +193,12 @@ class Routing:
             return
         agent = record.peer or ""
         is_unsent = is_kept_back(record) and record.status is not Status.CANCELLING
-        if self.dialling.links.holds(agent) or not is_unsent or not self.dials_in(agent):
+        if self.dial_in.links.holds(agent) or not is_unsent or not self.dials_in(agent):
             await self.claim(row.entity)
             return
         left_ms = self._find_end_ms(record, agent) - now_ms
         if left_ms <= 0:
-            await self._give_up(row, agent)
+            await self._fail_attempt(row, agent)
             return
         await self.offer(agent, row.entity)
         if left_ms < VISIBILITY_MS:
@@ -209,7 +209,7 @@ class Routing:
         since_ms = 0 if run is None else parse_ms(run.started_at) + run.held_ms
         return since_ms + self.connect_ms(agent)
 
-    async def _give_up(self, row: DueRow, agent: str) -> None:
+    async def _fail_attempt(self, row: DueRow, agent: str) -> None:
         run = await self.dispatch.hold(row.entity)
         away = Unreached("it has not dialled in", None)
 
@@ -222,7 +222,7 @@ class Routing:
             claim=DueClaim(row.member, row.token), due=(DueChange(row.member, None),)
         )
         await run.append(end, lambda _draft: terms)
-        await self.dialling.agents.forget(agent, row.entity)
+        await self.dial_in.agents.forget(agent, row.entity)
 
     async def _move(self, record: TaskRecord, row: DueRow, at_ms: int) -> None:
         def body(_decision: Decision) -> AppendOptions:
@@ -237,7 +237,7 @@ class Routing:
 
 
 def is_free(held: Held) -> bool:
-    """Whether a task has a run that nobody drives."""
+    """Whether a task has a run without a driver."""
     record = held.record
     if not isinstance(record, TaskRecord) or record.status in UNDRIVEN or record.run is None:
         return False

@@ -1,1 +1,1 @@
-"""The calls that ``/v1`` and channels offer: one table from a method to a command, and back to JSON."""
+"""The calls of ``/v1`` and of channels: one table from a method to a command or query, and back to JSON."""

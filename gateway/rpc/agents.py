@@ -1,4 +1,4 @@
-"""The calls about agents that an operator pauses, drains and resumes."""
+"""The calls that pause, drain and resume agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls about evidence: bundles of facts are made, recorded, and read in parts."""
+"""The calls about evidence: export bundles of facts, and read them in parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the calls of ``gateway/rpc`` take and give on the wire; the documented schemas are made from these."""
+"""The params and results of ``gateway/rpc`` calls on the wire; the documented schemas are generated from these."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ PENDING_LIMIT: Final = 500
 DELIVERIES_LIMIT: Final = 1_000
 HISTORY_LIMIT: Final = 1_000
 OUTPUT_LIMIT: Final = 1024 * 1024
-"""Bytes of an output that one answer holds."""
+"""Bytes of an output in one answer, at most."""
 
 LONGEST_WAIT_S: Final = 25
-"""How long one reading of a question waits for its change: less than proxies wait for an answer."""
+"""How long one read of an approval waits for a change: less than proxies wait for a response."""
 
 _Id: TypeAlias = Annotated[str, Field(min_length=1, max_length=255)]
 _DEPRECATED: Final[JsonObject] = {"deprecated": True}
@@ -40,27 +40,27 @@ class SubmitTurnParams:
     task_id: _Id | None = None
     context_id: _Id | None = None
     thread_id: _Id | None = None
-    """The thread of the message, in place of its context."""
+    """The thread of the message, instead of its context."""
     session_id: _Id | None = None
     create: Literal["when_missing", "never", "always"] = "when_missing"
-    """When a thread is made: where the context is not known or not named, never, or for this message in any case."""
+    """When to create a thread: if the context is unknown or not named, never, or always."""
     options: JsonObject | None = None
-    """What the agent is asked for beside the message: the ``configuration`` of A2A, such as ``acceptedOutputModes``."""
+    """Options for the agent in addition to the message: A2A's ``configuration``, such as ``acceptedOutputModes``."""
     metadata: JsonObject | None = None
-    """Of the request, beside that of the message; the agent gets it as it is."""
+    """Metadata of the request, in addition to that of the message; passed to the agent unchanged."""
     after: Annotated[list[_Id], Field(max_length=MOST_BEFORE)] | None = None
     """Tasks of its context that have to complete before the message is sent."""
     when_busy: QueuePolicy | None = None
-    """What becomes of it while its context works; absent: what the thread is set to, else it begins beside it."""
+    """What to do while its context is busy; absent: the policy of the thread, else it starts in parallel."""
     when_same: SamePolicy | None = None
-    """``return``: the task of the context that was asked for the same with ``return``, where it has not ended."""
+    """``return``: returns the open task of the context that was created by the same request with ``return``."""
     traceparent: _Id | None = None
-    """Where in which trace the caller is, for channels; over HTTP the header of that name wins."""
+    """The caller's trace context, for channels; over HTTP the header of that name takes precedence."""
 
 
 @record
 class StartTaskParams:
-    """The task to send, and at most one of ``message`` (A2A 1.0), ``parts`` and ``text`` in place of its objective."""
+    """The task to send, and at most one of ``message`` (A2A 1.0), ``parts`` and ``text`` to replace its objective."""
 
     task_id: _Id
     version: Annotated[int, Field(ge=1)] | None = None
@@ -80,7 +80,7 @@ class TaskParams:
 
 @record
 class OutputParams:
-    """Content that a fact or a record of the task names by its SHA-256; at most ``limit`` bytes from ``offset`` on."""
+    """Content that a fact or record of the task names by its SHA-256; at most ``limit`` bytes from ``offset`` on."""
 
     task_id: _Id
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -97,7 +97,7 @@ class SessionParams:
 
 @record
 class SessionWindowParams:
-    """One session, with so many events of its history: the newest ones, or those before a sequence, and behind one."""
+    """One session with ``limit`` events of its history: the newest ones, or those before or after a sequence."""
 
     session_id: _Id
     limit: Annotated[int, Field(ge=1, le=HISTORY_LIMIT)] = 200
@@ -107,7 +107,7 @@ class SessionWindowParams:
 
 @record
 class ArchivedParams:
-    """What a ref of the archive names, with so many of its facts behind the sequence ``after``."""
+    """The session of an archive ref, with ``limit`` of its facts after the sequence ``after``."""
 
     ref: Annotated[str, Field(max_length=100)]
     after: Annotated[int, Field(ge=0)] = 0
@@ -123,7 +123,7 @@ class ThreadParams:
 
 @record
 class CancelTaskParams:
-    """The task to stop, why, and who stops with it: nobody, its agent, or its child tasks as well."""
+    """The task to stop, the reason, and what stops with it: nothing, its agent, or its child tasks as well."""
 
     task_id: _Id
     reason: Annotated[str, Field(max_length=1_000)] | None = None
@@ -132,7 +132,7 @@ class CancelTaskParams:
 
 @record
 class ActionParams:
-    """One approval. ``wait``: for so many seconds, while it is pending and at ``rev`` (0: as it is now)."""
+    """One approval. ``wait``: up to this many seconds while it is pending and at ``rev`` (0: the current one)."""
 
     action_id: _Id
     wait: Annotated[int, Field(ge=0, le=LONGEST_WAIT_S)] = 0
@@ -141,9 +141,9 @@ class ActionParams:
 
 @record
 class ListActionsParams:
-    """Which page, in which state; only those of a ``kind``, of a ``risk`` and above, of one task.
+    """The page, and the state; only those of a ``kind``, of at least a ``risk``, of one task.
 
-    ``owners`` ``all``: that the pending ones of everybody in the tenant wait, for whoever oversees approvals.
+    ``owners`` ``all``: the pending approvals of all owners in the tenant, for callers that oversee approvals.
     """
 
     page_size: Annotated[int, Field(ge=1, le=PENDING_LIMIT)] | None = None
@@ -160,9 +160,9 @@ class ListActionsParams:
 
 @record
 class DecisionParams:
-    """A decision of an approval; ``rev`` and ``digest`` say what was read.
+    """A decision of an approval; ``rev`` and ``digest`` identify what was read.
 
-    ``decisionId`` and the idempotency key stand for each other: one of them is enough.
+    ``decisionId`` and the idempotency key replace each other: one of them is enough.
     """
 
     action_id: str
@@ -178,7 +178,7 @@ class DecisionParams:
 
 @record
 class AuditParams:
-    """Which page of the recorded events of one approval; without one, of the caller's devices, grants and policy."""
+    """The page of the recorded events of one approval; without one, of the caller's devices, grants and policy."""
 
     action_id: _Id | None = None
     page_size: Annotated[int, Field(ge=1, le=AUDIT_LIMIT)] | None = None
@@ -188,7 +188,7 @@ class AuditParams:
 
 @record
 class JobResultsParams:
-    """Which page of the items of a job, in order; only those in a ``state``."""
+    """The page of the items of a job, in order; only those in a ``state``."""
 
     job_id: _Id
     page_size: Annotated[int, Field(ge=1, le=RESULT_PAGE)] | None = None
@@ -200,9 +200,9 @@ class JobResultsParams:
 
 @record
 class SpawnSubagentParams:
-    """A subagent to be spawned, with exactly one of ``message`` (A2A 1.0, with an id), ``parts`` and ``text``.
+    """A subagent to spawn, with exactly one of ``message`` (A2A 1.0, with an id), ``parts`` and ``text``.
 
-    It is a child of ``parentTaskId``, if that is given.
+    It is a child of ``parentTaskId``, if given.
     """
 
     agent: _Id
@@ -228,7 +228,7 @@ class SubagentInputParams:
 
 @record
 class SubagentEventsParams:
-    """Which page of the events of a subagent, in order."""
+    """The page of the events of a subagent, in order."""
 
     subagent_id: _Id
     page_size: Annotated[int, Field(ge=1, le=PAGE_LIMIT)] | None = None
@@ -237,7 +237,7 @@ class SubagentEventsParams:
 
 @record
 class ScheduleHistoryParams:
-    """Which page of the steps of a schedule, in order."""
+    """The page of the steps of a schedule, in order."""
 
     schedule_id: _Id
     page_size: Annotated[int, Field(ge=1, le=PAGE_LIMIT)] | None = None
@@ -248,7 +248,7 @@ class ScheduleHistoryParams:
 
 @record
 class ListAgentsParams:
-    """Which agents: those with a skill of that id or name, those with that tag."""
+    """Filters: agents with a skill of that id or name, agents with that tag."""
 
     skill: _Id | None = None
     tag: _Id | None = None
@@ -256,7 +256,7 @@ class ListAgentsParams:
 
 @record
 class ListDeliveriesParams:
-    """Which page of the failing webhooks."""
+    """The page of the failing webhooks."""
 
     page_size: Annotated[int, Field(ge=1, le=DELIVERIES_LIMIT)] | None = None
     page_token: PageToken | None = None
@@ -267,14 +267,14 @@ class ListDeliveriesParams:
 
 @record
 class DeliveryParams:
-    """One failing webhook, as the list names it."""
+    """One failing webhook, by its id in the list."""
 
     delivery: Annotated[str, Field(min_length=1, max_length=512)]
 
 
 @record
 class TurnAnswer:
-    """An accepted turn; ``taskId`` is the id under which it is asked for."""
+    """An accepted turn; ``taskId`` is the id of its task."""
 
     session_id: str
     thread_id: str
@@ -284,12 +284,12 @@ class TurnAnswer:
     state: Literal["accepted", "queued"] = "accepted"
     repeated: bool = False
     position: int | None = None
-    """Where it waits behind other turns of its context, from 1."""
+    """Its position in the queue of its context, from 1."""
 
 
 @record
 class CancelAnswer:
-    """The wish to stop is stored, with the task as it stands now in A2A form; or why there is nothing to stop."""
+    """The cancellation is recorded, with the current task in A2A form; or why there is nothing to stop."""
 
     outcome: Literal["requested", "already_cancelled", "already_done", "not_found"]
     task: JsonObject | None = None
@@ -297,11 +297,11 @@ class CancelAnswer:
 
 @record
 class DecisionAnswer:
-    """The answer decides (``won``), repeats one that did (``replayed``), or is one of several (``vote_recorded``)."""
+    """The answer decides (``won``), repeats the decision (``replayed``), or is one of several (``vote_recorded``)."""
 
     outcome: Literal["won", "replayed", "vote_recorded"]
     rev: int
     decision: ApprovalDecision | None = None
     votes: int | None = None
-    """How many agree to the same so far, this answer among them, where more than one must."""
+    """How many votes agree so far, including this one, if more than one is needed."""
     need: int | None = None

@@ -1,4 +1,4 @@
-"""The calls about jobs. Parameters are the command or query itself: its form is the documented one."""
+"""The calls about jobs. Their parameters are the command or query itself: its fields are documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls of whoever keeps a gateway running."""
+"""The calls for operators of a gateway."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One way to ask for a page of a list: ``pageSize`` and ``pageToken``.
+"""Paging of lists: ``pageSize`` and ``pageToken``.
 
-A list that had ``limit``, or ``after``, before takes both spellings for now; a request that has both is refused.
+A list that used to take ``limit`` or ``after`` still takes both spellings; a request with both is rejected.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ PageToken: TypeAlias = Annotated[
     str,
     Field(
         max_length=512,
-        description="`nextPageToken` of the page before; absent or empty: the first page.",
+        description="`nextPageToken` of the previous page; absent or empty: the first page.",
     ),
 ]
-"""Where a page begins; opaque to callers."""
+"""The start of a page; opaque to callers."""
 
 _TOKEN_DIGITS = 19
 
 
 def choose_size(page_size: int | None, limit: int | None, default: int) -> int:
-    """How many items a page has at most.
+    """The maximum number of items of a page.
 
     Raises:
         InvalidInput: both ``pageSize`` and the older ``limit`` are given.
     """
     if page_size is not None and limit is not None:
-        raise InvalidInput("limit", "is the older name of pageSize; give pageSize alone")
+        raise InvalidInput("limit", "is the older name of pageSize; use only pageSize")
     return next((size for size in (page_size, limit) if size is not None), default)
 
 
 def choose_position(page_token: str | None, after: int | None) -> int:
-    """The position behind which a page begins: that of the token, or the older ``after``; 0 is the beginning.
+    """The position after which a page begins: that of the token, or the older ``after``; 0 is the beginning.
 
     Raises:
-        InvalidInput: both are given, or the token is none of ours.
+        InvalidInput: both are given, or the token is not valid.
     """
     if page_token and after is not None:
-        raise InvalidInput("after", "is the older name of pageToken; give pageToken alone")
+        raise InvalidInput("after", "is the older name of pageToken; use only pageToken")
     return read_position(page_token) if page_token else after or 0
 
 
 def read_position(page_token: str) -> int:
-    """The position that a token names. Raises InvalidInput."""
+    """The position of a token. Raises InvalidInput."""
     if not page_token.isascii() or not page_token.isdecimal() or len(page_token) > _TOKEN_DIGITS:
-        raise InvalidInput("pageToken", "is no page token of this list")
+        raise InvalidInput("pageToken", "is not a page token of this list")
     return int(page_token)

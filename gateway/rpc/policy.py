@@ -1,4 +1,4 @@
-"""The calls about policy (grants, and the mode that is on for a while), about devices, and about what was decided.
+"""The calls about policy (grants, and the temporary mode), devices, and recorded decisions.
 
 Their parameters are the commands and queries themselves.
 """
@@ -230,7 +230,7 @@ POLICY_ROWS: Final[Sequence[MethodRow]] = (
 _MANAGE: Final = (AccessScope.MANAGE_DEVICES,)
 _LOOK: Final = (AccessScope.MANAGE_DEVICES, AccessScope.READ_APPROVALS, AccessScope.DECIDE)
 _SUBSCRIBE: Final = (AccessScope.MANAGE_DEVICES, AccessScope.CONNECT)
-"""A device may say where it takes pushes; for others it takes the right to manage them."""
+"""A device may set its own push subscription; setting that of another one needs the right to manage devices."""
 
 
 def _row(

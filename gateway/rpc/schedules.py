@@ -1,4 +1,4 @@
-"""The calls about schedules. Most parameters are the command or query itself: its form is the documented one."""
+"""The calls about schedules. Most parameters are the command or query itself: its fields are documented."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from passerelle.runtime.common.calls import Caller, MethodRow
 
 @record
 class CreateScheduleParams:
-    """When, by exactly one of ``cron`` and ``every_s``, and what: one of ``message`` (A2A 1.0), ``parts``, ``text``.
+    """When: exactly one of ``cron`` and ``every_s``. What: one of ``message`` (A2A 1.0), ``parts``, ``text``.
 
-    Each run gets a message id and a context of its own.
+    Each run gets its own message id and context.
     """
 
     title: Title
@@ -60,7 +60,7 @@ class CreateScheduleParams:
 
 
 def _read_create(params: CreateScheduleParams, _caller: Caller) -> CreateSchedule:
-    """Raises InvalidInput: the message is in none of the forms, or in more than one."""
+    """Raises InvalidInput: not exactly one form of the message is given."""
     given = [one for one in (params.message, params.parts, params.text) if one is not None]
     if len(given) != 1:
         raise InvalidInput("message", "exactly one of message, parts and text is required")

@@ -1,4 +1,4 @@
-"""The calls about subagents. Most parameters are the command or query itself: its form is the documented one."""
+"""The calls about subagents. Most parameters are the command or query itself: its fields are documented."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _read_input(params: SubagentInputParams, caller: Caller) -> SendSubagentInpu
     request = read_send({"message": compose_message(params, caller)})
     if request.task_id is not None or request.context_id is not None:
         named = "taskId" if request.task_id is not None else "contextId"
-        raise InvalidInput(f"message.{named}", "is the gateway's to say for a subagent")
+        raise InvalidInput(f"message.{named}", "is set by the gateway for a subagent")
     return SendSubagentInput(
         subagent_id=params.subagent_id,
         message=request.message,

@@ -1,8 +1,7 @@
-"""The commands that ``/v1`` and channels offer: one table from a method to a command, and back to JSON.
+"""The methods of ``/v1`` and of channels: one table from a method to a command or query, and back to JSON.
 
-Both edges call :func:`call` with the same method names and parameters (CMD-27), so they cannot drift apart.
-A row says what may be sent (a record, whose schema is the documented one), which right it takes, and how
-the answer looks.
+Both edges call :func:`call` with the same method names and parameters (CMD-27), so they cannot diverge. A row defines
+the params (a record, whose schema is the documented one), the required scopes, and the form of the answer.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ from passerelle.core.task.status import Status
 from passerelle.core.wire.codec import from_wire, to_wire
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.near import find_near
-from passerelle.gateway.a2a.reply import veil
+from passerelle.gateway.a2a.reply import hide_agent_details
 from passerelle.gateway.rpc.agents import AGENT_ROWS
 from passerelle.gateway.rpc.bulk import BULK_ROWS
 from passerelle.gateway.rpc.evidence import EVIDENCE_ROWS
@@ -114,7 +113,7 @@ ANSWERING: Final = "respond_action"
 
 
 def _read_decision(params: DecisionParams, caller: Caller) -> RespondAction:
-    """The command; its decision id is the idempotency key where none is given."""
+    """Builds the command; without a decision id it uses the idempotency key."""
     decision_id = params.decision_id if params.decision_id is not None else caller.idem
     if decision_id is None:
         raise InvalidInput("decisionId", "is required, or an idempotency key in its place")
@@ -233,14 +232,14 @@ async def call(
     params: JsonObject,
     gate: Gate | None = None,
 ) -> JsonObject:
-    """Carries out one method and returns the answer as it stands on the wire.
+    """Executes one method and returns the answer in its wire form.
 
     Raises:
         UnknownMethod: there is no such method.
-        Forbidden: the caller lacks the right.
-        InvalidInput: a parameter is missing, unknown or malformed; it is named by its path.
+        Forbidden: the caller lacks the scope.
+        InvalidInput: a parameter is missing, unknown or malformed; the error names its path.
         Limited: the caller is over its rate.
-        PasserelleError: whatever the service raises.
+        PasserelleError: any error of the service.
     """
     row = CALLS.get(method)
     if row is None:
@@ -271,7 +270,7 @@ async def _execute(service: CommandService, caller: Caller, command: Command) ->
 
 
 def require_sending(principal: Principal, agent: str) -> None:
-    """Raises Forbidden where the caller may not send to an agent that it sees; what it does not see is not named."""
+    """Raises Forbidden if the caller may not send to an agent that it sees; an unseen agent is not named."""
     if principal.sees(agent):
         require_operation(principal, agent, Method.SEND_MESSAGE)
 
@@ -282,18 +281,18 @@ async def _delegate(
     command: SubmitTurn | StartTask | SpawnSubagent | SendSubagentInput,
     agent: str | None,
 ) -> Result:
-    """Where an agent is, and how its card is wrong, is for the log: callers read what they may know."""
+    """Hides where an agent is, and what is wrong with its card: only the log has these details."""
     try:
         return await service.execute(caller.principal, command, caller.idem)
     except (PeerUnavailable, InvalidAgentResponse) as error:
         structlog.get_logger().warning(
             "rpc.peer", agent=agent, code=error.stable_code, reason=error.message
         )
-        raise veil(error, agent or "") from error
+        raise hide_agent_details(error, agent or "") from error
 
 
 async def _cancel(service: CommandService, caller: Caller, command: CancelTask) -> CancelAnswer:
-    """What there was to cancel is an answer here, whatever it was (MK-12); A2A has errors for it."""
+    """Returns every outcome as an answer (MK-12), including those that are errors in A2A."""
     try:
         await service.execute(caller.principal, command, caller.idem)
     except NotFound:
@@ -304,13 +303,13 @@ async def _cancel(service: CommandService, caller: Caller, command: CancelTask) 
     try:
         task = await service.read(caller.principal, GetTask(command.task))
     except NotFound:
-        # Its caller has not been shown it yet.
+        # Its caller cannot see it yet.
         task = {}
     return CancelAnswer("requested", task)
 
 
 def render_result(result: Result) -> JsonObject:
-    """The wire form of what a command came to."""
+    """The wire form of a command's result."""
     match result:
         case TurnAccepted():
             return to_wire(

@@ -1,6 +1,6 @@
-"""The calls about tasks, sessions, threads and turns under way, and those that show read models of them.
+"""The calls about tasks, sessions, threads and running turns, and those that return read models of them.
 
-Most parameters are the command or query itself: its form is the documented one.
+Most parameters are the command or query itself: its fields are documented.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ from passerelle.gateway.rpc.turns import compose_message
 from passerelle.runtime.common.calls import Caller, MethodRow
 
 _READ: Final = (AccessScope.READ_TASKS, AccessScope.OVERSEE_TASKS)
-"""Who may oversee reads what is its own as well."""
+"""A caller that may oversee tasks may also read its own."""
 _WRITE: Final = (AccessScope.WRITE_TASKS,)
 
 
@@ -118,12 +118,12 @@ def _read_start(params: StartTaskParams, caller: Caller) -> StartTask:
 
 
 def _change(name: str, summary: str, command: type[Any]) -> MethodRow:
-    """A row whose parameters are the command."""
+    """A row whose params are the command."""
     return MethodRow(name, summary, _WRITE, command, lambda params, _: params, TaskChanged)
 
 
 def _steer(name: str, summary: str, command: type[Any]) -> MethodRow:
-    """The same for whoever operates tasks as well."""
+    """The same, also for callers that may operate tasks."""
     scopes = (AccessScope.WRITE_TASKS, AccessScope.OPERATE_TASKS)
     return MethodRow(name, summary, scopes, command, lambda params, _: params, TaskChanged)
 
@@ -153,17 +153,17 @@ TASK_ROWS: Final[Sequence[MethodRow]] = (
         TaskChanged,
         names_message=True,
     ),
-    _change("update_task", "Change what describes a task", UpdateTask),
+    _change("update_task", "Change the details of a task", UpdateTask),
     MethodRow(
         "give_task",
-        "Give a task to another owner",
+        "Transfer a task to another owner",
         _WRITE,
         GiveTask,
         lambda params, _: params,
         TaskGiven,
     ),
     _change("append_task_progress", "Set the progress of a task", AppendTaskProgress),
-    _steer("pause_task", "Send nothing more for a task until it is resumed", PauseTask),
+    _steer("pause_task", "Pause a task: send nothing for it until it is resumed", PauseTask),
     _steer("resume_task", "Resume a task that is paused or blocked", ResumeTask),
     MethodRow(
         "cancel_task",
@@ -195,7 +195,7 @@ _FOLLOW: Final = (
     AccessScope.DECIDE,
     AccessScope.OVERSEE_TASKS,
 )
-"""Which of them a stream takes is looked at with the stream."""
+"""The stream decides which of them it needs."""
 
 SESSION_ROWS: Final[Sequence[MethodRow]] = (
     _row("list_sessions", "The sessions of the caller, the newest activity first", ListSessions),

@@ -1,4 +1,4 @@
-"""A message of a caller, in the forms in which ``/v1`` and channels take it."""
+"""Reads a caller's message in the forms that ``/v1`` and channels accept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.common.calls import Caller
 
 
-_OURS: Final = (
+_HANDLED_HERE: Final = (
     "historyLength",
     "history_length",
     "returnImmediately",
@@ -28,24 +28,24 @@ _OURS: Final = (
     "taskPushNotificationConfig",
     "task_push_notification_config",
 )
-"""Members of the ``configuration`` of A2A that the gateway answers by itself."""
+"""Members of A2A's ``configuration`` that the gateway handles itself."""
 
 
 def read_turn(params: SubmitTurnParams, caller: Caller) -> SubmitTurn:
-    """The turn that a caller wants to open.
+    """The turn to open.
 
     Raises:
-        InvalidInput: the message is not one, or names another task or context than the parameters.
+        InvalidInput: the message is malformed, or names another task or context than the params.
     """
-    aside = _read_aside(params)
-    request = read_send({"message": compose_message(params, caller), **aside})
+    extras = _read_extras(params)
+    request = read_send({"message": compose_message(params, caller), **extras})
     _require_equal("taskId", params.task_id, request.task_id)
     _require_equal("contextId", params.context_id, request.context_id)
     named = request.task_id or request.context_id or params.thread_id
     if params.create == "always" and named is not None:
-        raise InvalidInput("create", f"a thread is made for no message that names {named}")
+        raise InvalidInput("create", f"no thread is created for a message that names {named}")
     if params.when_same is not None and request.task_id is not None:
-        raise InvalidInput("whenSame", f"a message to the task {request.task_id} opens none")
+        raise InvalidInput("whenSame", f"a message to the task {request.task_id} opens no task")
     return SubmitTurn(
         agent=params.agent,
         message=request.message,
@@ -54,7 +54,7 @@ def read_turn(params: SubmitTurnParams, caller: Caller) -> SubmitTurn:
         task=request.task_id,
         context_id=request.context_id,
         session_id=params.session_id,
-        params={name: request.params[name] for name in aside} or None,
+        params={name: request.params[name] for name in extras} or None,
         when_busy=params.when_busy,
         when_same=params.when_same,
         thread_id=params.thread_id,
@@ -65,32 +65,34 @@ def read_turn(params: SubmitTurnParams, caller: Caller) -> SubmitTurn:
     )
 
 
-def _read_aside(params: SubmitTurnParams) -> JsonObject:
-    """What goes to the agent beside the message, under the names of A2A.
+def _read_extras(params: SubmitTurnParams) -> JsonObject:
+    """What is sent to the agent in addition to the message, under its A2A names.
 
     Raises:
-        InvalidInput: an option is malformed, or none of the agent's.
+        InvalidInput: an option is malformed, or not one for the agent.
     """
-    aside: JsonObject = {}
+    extras: JsonObject = {}
     if params.options is not None:
         try:
             read_configuration(params.options)
         except InvalidInput as error:
             raise InvalidInput(f"options.{error.field}", error.reason) from None
-        for name in _OURS:
+        for name in _HANDLED_HERE:
             if name in params.options:
-                raise InvalidInput(f"options.{name}", "is none of the agent's: see the other calls")
-        aside["configuration"] = params.options
+                raise InvalidInput(
+                    f"options.{name}", "is not an option of the agent: use the other calls"
+                )
+        extras["configuration"] = params.options
     if params.metadata is not None:
-        aside["metadata"] = params.metadata
-    return aside
+        extras["metadata"] = params.metadata
+    return extras
 
 
 def compose_message(
     params: SubmitTurnParams | StartTaskParams | SpawnSubagentParams | SubagentInputParams,
     caller: Caller,
 ) -> JsonObject:
-    """The A2A message out of whichever form it was given in. Raises InvalidInput: not in exactly one."""
+    """The A2A message from any of its forms. Raises InvalidInput unless exactly one is given."""
     given = [name for name in ("message", "parts", "text") if getattr(params, name) is not None]
     if len(given) != 1:
         raise InvalidInput("message", "exactly one of message, parts and text is required")
@@ -111,7 +113,7 @@ def compose_message(
 
 
 def _derive_message_id(caller: Caller) -> str:
-    """A function of the key, because the repeat of a request must be the same request."""
+    """Derived from the idempotency key, so that a repeated request sends the same message."""
     if caller.idem is None:
         raise InvalidInput("messageId", "an idempotency key or a message with an id is required")
     name = f"{caller.principal.tenant}\0{caller.principal.id}\0{caller.idem}"

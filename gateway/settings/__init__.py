@@ -1,1 +1,1 @@
-"""What can be configured: the models of passerelle.yaml, where they are read, and what parts take of them."""
+"""The configuration: the models of passerelle.yaml, its sources, and the values that other packages use."""

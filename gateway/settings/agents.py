@@ -1,4 +1,4 @@
-"""Settings of agents: where they are, how they are called, what they may cost us in time and load."""
+"""Settings of agents: address, credentials, timeouts, retries and limits."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from passerelle.runtime.common.durations import Duration, parse_duration
 from passerelle.runtime.common.secret import Secret
 
 Tenant: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._~-]{0,62}$")]
-_TAKEN: Final = frozenset({"tasks", "v1", "ws", "extendedAgentCard"})
-"""A tenant stands in a path where these stand."""
-_HTTP_ALONE: Final = frozenset(
+_RESERVED: Final = frozenset({"tasks", "v1", "ws", "extendedAgentCard"})
+"""Names that a tenant cannot have, since they have another meaning in its path."""
+_HTTP_ONLY: Final = frozenset(
     {"url", "tenants", "card_path", "auth", "tls", "interfaces", "allowed_origins", "grpc"}
 )
-_DIALS_IN_WITHIN_S: Final = 60.0
+_DIAL_IN_CONNECT_S: Final = 60.0
 Variable: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 FieldFault: TypeAlias = tuple[tuple[str, ...], str]
 
 
 def read_secret(variable: str | None, file: Path | None, environ: Mapping[str, str]) -> Secret:
-    """The secret of a variable, else of a file, without the white space around it.
+    """The secret of a variable, else of a file, without surrounding white space.
 
     Raises:
-        LookupError: there is none; the text says why.
+        LookupError: there is none; the text states why.
     """
     if variable is not None:
         value = environ.get(variable, "").strip()
@@ -59,7 +59,7 @@ def read_secret(variable: str | None, file: Path | None, environ: Mapping[str, s
 
 
 class SecretSection(Section):
-    """A secret that stands in a variable or in a file, and never in the configuration itself."""
+    """A secret in a variable or in a file, never in the configuration itself."""
 
     env: Variable | None = Field(default=None, description="Environment variable that holds it.")
     file: Path | None = Field(default=None, description="File that holds it.")
@@ -71,7 +71,7 @@ class SecretSection(Section):
         return self
 
     def read(self, environ: Mapping[str, str]) -> Secret:
-        """The secret.
+        """Reads the secret.
 
         Raises:
             LookupError: there is none.
@@ -128,7 +128,7 @@ class AgentAuth(Section):
         return self
 
     def find_faults(self, environ: Mapping[str, str]) -> Iterator[FieldFault]:
-        """Path and reason of a secret that is not there."""
+        """Path and reason of each missing secret."""
         for way in ("api_key", "basic", "oauth2"):
             section: SecretSection | None = getattr(self, way)
             if section is not None:
@@ -322,8 +322,8 @@ class AgentSettings(Section):
     )
     transport: Literal["http", "channel"] = Field(
         default="http",
-        description="`http` is called at `url`; `channel` dials in over `/v1/channel` and brings its card, "
-        "by a caller whose `serves` has the name.",
+        description="`http` is called at `url`; `channel` dials in over `/v1/channel` and sends its card, with a "
+        "credential whose `serves` has the name.",
     )
     pool: bool = Field(
         default=False,
@@ -367,7 +367,8 @@ class AgentSettings(Section):
         description="Kinds of interfaces that may be used, the preferred one first.",
     )
     allowed_origins: tuple[WebUrl, ...] = Field(
-        default=(), description="Origins beside the card's own that the card may send calls to."
+        default=(),
+        description="Further origins that calls may go to, in addition to the card's own.",
     )
     grpc: Security | None = Field(
         default=None,
@@ -424,36 +425,36 @@ class AgentSettings(Section):
 
     @field_validator("tenants")
     @classmethod
-    def _judge_tenants(cls, tenants: tuple[str, ...]) -> tuple[str, ...]:
-        if taken := sorted(_TAKEN.intersection(tenants)):
-            raise ValueError(f"{taken[0]} stands for something else in a path")
+    def _check_tenants(cls, tenants: tuple[str, ...]) -> tuple[str, ...]:
+        if taken := sorted(_RESERVED.intersection(tenants)):
+            raise ValueError(f"{taken[0]} has another meaning in a path")
         if len(set(tenants)) < len(tenants):
             raise ValueError("names a tenant twice")
         return tenants
 
     @model_validator(mode="after")
-    def _judge_transport(self) -> Self:
+    def _check_transport(self) -> Self:
         if not self.dials_in:
             if self.url is None:
                 raise ValueError("names no url: give one, or transport: channel")
             if self.pool:
                 raise ValueError("pool is for agents with transport: channel")
             return self
-        said = sorted(self.model_fields_set & _HTTP_ALONE)
-        if said:
-            raise ValueError(f"{said[0]} means nothing for an agent that dials in")
+        given = sorted(self.model_fields_set & _HTTP_ONLY)
+        if given:
+            raise ValueError(f"{given[0]} does not apply to an agent that dials in")
         return self
 
     @property
     def dials_in(self) -> bool:
-        """Whether the agent comes to us."""
+        """Whether the agent connects to the gateway."""
         return self.transport == "channel"
 
     @property
     def connect_s(self) -> float:
-        """How long to wait until it can be spoken to."""
+        """How long to wait for a connection to it."""
         if self.dials_in and "connect" not in self.timeout.model_fields_set:
-            return _DIALS_IN_WITHIN_S
+            return _DIAL_IN_CONNECT_S
         return self.timeout.connect.seconds
 
     @property
@@ -463,5 +464,5 @@ class AgentSettings(Section):
 
     @property
     def conditions(self) -> tuple[JsonObject, ...]:
-        """The acceptance as a task records it."""
+        """The acceptance conditions in the form that a task records."""
         return tuple(condition.to_condition() for condition in self.acceptance)

@@ -1,4 +1,4 @@
-"""How people are asked and what makes their answers count: the section ``approvals`` of ``passerelle.yaml``."""
+"""How approvers are notified, and which decisions count: the section ``approvals`` of ``passerelle.yaml``."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ _MOST: Final = 64
 
 
 class NotifierSettings(Section):
-    """A receiver that is told of questions, for what rings elsewhere."""
+    """A webhook that gets a message for each approval request, to forward it to other notification systems."""
 
     name: Name
-    url: WebUrl = Field(description="Where it is told; its address is not screened.")
+    url: WebUrl = Field(description="Where messages are sent; the address is not screened.")
     people: tuple[str, ...] = Field(
-        default=(), description="Whose questions, by their principals; none: everybody's."
+        default=(), description="Principals whose approval requests are sent; empty: all."
     )
     secret: Secret | None = Field(
         default=None,
-        description="`whsec_` and base64 of 24 to 64 bytes; messages are signed as Standard Webhooks has it.",
+        description="`whsec_` and base64 of 24 to 64 bytes; messages are signed as in Standard Webhooks.",
     )
 
     @field_validator("secret")
     @classmethod
-    def _judge_secret(cls, secret: Secret | None) -> Secret | None:
+    def _check_secret(cls, secret: Secret | None) -> Secret | None:
         if secret is not None and read_secret(secret) is None:
             raise ValueError("should be whsec_ and base64 of 24 to 64 bytes")
         return secret
 
 
 def read_secret(secret: Secret) -> bytes | None:
-    """The bytes of a secret; None for what is none."""
+    """The bytes of a secret; None if it is not valid."""
     text = secret.get_secret_value()
     try:
         raw = base64.b64decode(text.removeprefix(_PREFIX), validate=True)
@@ -53,28 +53,26 @@ def read_secret(secret: Secret) -> bytes | None:
 
 
 class QuietSettings(Section):
-    """Hours in which pushes for low and medium risk wait. Inboxes, open links and expiry go on as ever."""
+    """Hours without pushes for low and medium risk. Inboxes, open connections and expiry are not affected."""
 
     begin: str = Field(pattern=_TIME, description="Time of day, such as `22:00`.")
     end: str = Field(
         pattern=_TIME, description="Time of day; one before `begin` is of the next day."
     )
-    zone: str = Field(default="UTC", description="Where it is that time, such as `Europe/Berlin`.")
-    people: tuple[str, ...] = Field(
-        default=(), description="Whom they are for, by their principals; none: everybody."
-    )
+    zone: str = Field(default="UTC", description="Time zone, such as `Europe/Berlin`.")
+    people: tuple[str, ...] = Field(default=(), description="Principals they apply to; empty: all.")
 
     @field_validator("zone")
     @classmethod
-    def _judge_zone(cls, zone: str) -> str:
+    def _check_zone(cls, zone: str) -> str:
         try:
             ZoneInfo(zone)
         except (ValueError, OSError, ZoneInfoNotFoundError):
-            raise ValueError("is no time zone that this machine knows") from None
+            raise ValueError("is not a time zone known to this machine") from None
         return zone
 
     @model_validator(mode="after")
-    def _judge_length(self) -> Self:
+    def _check_length(self) -> Self:
         if self.begin == self.end:
             raise ValueError("begin and end are the same time")
         return self
@@ -112,7 +110,7 @@ class ApprovalSettings(Section):
 
 
 def read_notifiers(settings: ApprovalSettings) -> tuple[Notifier, ...]:
-    """The notifiers that a section states."""
+    """The notifiers of a section."""
     return tuple(
         Notifier(
             one.name,
@@ -125,7 +123,7 @@ def read_notifiers(settings: ApprovalSettings) -> tuple[Notifier, ...]:
 
 
 def read_quiet_hours(settings: ApprovalSettings) -> tuple[QuietHours, ...]:
-    """The quiet hours that a section states."""
+    """The quiet hours of a section."""
     return tuple(
         QuietHours(
             _read_minute(one.begin),

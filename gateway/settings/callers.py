@@ -1,7 +1,7 @@
-"""Settings of callers: who may call, how much, and at what price.
+"""Settings of callers: credentials, grants, limits, quotas and prices.
 
-Callers come with keys, tokens of an identity provider, or certificates that a proxy has checked, and have grants. How
-much is concurrency and rate at once, and calls and money over a period.
+Callers authenticate with API keys, tokens of an identity provider, or certificates checked by a proxy. Limits are
+concurrency and rate; quotas are messages or cost over a period.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RATE: Final = re.compile(r"([1-9]\d{0,8})/(s|m|h|d)", re.ASCII)
 
 
 def parse_rate(value: object) -> Rate:
-    """Reads ``100/s``; the units are s, m, h and d.
+    """Parses ``100/s``; the units are s, m, h and d.
 
     Raises:
         ValueError: it has another form.
@@ -71,7 +71,7 @@ class LimitSettings(Section):
     )
 
     def bounds(self) -> Bounds:
-        """The limits as the limiter takes them."""
+        """The limits as the limiter uses them."""
         return Bounds(self.concurrency, self.rate)
 
 
@@ -119,7 +119,7 @@ class RequestSettings(Section):
     )
 
     def bounds(self) -> MessageBounds:
-        """The bounds of messages."""
+        """The limits of messages."""
         return MessageBounds(self.parts, self.part_bytes)
 
 
@@ -141,7 +141,7 @@ class QuotaSettings(Section):
     )
     over: Literal["refuse", "wait"] = Field(
         default="refuse",
-        description="What becomes of a message that it does not cover: 429, or a task that waits until it resets.",
+        description="What happens to a message over the quota: 429, or a task that waits until the quota resets.",
     )
 
     @model_validator(mode="after")
@@ -187,11 +187,11 @@ class PriceSettings(Section):
             self.per_million_output_tokens is not None
         )
         if [self.per_call is not None, self.per_second is not None, tokens].count(True) != 1:
-            raise ValueError("is by call, by second or by tokens: exactly one of them")
+            raise ValueError("must be by call, by second or by tokens: exactly one of them")
         return self
 
     def price(self) -> Price:
-        """The price as it is reckoned."""
+        """The price as it is calculated."""
         if self.per_call is not None:
             return Price(self.currency, "per_call", int(self.per_call * MICROS))
         if self.per_second is not None:
@@ -218,11 +218,11 @@ CallerKind: TypeAlias = Literal["person", "service", "agent"]
 SignatureAlgorithm: TypeAlias = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
 ]
-"""Never ``none``, and none with a shared secret: a public key taken for one would let everybody sign."""
+"""Never ``none``, and no shared secrets: a public key used as one would let anyone sign."""
 
 
 class GrantSettings(Section):
-    """An agent that may be called. The name alone stands for the agent with all operations."""
+    """An agent that may be called. A bare name is the agent with all operations."""
 
     agent: str = Field(pattern=GRANT_PATTERN, description="Its name; `*` for every one.")
     operations: tuple[Method, ...] | None = Field(
@@ -238,7 +238,7 @@ class GrantSettings(Section):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """A name, or a mapping."""
+        """The schema: a name, or a mapping."""
         mapping = handler.resolve_ref_schema(handler(schema))
         name = cast("dict[str, Any]", {"type": "string", "pattern": GRANT_PATTERN})
         description = mapping.pop("description", "")
@@ -246,7 +246,7 @@ class GrantSettings(Section):
 
 
 class CallerSettings(Section):
-    """What every kind of caller has."""
+    """Settings of every kind of caller."""
 
     may_call: tuple[GrantSettings, ...] = Field(
         description="Names of agents it may call, or `{agent: …, operations: […]}`; `*` for every one."

@@ -1,4 +1,4 @@
-"""What another configuration changes: what takes hold at once, what takes a restart, and which limits moved. Pure."""
+"""Compares two configurations: what applies at once, what needs a restart, and which limits changed. Pure."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ HOT: Final = frozenset(
         *("webhooks", "log_level"),
     }
 )
-"""Settings that a running gateway takes over."""
+"""Settings that apply to a running gateway."""
 _COLD_PARTS: Final = {
     "channels": frozenset(ChannelSettings.model_fields) - {"origins"},
     "proxy": frozenset({"address_header", "certificate_header"}),
     "retention": frozenset({"inbox"}),
     "webhooks": frozenset({"deliver_final", "sign"}),
 }
-"""Parts of them that it does not."""
+"""Parts of them that need a restart."""
 _ACTOR: Final = "configuration"
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Names of settings, dotted; ``hot`` hold at once, ``cold`` after a restart."""
+    """Dotted names of settings; ``hot`` apply at once, ``cold`` after a restart."""
 
     hot: tuple[str, ...]
     cold: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Figure:
+class _LimitKey:
     kind: LimitKind
     unit: Unit
     window_ms: int | None
@@ -59,7 +59,7 @@ class _Figure:
 
 
 def compare(old: Settings, new: Settings) -> Changes:
-    """Which settings differ."""
+    """The settings that differ."""
     hot: list[str] = []
     cold: list[str] = []
     for name in Settings.model_fields:
@@ -69,20 +69,20 @@ def compare(old: Settings, new: Settings) -> Changes:
         if name not in HOT or (name == "tls" and None in {before, after}):
             cold.append(name)
             continue
-        stiff = {
+        restart = {
             part
             for part in _COLD_PARTS.get(name, frozenset())
             if getattr(before, part, None) != getattr(after, part, None)
         }
-        cold += [f"{name}.{part}" for part in sorted(stiff)]
+        cold += [f"{name}.{part}" for part in sorted(restart)]
         hot.append(name)
     return Changes(tuple(hot), tuple(cold))
 
 
 def list_limit_changes(old: Settings, new: Settings) -> Iterator[LimitChanged]:
-    """A fact for each figure that a caller's or an agent's limit has now and had before (EVC-17).
+    """A fact for each changed limit of a caller or an agent (EVC-17).
 
-    A caller that is new or gone has no limit that changed.
+    A new or removed caller has no changed limit.
     """
     before, after = _list_callers(old), _list_callers(new)
     for name in before.keys() & after.keys():
@@ -93,46 +93,46 @@ def list_limit_changes(old: Settings, new: Settings) -> Iterator[LimitChanged]:
 
 
 def _compare(
-    limited: LimitSubject, before: Mapping[_Figure, int], after: Mapping[_Figure, int]
+    limited: LimitSubject, before: Mapping[_LimitKey, int], after: Mapping[_LimitKey, int]
 ) -> Iterator[LimitChanged]:
-    for figure in dict.fromkeys((*before, *after)):
-        if before.get(figure) != after.get(figure):
+    for key in dict.fromkeys((*before, *after)):
+        if before.get(key) != after.get(key):
             yield LimitChanged(
                 limited=limited,
-                kind=figure.kind,
-                unit=figure.unit,
-                old=before.get(figure),
-                new=after.get(figure),
+                kind=key.kind,
+                unit=key.unit,
+                old=before.get(key),
+                new=after.get(key),
                 actor=_ACTOR,
-                window_ms=figure.window_ms,
-                currency=figure.currency,
+                window_ms=key.window_ms,
+                currency=key.currency,
             )
 
 
-def _list_callers(settings: Settings) -> dict[str, dict[_Figure, int]]:
+def _list_callers(settings: Settings) -> dict[str, dict[_LimitKey, int]]:
     names = [client.name for client in settings.clients]
     names += [f"{issuer.name}:" for issuer in settings.issuers]
     bounds, quotas = list_bounds(settings), list_quotas(settings)
-    figures = {name: _read_bounds(bounds.get(name, Bounds())) for name in names}
+    limits = {name: _read_bounds(bounds.get(name, Bounds())) for name in names}
     for name, listed in quotas.items():
         for quota in listed:
             unit: Unit = "micros" if quota.currency else "calls"
             window_ms = _WINDOWS_MS[quota.period]
-            figures[name][_Figure(quota.kind, unit, window_ms, quota.currency)] = quota.limit
-    return figures
+            limits[name][_LimitKey(quota.kind, unit, window_ms, quota.currency)] = quota.limit
+    return limits
 
 
-def _list_agents(settings: Settings) -> dict[str, dict[_Figure, int]]:
+def _list_agents(settings: Settings) -> dict[str, dict[_LimitKey, int]]:
     return {agent.name: _read_bounds(agent.limits.bounds()) for agent in settings.agents}
 
 
-def _read_bounds(bounds: Bounds) -> dict[_Figure, int]:
-    figures: dict[_Figure, int] = {}
+def _read_bounds(bounds: Bounds) -> dict[_LimitKey, int]:
+    limits: dict[_LimitKey, int] = {}
     if bounds.concurrency is not None:
-        figures[_Figure("concurrency", "slots", None, None)] = bounds.concurrency
+        limits[_LimitKey("concurrency", "slots", None, None)] = bounds.concurrency
     if bounds.rate is not None:
-        figures[_Figure("rate_limit", "calls", bounds.rate.per_ms, None)] = bounds.rate.units
-    return figures
+        limits[_LimitKey("rate_limit", "calls", bounds.rate.per_ms, None)] = bounds.rate.units
+    return limits
 
 
 _WINDOWS_MS: Final = {
@@ -141,4 +141,4 @@ _WINDOWS_MS: Final = {
     "day": 86_400_000,
     "month": 2_592_000_000,
 }
-"""A month stands for thirty days."""
+"""A month counts as thirty days."""

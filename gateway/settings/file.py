@@ -1,4 +1,4 @@
-"""YAML with line numbers: the values of a configuration file, and where each of them stands."""
+"""Parses YAML with line numbers: the values of a configuration file, and the line of each of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SettingsFile:
     lines: dict[KeyPath, int] = field(default_factory=dict[KeyPath, int])
 
     def locate(self, path: KeyPath) -> str:
-        """``file:line`` of the nearest thing on the way to ``path`` that the file has."""
+        """``file:line`` of the nearest ancestor of ``path`` in the file."""
         for length in range(len(path), 0, -1):
             if line := self.lines.get(path[:length]):
                 return f"{self.name}:{line}"
@@ -36,7 +36,7 @@ def read_settings_file(path: Path) -> SettingsFile:
     """Reads a YAML mapping.
 
     Raises:
-        ConfigInvalid: the file cannot be read, is no YAML mapping, has a key twice, or is out of bounds.
+        ConfigInvalid: the file cannot be read, is not a YAML mapping, repeats a key, or is too large.
     """
     try:
         with path.open("rb") as file:
@@ -76,7 +76,7 @@ def parse_settings(text: str, name: str) -> SettingsFile:
 
 
 class _Reader:
-    """Walks the nodes of one document. Aliases are followed, so what they expand to is counted."""
+    """Walks the nodes of one document. Aliases are expanded, and the expansion is counted."""
 
     def __init__(self, loader: yaml.SafeLoader, file: SettingsFile) -> None:
         self.file = file
@@ -108,6 +108,6 @@ class _Reader:
                     items.append(self._read(item, (*path, index)))
                 return items
             case _:
-                # The stub leaves the node untyped, which strict checking does not take.
+                # The stub leaves the node untyped, which strict checking rejects.
                 value: object = cast("Any", self._loader).construct_object(node, deep=True)
                 return value

@@ -1,10 +1,10 @@
-"""Where settings come from, one layer above the other: flags beat the environment, the environment beats the file.
+"""The layers of settings: flags override the environment, the environment overrides the file.
 
-It knows what stands where, and no model of what may stand there: ``source`` reads a whole configuration out of it, and
-``local_gateway`` the few things that somebody who only asks a gateway needs.
+This module knows where each value comes from, but not the models: ``source`` reads a whole configuration from it, and
+``local_gateway`` the few values for commands that only query a gateway.
 
-A variable that begins with ``PASSERELLE_`` and is no setting is a notice and no fault, because the environment belongs
-to other programs too.
+An unknown variable that starts with ``PASSERELLE_`` gives a notice, not a fault, because the environment belongs to
+other programs too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SettingFault:
-    """One thing that is wrong. ``where`` is a file with line, a variable or a flag; ``key`` is dotted."""
+    """One fault. ``where`` is a file with line, a variable or a flag; ``key`` is dotted."""
 
     where: str
     key: str
@@ -44,21 +44,21 @@ class SettingFault:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where to look. ``flags`` are settings given on the command line by their dotted names; None is not given."""
+    """Where to look. ``flags`` are command-line settings by their dotted names; None is not given."""
 
     environ: Mapping[str, str]
     folder: Path
     config: Path | None = None
     flags: Mapping[str, str | int | Path | None] | None = None
     agents: tuple[Mapping[str, str], ...] = ()
-    """Agents that were started beside the gateway, each as its section. One of the file goes before its namesake."""
+    """Agents started together with the gateway, each as its section. An agent in the file with the same name wins."""
 
 
 def read_layers(sources: Sources) -> Layers:
-    """What the sources say, before anything judges it.
+    """Reads the sources without validation.
 
     Raises:
-        ConfigInvalid: the file cannot be read as YAML, or a variable with a list cannot.
+        ConfigInvalid: the file is not YAML, or a variable with a list is not.
     """
     config = find_config(sources)
     return Layers(
@@ -72,7 +72,7 @@ def read_layers(sources: Sources) -> Layers:
 
 
 def find_config(sources: Sources) -> Path | None:
-    """The file to read: the one that was named, else ``passerelle.yaml`` of the folder if it is there."""
+    """The file to read: the named one, else ``passerelle.yaml`` in the folder if it exists."""
     named = sources.config or sources.environ.get(CONFIG_VARIABLE)
     if named:
         return Path(named)
@@ -107,7 +107,7 @@ class Environment:
             if not isinstance(below, dict):
                 above = self.names.get(path[:-1], "a variable above it")
                 raise ConfigInvalid(
-                    self.names[path], f"cannot stand beside {above}, which is no mapping"
+                    self.names[path], f"conflicts with {above}, which is not a mapping"
                 )
             holder = cast("dict[str, object]", below)
         holder[path[-1]] = value
@@ -115,7 +115,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """What the sources say. ``config`` is the file; ``data_dir`` is where it is unless somebody says otherwise."""
+    """The values of the sources. ``config`` is the file; ``data_dir`` is the default data directory."""
 
     file: SettingsFile
     environment: Environment
@@ -125,7 +125,7 @@ class Layers:
     data_dir: Path | None = None
 
     def merge(self) -> dict[str, object]:
-        """The tree that is in force, as values that nothing has judged."""
+        """The effective tree of values, not validated."""
         floor: dict[str, object] = {} if self.data_dir is None else {"data_dir": self.data_dir}
         merged = _merge(_merge(floor, self.file.tree), self.environment.tree)
         for name, value in self.flags.items():
@@ -147,7 +147,7 @@ class Layers:
         return {**merged, "agents": [*named, *(a for a in self.agents if a["name"] not in taken)]}
 
     def explain(self, path: KeyPath, reason: str) -> SettingFault:
-        """Says where the value at ``path`` came from: the highest layer that has it, or a part of it."""
+        """The fault with the source of the value at ``path``: the highest layer that has it, or a part of it."""
         return SettingFault(self._locate(path), ".".join(str(step) for step in path), reason)
 
     def _locate(self, path: KeyPath) -> str:
@@ -161,7 +161,7 @@ class Layers:
 
 
 def _merge(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
-    """Mappings merge, everything else is replaced."""
+    """Merges mappings; any other value is replaced."""
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)
@@ -173,7 +173,7 @@ def _merge(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str
 
 
 def suggest_name(name: str, known: tuple[str, ...]) -> str:
-    """What is said behind a name that is not known: the nearest that is, if any is near."""
+    """The suffix for an unknown name: the nearest known one, if there is one."""
     near = find_near(name, known)
     return f"; did you mean {near}?" if near else ""
 
@@ -188,5 +188,5 @@ def _parse_nested(variable: str, text: str) -> object:
 
 def _find_default_data_dir(environ: Mapping[str, str]) -> Path | None:
     state = environ.get("XDG_STATE_HOME", "")
-    # The XDG rules say that a relative path is to be ignored.
+    # The XDG specification requires relative paths to be ignored.
     return Path(state) / "passerelle" if Path(state).is_absolute() else None

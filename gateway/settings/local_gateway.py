@@ -1,9 +1,9 @@
-"""Where the gateway of this machine is, for a command that only asks it: five settings out of a whole configuration.
+"""Finds the gateway on this machine, for a command that only queries it: reads five settings.
 
-The model of a configuration takes a second to build, and a command that asks a running gateway needs none of it: what
-the gateway has started with was judged when it started. So the values are taken out of the layers as they stand where
-they are plain. Whatever is not plain (a port that is no number, a section with a name too many, a key at the top that
-nobody knows) goes to the model, which says what is wrong with it. Decision 0211.
+Building the configuration model takes a second, and such a command does not need it: the gateway validated its
+configuration when it started. So plain values are taken directly from the layers. Anything else (a port that is not a
+number, an unknown name in a section, an unknown top-level key) goes to the model, which reports the fault. Decision
+0211.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.settings.model import Settings
 
 OWNER_FILE: Final = "owner-token"
-"""Below ``data_dir``."""
+"""In ``data_dir``."""
 _TLS_KEYS: Final = frozenset({"cert", "key"})
 _MOST_PORT: Final = 65_535
 _DIGITS: Final = re.compile("[0-9]{1,5}")
@@ -31,39 +31,39 @@ _DIGITS: Final = re.compile("[0-9]{1,5}")
 
 @dataclass(frozen=True, slots=True)
 class LocalGateway:
-    """The defaults are those of the model; ``certificate`` is its own, None for plain text."""
+    """The defaults are those of the model; ``certificate`` is the gateway's own, None for plain text."""
 
     host: str = "127.0.0.1"
     port: int = 8080
     is_open: bool = False
-    """Whether it asks for no token."""
+    """Whether it needs no token."""
     data_dir: Path = Path("~/.local/state/passerelle")
     certificate: Path | None = None
 
     @property
     def url(self) -> str:
-        """Where it is reached from this machine."""
+        """Its URL on this machine."""
         host = "127.0.0.1" if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104  compared, never bound
         scheme = "https" if self.certificate else "http"
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     @property
     def owner_file(self) -> Path:
-        """The file with the token of its owner."""
+        """The file with the owner token."""
         return self.data_dir / OWNER_FILE
 
 
 def read_local_gateway(sources: Sources) -> tuple[LocalGateway, tuple[str, ...]]:
-    """The gateway of these settings, and notices for the person who asks.
+    """The gateway of these settings, and notices for the user.
 
     Raises:
-        ConfigInvalid: what says where it is does not hold.
+        ConfigInvalid: one of these settings is not valid.
     """
     layers = read_layers(sources)
-    found = _take(layers.merge())
+    found = _read_plain(layers.merge())
     if found is not None:
         return found, layers.environment.notices
-    # A fault, or a form that only the model reads: a second that nobody minds.
+    # A fault, or a form that only the model parses; the extra second is acceptable here.
     from passerelle.gateway.settings.source import load_settings  # noqa: PLC0415
 
     settings, notices = load_settings(sources)
@@ -71,7 +71,7 @@ def read_local_gateway(sources: Sources) -> tuple[LocalGateway, tuple[str, ...]]
 
 
 def find_local_gateway(settings: Settings) -> LocalGateway:
-    """The same out of settings that are there."""
+    """The same from loaded settings."""
     return LocalGateway(
         host=settings.host,
         port=settings.port,
@@ -81,8 +81,8 @@ def find_local_gateway(settings: Settings) -> LocalGateway:
     )
 
 
-def _take(tree: Mapping[str, object]) -> LocalGateway | None:
-    """None where one of the values is not plain, or a key is unknown: a mistyped ``port`` would lead elsewhere."""
+def _read_plain(tree: Mapping[str, object]) -> LocalGateway | None:
+    """None if a value is not plain, or a key is unknown: a mistyped ``port`` would lead to another gateway."""
     if not set(tree) <= set(SchemaPlace.root().names()):
         return None
     usual = LocalGateway()
@@ -97,7 +97,7 @@ def _take(tree: Mapping[str, object]) -> LocalGateway | None:
 
 
 def _read_port(value: object) -> int | None:
-    """A number, or the digits that a variable or a flag has."""
+    """An integer, or digits from a variable or a flag."""
     if isinstance(value, str) and _DIGITS.fullmatch(value):
         value = int(value)
     plain = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_PORT
@@ -108,12 +108,12 @@ def _read_path(value: object) -> Path | None:
     try:
         return Path(value).expanduser() if isinstance(value, str | Path) else None
     except RuntimeError:
-        # There is no such home.
+        # The home directory does not exist.
         return None
 
 
 def _read_certificate(tls: object) -> Path | None:
-    """The file of a section that has no more than its two keys."""
+    """The certificate of a section with no other keys than its two."""
     if not isinstance(tls, dict):
         return None
     section = cast("dict[object, object]", tls)

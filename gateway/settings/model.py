@@ -1,8 +1,7 @@
-"""The whole configuration as one model, and what one setting says about another, which no single field can check.
+"""The whole configuration as one model, and the checks between settings, which no single field can make.
 
-Each section of ``passerelle.yaml`` has one frozen model. Where the values come from, and what is said about a wrong
-one, is in ``gateway/settings/source.py``. The models know nothing of files. A setting exists once the thing that it
-sets is built.
+Each section of ``passerelle.yaml`` has one frozen model. The sources of the values, and the texts of faults, are in
+``gateway/settings/source.py``. The models know nothing about files. A setting is added once its feature exists.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ Port: TypeAlias = Annotated[int, Field(ge=0, le=65535)]
 
 
 class ChannelSettings(Section):
-    """Limits of one WebSocket connection, who may open one, and a port for them alone."""
+    """Limits of WebSocket connections, the web origins that may open one, and an additional port."""
 
     port: Port | None = Field(
         default=None,
@@ -66,7 +65,8 @@ class ChannelSettings(Section):
         "are always available on `port`.",
     )
     origins: tuple[str, ...] = Field(
-        default=(), description="Origins of web pages beside the gateway's own, scheme included."
+        default=(),
+        description="Origins of web pages in addition to the gateway's own, with their scheme.",
     )
     inbound_bytes: int = Field(default=65_536, ge=1_024, le=16_777_216)
     subscriptions: int = Field(default=128, ge=1, le=10_000)
@@ -94,7 +94,7 @@ class ChannelSettings(Section):
     )
 
     def limits(self) -> ChannelLimits:
-        """The limits as the channel protocol takes them."""
+        """The limits as the channel protocol uses them."""
         return ChannelLimits(
             inbound_bytes=self.inbound_bytes,
             subscriptions=self.subscriptions,
@@ -138,7 +138,7 @@ class GrpcSettings(Section):
 
 
 class Settings(Section):
-    """The whole of it; immutable, so that a reload builds another one."""
+    """The whole configuration; immutable: a reload creates a new one."""
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: Port = Field(default=8080, description="Port to listen on; 0 takes a free one.")
@@ -152,7 +152,7 @@ class Settings(Section):
     )
     card_shape: Literal["merged", "v1"] | None = Field(
         default=None,
-        description="Cards for readers that request no version: `merged` also has the members of 0.3, `v1` has not. "
+        description="Cards for readers that request no version: `merged` also has the members of 0.3, `v1` does not. "
         "Absent: `merged`, or `v1` if cards are signed.",
     )
     card: CardSettings = Field(default=CardSettings())
@@ -236,14 +236,14 @@ class Settings(Section):
 
     @field_validator("blobs")
     @classmethod
-    def _judge_blobs(cls, blobs: str | Path | None) -> str | Path | None:
+    def _check_blobs(cls, blobs: str | Path | None) -> str | Path | None:
         if isinstance(blobs, Path) and str(blobs).startswith("s3:"):
             raise ValueError("should read s3://bucket or s3://bucket/prefix")
         return blobs
 
     @property
     def blob_place(self) -> str | Path:
-        """Where content over 16 KiB stands: a folder, or the address of a bucket."""
+        """Where content over 16 KiB is stored: a folder, or the address of a bucket."""
         return self.blobs or self.data_dir / "blobs"
 
 
@@ -251,7 +251,7 @@ OWNER = "owner"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``. A name other than localhost could mean anything."""
+    """Whether only this machine can reach ``host``. A name other than localhost may be any address."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -263,15 +263,15 @@ def is_loopback(host: str) -> bool:
 def find_contradictions(
     settings: Settings, environ: Mapping[str, str]
 ) -> Iterator[tuple[KeyPath, str]]:
-    """Path and reason of every setting that cannot hold beside the others or in this environment."""
+    """Path and reason of every setting that conflicts with another one or with the environment."""
     if settings.auth == "open" and not is_loopback(settings.host):
         yield ("auth",), f"open is for loopback addresses only, and host is {settings.host}"
     if settings.redis_url and not settings.redis_url.get_secret_value().startswith(
         ("redis://", "rediss://", "unix://")
     ):
-        yield ("redis_url",), "begins with redis://, rediss:// or unix://"
+        yield ("redis_url",), "must begin with redis://, rediss:// or unix://"
     if settings.secret_key and settings.secret_key_file:
-        yield ("secret_key_file",), "is given beside secret_key; one of them is enough"
+        yield ("secret_key_file",), "is given together with secret_key; give one of them"
     yield from _find_signing_faults(settings)
     if (reason := settings.retention.find_fault()) is not None:
         yield ("retention", "forget"), reason
@@ -303,11 +303,11 @@ def _find_agent_faults(
 
 
 def find_notices(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
-    """What may be right and cannot be checked: an identity provider makes its people when they first come."""
+    """What cannot be checked: principals of an identity provider are only known once they sign in."""
     prefixes = tuple(f"{issuer.name}:" for issuer in settings.issuers)
     for path, name in _list_approvers(settings):
         if prefixes and name.startswith(prefixes):
-            yield path, f"{name!r} decides once the identity provider has sent it: not checked"
+            yield path, f"{name!r} is not checked: only the identity provider knows its principals"
 
 
 def _find_unknown_approvers(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
@@ -317,12 +317,12 @@ def _find_unknown_approvers(settings: Settings) -> Iterator[tuple[KeyPath, str]]
         if name not in known and not (prefixes and name.startswith(prefixes)):
             yield (
                 path,
-                f"nobody is {name!r}: name a client, {OWNER}, <issuer>:<subject>, or a role as @ and its name",
+                f"no principal is named {name!r}: give a client, {OWNER}, <issuer>:<subject>, or @ and a role",
             )
 
 
 def _list_approvers(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
-    """Every principal that a section names as one who decides."""
+    """Yields every principal that a section names as an approver."""
     policy = settings.policy
     for role, people in policy.roles.items():
         yield from _list_names(("policy", "roles", role), people)
@@ -370,8 +370,8 @@ def _find_signing_faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     if signing.keys and not any(key.signs for key in signing.keys):
         yield ("signing", "keys"), "at least one key has to sign"
     if signing.signs_cards and settings.public_url is None:
-        # Without it the caller's Host would stand on a card that bears our signature.
-        yield ("public_url",), "is wanted where cards are signed"
+        # Without it the caller's Host header would be on a signed card.
+        yield ("public_url",), "is required if cards are signed"
     if signing.signs_cards and settings.card_shape == "merged":
         yield ("card_shape",), "merged cannot be signed: strict readers would find no signature"
 
@@ -383,31 +383,37 @@ def _find_client_faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
         if client.name == OWNER:
             yield (*place, "name"), f"{OWNER} is the holder of the owner token"
         if client.key_hash is None and client.certificate is None:
-            yield place, "has neither key_hash nor certificate: nobody could be it"
+            yield (
+                place,
+                "has neither key_hash nor certificate, so no caller could authenticate as it",
+            )
         if client.certificate is not None and settings.proxy is None:
-            yield (*place, "certificate"), "wants `proxy`, which says whose header is believed"
+            yield (
+                (*place, "certificate"),
+                "requires `proxy`, which names the proxy whose header is trusted",
+            )
         for key in ("key_hash", "old_key_hash", "certificate"):
             value = getattr(client, key)
             known = str(value).removeprefix("sha256:")
             if value is not None and seen.setdefault(known, client.name) != client.name:
-                yield (*place, key), f"is that of {seen[known]} too"
+                yield (*place, key), f"is also that of {seen[known]}"
         yield from _find_rotation_faults(place, client)
         yield from _find_grant_faults(settings, place, client)
 
 
 def _find_rotation_faults(place: KeyPath, client: ClientSettings) -> Iterator[tuple[KeyPath, str]]:
     if client.key_until is not None and client.key_hash is None:
-        yield (*place, "key_until"), "wants key_hash"
+        yield (*place, "key_until"), "requires key_hash"
     if client.old_key_until is not None and client.old_key_hash is None:
-        yield (*place, "old_key_until"), "wants old_key_hash"
+        yield (*place, "old_key_until"), "requires old_key_hash"
     if client.old_key_hash is None:
         return
     if client.key_hash is None:
-        yield (*place, "old_key_hash"), "wants key_hash, the key that takes its place"
+        yield (*place, "old_key_hash"), "requires key_hash, the key that replaces it"
     elif client.old_key_hash.removeprefix("sha256:") == client.key_hash.removeprefix("sha256:"):
-        yield (*place, "old_key_hash"), "is key_hash; a new key is made by `passerelle key NAME`"
+        yield (*place, "old_key_hash"), "equals key_hash; make a new key with `passerelle key NAME`"
     if client.old_key_until is None:
-        yield (*place, "old_key_until"), "is wanted with old_key_hash: a key that is replaced ends"
+        yield (*place, "old_key_until"), "is required with old_key_hash: a replaced key must expire"
 
 
 def _find_issuer_faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
@@ -417,7 +423,7 @@ def _find_issuer_faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
         if issuer.jwks_url is None and not issuer.issuer.startswith(("https://", "http://")):
             yield (
                 (*place, "jwks_url"),
-                "is required: issuer is no URL that keys could be found below",
+                "is required: issuer is not a URL at which keys could be found",
             )
         yield from _find_grant_faults(settings, place, issuer)
 
@@ -446,21 +452,21 @@ def _find_grant_faults(
             AccessScope.OVERSEE_APPROVALS,
         ):
             if scope in caller.scopes:
-                yield (*place, "scopes"), f"an agent never holds {scope}"
+                yield (*place, "scopes"), f"an agent cannot have {scope}"
 
 
 def _find_serving_faults(
     settings: Settings, place: KeyPath, caller: CallerSettings
 ) -> Iterator[tuple[KeyPath, str]]:
-    dialling = {agent.name for agent in settings.agents if agent.dials_in} | {EVERY_AGENT}
+    dial_in = {agent.name for agent in settings.agents if agent.dials_in} | {EVERY_AGENT}
     for position, name in enumerate(caller.serves):
-        if name not in dialling:
+        if name not in dial_in:
             yield (*place, "serves", position), f"there is no agent {name!r} with transport channel"
     lacking = [
         scope for scope in (AccessScope.CONNECT, AccessScope.SERVE) if scope not in caller.scopes
     ]
     if caller.serves and lacking:
-        yield (*place, "scopes"), f"who serves agents needs {' and '.join(lacking)} as well"
+        yield (*place, "scopes"), f"a caller that serves agents also needs {' and '.join(lacking)}"
 
 
 def _find_repeats(section: KeyPath, names: Iterable[str]) -> Iterator[tuple[KeyPath, str]]:

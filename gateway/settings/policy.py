@@ -1,4 +1,4 @@
-"""What may happen without asking a person: the section ``policy`` of ``passerelle.yaml``."""
+"""What may happen without a person's approval: the section ``policy`` of ``passerelle.yaml``."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _TRIED: Final = frozenset({"rules", "owners", "mode", "grants"})
 
 
 class EscalationSettings(Section):
-    """Additional approvers if nobody has decided for some time."""
+    """Additional approvers if no decision was made for some time."""
 
     after: Duration = Field(description="Time after the request was opened.")
     to: tuple[Approver, ...] = Field(min_length=1, max_length=16)
@@ -129,15 +129,15 @@ class RuleSettings(Section):
     )
 
     @model_validator(mode="after")
-    def _judge_condition(self) -> Self:
+    def _check_condition(self) -> Self:
         if is_unconditional(self.effect, self.when, self.argv):
             raise ValueError(UNCONDITIONAL)
         return self
 
     @model_validator(mode="after")
-    def _judge_approvers(self) -> Self:
+    def _check_approvers(self) -> Self:
         if self.approvers is not None and self.effect != "ask":
-            raise ValueError("approvers: a rule that asks has them, and no other")
+            raise ValueError("approvers: only a rule with the effect ask may have them")
         return self
 
 
@@ -167,9 +167,9 @@ class GrantOptionSettings(Section):
 
     @field_validator("ttl")
     @classmethod
-    def _judge_ttl(cls, ttl: Duration) -> Duration:
+    def _check_ttl(cls, ttl: Duration) -> Duration:
         if not 0 < ttl.seconds <= _LONGEST_GRANT_S:
-            raise ValueError("is more than nothing and at most 30 days")
+            raise ValueError("must be longer than 0 and at most 30 days")
         return ttl
 
 
@@ -193,12 +193,12 @@ class HookSettings(Section):
     timeout: Duration = Field(default=parse_duration("2s"), json_schema_extra={"default": "2s"})
     on_error: OnError = Field(
         default="closed",
-        description="`closed`: a failed hook means ask, or deny if nobody can be asked; `open`: it is ignored, with a "
-        "warning.",
+        description="`closed`: a failed hook means ask, or deny if no approver can be asked; `open`: it is ignored, "
+        "with a warning.",
     )
 
     @model_validator(mode="after")
-    def _judge_target(self) -> Self:
+    def _check_target(self) -> Self:
         _check_target(self.url, self.call)
         return self
 
@@ -214,14 +214,14 @@ class ClassifierSettings(Section):
     timeout: Duration = Field(default=parse_duration("1s"), json_schema_extra={"default": "1s"})
 
     @model_validator(mode="after")
-    def _judge_target(self) -> Self:
+    def _check_target(self) -> Self:
         _check_target(self.url, self.call)
         return self
 
 
 def _check_target(url: str | None, call: str | None) -> None:
     if (url is None) == (call is None):
-        raise ValueError("wants one of url and call")
+        raise ValueError("requires exactly one of url and call")
     if call is not None:
         try:
             find_callable(call)
@@ -254,18 +254,18 @@ class PolicySettings(Section):
 
     @field_validator("roles")
     @classmethod
-    def _judge_roles(cls, roles: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    def _check_roles(cls, roles: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
         for name, people in roles.items():
             if ROLE_MARK + name == CALLER:
-                raise ValueError(f"{name} is whoever the work is done for, and no role")
+                raise ValueError(f"{name} means the caller of the task and cannot be a role")
             if not people:
-                raise ValueError(f"nobody has the role {name}")
+                raise ValueError(f"the role {name} has no principals")
             if any(one.startswith(ROLE_MARK) for one in people):
-                raise ValueError(f"{name}: a role has people, and no roles")
+                raise ValueError(f"{name}: a role contains principals, not roles")
         return roles
 
     @model_validator(mode="after")
-    def _judge_approvers(self) -> Self:
+    def _check_approvers(self) -> Self:
         stated: list[tuple[str, DeciderSettings | None]] = [
             (f"approvers[{place}]", tier) for place, tier in enumerate(self.approvers)
         ]
@@ -286,7 +286,7 @@ def _find_fault(deciders: DeciderSettings, roles: Mapping[str, tuple[str, ...]])
 
 
 def read_policy(settings: PolicySettings) -> Policy:
-    """The policy that a section states."""
+    """The policy of a section."""
     roles = settings.roles
     rules = [_read_rule(rule, None, roles) for rule in settings.rules]
     for owner, section in settings.owners.items():
@@ -342,10 +342,10 @@ def _read_rule(rule: RuleSettings, owner: str | None, roles: Mapping[str, tuple[
 
 
 def read_tier(settings: DeciderSettings, roles: Mapping[str, tuple[str, ...]]) -> Tier:
-    """The tier that a section states; who comes later comes in the order of the times.
+    """The tier of a section; escalations are in the order of their times.
 
     Raises:
-        KeyError: a role that there is not.
+        KeyError: an unknown role.
     """
     later = sorted(settings.escalate, key=lambda step: step.after.ms)
     steps = (
@@ -364,11 +364,11 @@ def read_tried_policy(given: JsonObject) -> Policy:
     """The policy of a section that is only tried.
 
     Raises:
-        InvalidInput: a member that cannot be tried, or that is wrong.
+        InvalidInput: a member is invalid, or cannot be tried.
     """
     for name in given:
         if name not in _TRIED:
-            # What hooks said then counts; they are not asked again, and no code is loaded for a question.
+            # Recorded hook results are used: hooks are not called again, and a query loads no code.
             raise InvalidInput(f"policy.{name}", "cannot be tried")
     try:
         return read_policy(PolicySettings.model_validate(given))

@@ -1,4 +1,4 @@
-"""Settings of how long what is over stays in memory, and at all."""
+"""Settings of how long finished sessions stay in memory, and when they are deleted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 LONGEST_YEARS: Final = 100
 _LONGEST_MS: Final = LONGEST_YEARS * 366 * 86_400_000
 _NEVER: Final = "never"
-_SOONER: Final = "what is to be forgotten sooner has to leave memory sooner"
+_MEMORY_FIRST: Final = "a session must leave memory before it is deleted"
 _AGE_SCHEMA: Final = {"type": "string", "pattern": PATTERN}
 _STAY_SCHEMA: Final = {"anyOf": [{"const": _NEVER}, _AGE_SCHEMA]}
 
@@ -44,22 +44,24 @@ Stay: TypeAlias = Annotated[
 
 
 class OutcomeAges(Section):
-    """For how long a session is kept, by how its tasks ended."""
+    """How long a session is kept, by the outcome of its tasks."""
 
-    completed: Age | None = Field(default=None, description="Absent: for good, as of the others.")
+    completed: Age | None = Field(
+        default=None, description="Absent: kept forever; the same for the others."
+    )
     failed: Age | None = None
     cancelled: Age | None = None
     timed_out: Age | None = None
 
     def list_ages(self) -> Iterator[tuple[str, int]]:
-        """Outcomes that do not keep a session for good, with milliseconds."""
+        """Outcomes with a limited age, in milliseconds."""
         for outcome in type(self).model_fields:
             if (age := cast("Duration | None", getattr(self, outcome))) is not None:
                 yield outcome, age.ms
 
 
 def _read_ages(given: object) -> object:
-    """One duration stands for each outcome."""
+    """One duration applies to every outcome."""
     if given is None or given == _NEVER:
         return {}
     if isinstance(given, str):
@@ -97,7 +99,7 @@ class RetentionSettings(Section):
         default=parse_duration("24h"),
         json_schema_extra={"default": "24h"},
         description="How long a session without open work stays in the memory of the store after its last event. Then "
-        "it moves to `archive` beside the blobs, is read from there, and returns to memory with the next message. "
+        "it moves to `archive` next to the blobs, is read from there, and returns to memory with the next message. "
         "Above 80 % of the memory it moves sooner. An agent can have its own time; for a session with tasks of "
         "several agents the longest applies. null: sessions stay in memory.",
     )
@@ -121,20 +123,20 @@ class RetentionSettings(Section):
 
     @property
     def memory_ms(self) -> int | None:
-        """The same in milliseconds."""
+        """``memory`` in milliseconds."""
         return None if self.memory is None else self.memory.ms
 
     @property
     def inbox_ms(self) -> int | None:
-        """The same in milliseconds."""
+        """``inbox`` in milliseconds."""
         return None if self.inbox is None else self.inbox.ms
 
     def find_faults(
         self, forget: OutcomeAges | None, memory: Stay | None
     ) -> Iterator[tuple[str, str]]:
-        """Why an agent cannot have these times of its own, beside each other and what it does not have here.
+        """Why an agent cannot have these times, together with the general ones that it does not override.
 
-        The first fault alone, with the name of the setting; of both where both are its own that of ``forget``.
+        Yields the first fault only, with the name of the setting: ``forget`` if the agent sets both.
         """
         stays = self.memory if memory is None else None if memory == _NEVER else memory
         named = f"retention.memory, {stays}" if memory is None else f"its memory, {stays}"
@@ -144,15 +146,15 @@ class RetentionSettings(Section):
             if forget is None and memory is not None:
                 yield (
                     "memory",
-                    f"{stays} is longer than retention.forget, {Duration(age_ms)} for {outcome}: {_SOONER}",
+                    f"{stays} is longer than retention.forget, {Duration(age_ms)} for {outcome}: {_MEMORY_FIRST}",
                 )
             elif forget is not None:
                 yield (
                     "forget",
-                    f"{Duration(age_ms)} for {outcome} is shorter than {named}: {_SOONER}",
+                    f"{Duration(age_ms)} for {outcome} is shorter than {named}: {_MEMORY_FIRST}",
                 )
             return
 
     def find_fault(self) -> str | None:
-        """Why these times to forget cannot be beside ``memory``; None: they can."""
+        """Why ``forget`` conflicts with ``memory``; None: it does not."""
         return next((reason for _, reason in self.find_faults(self.forget, None)), None)

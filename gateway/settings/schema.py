@@ -1,6 +1,6 @@
-"""The JSON Schema of the configuration file, as it is shipped: which names are known, and where.
+"""The packaged JSON Schema of the configuration file: which names are known, and where.
 
-It is drawn from the models and read here without them, so that whoever asks for a name pays for no model.
+It is generated from the models and read here without them, so that looking up a name does not import them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCHEMA_FILE: Final = "settings.schema.json"
 
 @dataclass(frozen=True, slots=True)
 class SchemaPlace:
-    """A place in the schema: what may stand below it."""
+    """A position in the schema, with what may be below it."""
 
     schema: JsonObject
 
@@ -32,22 +32,22 @@ class SchemaPlace:
 
     @property
     def nested(self) -> bool:
-        """Whether a list or a mapping stands here."""
+        """Whether its value is a list or a mapping."""
         return self.schema.get("type") in {"array", "object"}
 
     @property
     def counts(self) -> bool:
-        """Whether a number stands here, and neither ``true`` nor ``false``."""
+        """Whether its value is a number, and never ``true`` or ``false``."""
         options = cast("list[JsonObject]", self.schema.get("anyOf", [self.schema]))
         kinds = {str(option.get("type")) for option in options}
         return bool(kinds & {"integer", "number"}) and "boolean" not in kinds
 
     def names(self) -> tuple[str, ...]:
-        """The keys that are known here."""
+        """The known keys."""
         return tuple(cast("JsonObject", self.schema.get("properties", {})))
 
     def descend(self, path: tuple[str | int, ...]) -> SchemaPlace | None:
-        """The place at ``path`` below this one, or None where there is no such key."""
+        """The position at ``path`` below this one; None if there is no such key."""
         place: SchemaPlace = self
         for step in path:
             below = (
@@ -78,7 +78,7 @@ def _resolve(schema: JsonObject) -> JsonObject:
 
 
 def find_misplaced_switches(merged: dict[str, object]) -> Iterator[KeyPath]:
-    """Where true or false stands and a number is wanted: pydantic takes them for 1 and 0."""
+    """Paths with true or false for a number: pydantic reads them as 1 and 0."""
     for path in _list_switches(merged, ()):
         place = SchemaPlace.root().descend(path)
         if place is not None and place.counts:

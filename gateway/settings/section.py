@@ -1,9 +1,7 @@
-"""What every section of ``passerelle.yaml`` is made of, and the sections that stand alone.
+"""The base of all sections of ``passerelle.yaml``, and the independent sections.
 
-They are about the memory that callers and agents may have the process hold; what we sign, and with which keys; where
-spans are sent, if anywhere; a store that ``redis_url`` names; the encryption that this gateway offers to its callers;
-whom webhooks may call, and what with; what agents bring, files behind addresses and what is taken out of their words;
-and what the tasks of an agent must bring before they count as done.
+They are: memory of the process and the engine; signing keys; tracing; the store of ``redis_url``; the server's TLS;
+webhooks; output of agents, with copied files and redaction; and acceptance conditions of tasks.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ Name: TypeAlias = Annotated[str, Field(pattern=NAME_PATTERN)]
 def _check_url(text: str) -> str:
     url = TypeAdapter(HttpUrl).validate_python(text)
     if url.username or url.password:
-        raise ValueError("holds no credentials: name a variable in auth.bearer_env instead")
+        raise ValueError("must not contain credentials: name a variable in auth.bearer_env instead")
     return text.rstrip("/")
 
 
@@ -61,7 +59,7 @@ WebUrl: TypeAlias = Annotated[
 
 
 class Section(BaseModel):
-    """A part of the file: immutable, and nothing unknown passes."""
+    """A section of the file: immutable, and without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -135,7 +133,7 @@ class SpanSettings(Section):
 
 
 def _join(addresses: object) -> object:
-    """A list in the file is what several addresses separated by commas are elsewhere."""
+    """Joins a list of addresses with commas, the form used elsewhere."""
     if not isinstance(addresses, list | tuple):
         return addresses
     listed = cast("Sequence[object]", addresses)
@@ -191,12 +189,12 @@ class WebhookSettings(Section):
     allow: tuple[AllowedOrigin, ...] = Field(
         default=(),
         description="Origins that may be called, such as `https://*.example.com` or `http://127.0.0.1:9000`; `*` "
-        "stands for a host, the first part of one, or a port. None: every public https address. An origin without "
-        "a `*` in its host may be a private one.",
+        "matches a host, the first part of one, or a port. Empty: every public https address. An origin without a "
+        "`*` in its host may be a private one.",
     )
     deliver_final: bool = Field(
         default=False,
-        description="Whether a webhook that is set on a task which has ended gets the final task.",
+        description="Whether a webhook set on an ended task gets the final task.",
     )
     sign: bool = Field(
         default=True,
@@ -208,12 +206,10 @@ _MIB = 1024 * 1024
 
 
 class RedactionRule(Section):
-    """What is taken out of the words of agents before anything is stored."""
+    """Text that is removed from agents' output before it is stored."""
 
-    name: Name = Field(description="Stands in its place, as `[redacted: name]`.")
-    pattern: str = Field(
-        min_length=1, max_length=1_000, description="A regular expression, as Python has them."
-    )
+    name: Name = Field(description="Replaces the text, as `[redacted: name]`.")
+    pattern: str = Field(min_length=1, max_length=1_000, description="A Python regular expression.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -222,49 +218,51 @@ class RedactionRule(Section):
         except re.error as error:
             raise ValueError(f"pattern: {error}") from None
         if compiled.match(""):
-            raise ValueError("pattern: matches where there is nothing")
+            raise ValueError("pattern: matches the empty string")
         return self
 
 
 class OutputSettings(Section):
-    """What becomes of the output of agents."""
+    """How the output of agents is handled."""
 
     fetch: bool = Field(
         default=False,
-        description="Whether files that agents name by address are copied here before their task completes.",
+        description="Whether files that agents name by URL are copied into the store before their task completes.",
     )
     allow: tuple[AllowedOrigin, ...] = Field(
         default=(),
-        description="Origins that files are fetched from, written as `webhooks.allow`; none: every public https one.",
+        description="Origins that files are fetched from, written as in `webhooks.allow`; empty: every public https "
+        "origin.",
     )
     max_bytes: int = Field(
         default=16 * _MIB,
         ge=1_024,
         le=1_024 * _MIB,
-        description="Of one file; the rest is cut off. An upload of an agent is refused beyond it.",
+        description="Size limit of one file; a fetched file is truncated, a larger upload is rejected.",
     )
     upload_bytes: int = Field(
         default=1_024 * _MIB,
         ge=1_024,
-        description="Of all that one agent has uploaded within a day.",
+        description="Upload limit of one agent within a day.",
     )
     artifact_bytes: int = Field(
         default=256 * _MIB,
         ge=1_024,
-        description="Content of one artifact, in all of its pieces. Beyond it the agent is told to stop and the run "
-        "fails as `artifact_too_large`; what came until then can be read. An agent may have its own.",
+        description="Content limit of one artifact, all chunks together. Over it the gateway cancels the task at the "
+        "agent, and the run fails as `artifact_too_large`; the content received so far can be read. An agent may have "
+        "its own.",
     )
     task_bytes: int = Field(
         default=1_024 * _MIB,
         ge=1_024,
-        description="The same for all artifacts of a task together. A task takes no more memory than "
-        "`memory.budget_bytes`, whatever is said here.",
+        description="The same for all artifacts of a task together. A task never uses more memory than "
+        "`memory.budget_bytes`.",
     )
     events_per_s: int = Field(
         default=1_000,
         ge=1,
-        description="Events of one run in a second; it may bring a second's worth at once. Beyond it the stream of the "
-        "agent is read slower, so that the agent waits. An agent may have its own.",
+        description="Events per second of one run, with a burst of one second. Over it the agent's stream is read more "
+        "slowly, so that the agent waits. An agent may have its own.",
     )
     bytes_per_s: int = Field(
         default=16 * _MIB,
@@ -274,24 +272,24 @@ class OutputSettings(Section):
     chunk_delay: Duration = Field(
         default=parse_duration("50ms"),
         json_schema_extra={"default": "50ms"},
-        description="For how long a piece of an artifact may wait for others, to be stored together with them, where "
-        "pieces come close behind each other; `0s`: none waits. An agent may have its own.",
+        description="How long an artifact chunk may wait to be stored together with the next ones, if chunks arrive in "
+        "quick succession; `0s`: chunks do not wait. An agent may have its own.",
     )
     timeout: Duration = Field(
         default=parse_duration("1m"),
         json_schema_extra={"default": "1m"},
-        description="For one file.",
+        description="Time limit for one file.",
     )
     keep: Duration | None = Field(
         default=None, description="How long copies are kept; absent: as long as everything else."
     )
     redact: tuple[RedactionRule, ...] = Field(
-        default=(), max_length=32, description="Patterns that are taken out of what agents say."
+        default=(), max_length=32, description="Patterns that are removed from agents' text."
     )
 
 
 def read_output_terms(settings: OutputSettings) -> OutputTerms:
-    """What the section says, for those who carry it out."""
+    """The values of the section for the code that uses them."""
     return OutputTerms(
         fetches=settings.fetch,
         allow=settings.allow,
@@ -339,5 +337,5 @@ class AcceptanceCondition(Section):
         return self
 
     def to_condition(self) -> JsonObject:
-        """The condition as it stands in the record of a task."""
+        """The condition in the form that a task records."""
         return self.model_dump(by_alias=True, exclude_none=True)

@@ -1,9 +1,9 @@
-"""A whole configuration out of its layers, or everything that is wrong with it.
+"""Loads a whole configuration from its layers, or reports everything that is wrong with it.
 
-Every fault says where the value came from (``passerelle.yaml:12``, ``PASSERELLE_PORT``, ``--port``), which key it is
-and what is wrong with it; an unknown key also gets the nearest known name.
+Every fault names the source of the value (``passerelle.yaml:12``, ``PASSERELLE_PORT``, ``--port``), the key and what
+is wrong; an unknown key also gets the nearest known name.
 
-The JSON Schema of the file is drawn here, for editors and for finding the names that are known.
+It also generates the JSON Schema of the file, for editors and for looking up known names.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ _FORMS: Final[Mapping[str | int, str]] = {
     "address": "host:port",
     "card_path": "a path that begins with /, without ? and #",
 }
-"""What a person can make of a pattern, by the last step of its path."""
+"""Patterns in words, by the last step of their path."""
 _WITH_HOME: Final = ("data_dir", "blobs", "engine_path", "secret_key_file")
-"""Settings of the top that may begin with ``~``."""
-_NO_HOME: Final = "there is no such home; set HOME, or give a whole path"
+"""Top-level settings that may start with ``~``."""
+_NO_HOME: Final = "the home directory does not exist; set HOME, or give an absolute path"
 _SWITCH: Final = "should be a number; YAML reads a bare yes, no, on or off as true or false"
 
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What the sources say: settings, or faults; notices either way."""
+    """The loaded settings, or faults; notices in both cases."""
 
     settings: Settings | None
     faults: tuple[SettingFault, ...]
@@ -69,24 +69,24 @@ class LoadResult:
 
 
 def load_settings(sources: Sources) -> tuple[Settings, tuple[str, ...]]:
-    """The settings, and notices for the person who starts the gateway.
+    """The settings, and notices for the user who starts the gateway.
 
     Raises:
-        ConfigInvalid: the first fault, and how many more there are.
+        ConfigInvalid: the first fault, and the number of further ones.
     """
-    reading = read_settings(sources)
-    if reading.settings is None or reading.faults:
-        first, more = reading.faults[0], len(reading.faults) - 1
+    loaded = read_settings(sources)
+    if loaded.settings is None or loaded.faults:
+        first, more = loaded.faults[0], len(loaded.faults) - 1
         rest = f" (and {more} more; passerelle check shows all)" if more else ""
         raise ConfigInvalid(first.where, f"{first.key}: {first.reason}{rest}")
-    return reading.settings, reading.notices
+    return loaded.settings, loaded.notices
 
 
 def read_settings(sources: Sources) -> LoadResult:
-    """Reads all sources and says everything that is wrong.
+    """Reads all sources and reports all faults.
 
     Raises:
-        ConfigInvalid: the file itself cannot be read as YAML.
+        ConfigInvalid: the file is not YAML.
     """
     layers = read_layers(sources)
     notices = layers.environment.notices

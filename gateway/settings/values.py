@@ -1,6 +1,6 @@
-"""From sections of the configuration to the values that the rooms below take.
+"""Converts sections of the configuration to the values that other packages use.
 
-Those are the limits that hold for callers, what peers and attempts take, and what seals secrets, signs, and may call
+These are the limits of callers, the configuration of peers and attempts, the keys that seal and sign, and the rules of
 webhooks.
 """
 
@@ -65,13 +65,13 @@ def list_callers(settings: Settings) -> Iterator[tuple[str, CallerSettings]]:
 
 
 def list_bounds(settings: Settings) -> dict[str, Bounds]:
-    """Rate and concurrency; whoever has no limit is not in it."""
+    """Rate and concurrency of callers with a limit."""
     named = {name: caller.limits.bounds() for name, caller in list_callers(settings)}
     return {name: bounds for name, bounds in named.items() if bounds != Bounds()}
 
 
 def list_quotas(settings: Settings) -> dict[str, tuple[Quota, ...]]:
-    """What callers may use up; whoever has no quota is not in it."""
+    """The quotas of callers with a quota."""
     return {
         name: tuple(quota.quota() for quota in caller.quotas)
         for name, caller in list_callers(settings)
@@ -80,7 +80,7 @@ def list_quotas(settings: Settings) -> dict[str, tuple[Quota, ...]]:
 
 
 def list_prices(settings: Settings) -> dict[str, Price]:
-    """What agents cost; an agent without a price is not in it."""
+    """The prices of agents with a price."""
     return {
         name: agent.price.price()
         for agent in settings.agents
@@ -90,10 +90,10 @@ def list_prices(settings: Settings) -> dict[str, Price]:
 
 
 def make_peer_config(agent: AgentSettings, environ: Mapping[str, str]) -> PeerConfig:
-    """The peer that an agent section describes.
+    """The peer of an agent section.
 
     Raises:
-        ConfigInvalid: a value that cannot be used; ``where`` is ``agents.<name>.<key>``.
+        ConfigInvalid: an invalid value; ``where`` is ``agents.<name>.<key>``.
     """
     try:
         auth = _make_auth(agent.auth, environ) if agent.auth else None
@@ -124,7 +124,7 @@ def make_peer_config(agent: AgentSettings, environ: Mapping[str, str]) -> PeerCo
 def make_peer_configs(
     agents: Iterable[AgentSettings], environ: Mapping[str, str]
 ) -> Iterator[PeerConfig]:
-    """The peers of all sections: each agent, and after it its tenants.
+    """The peers of all sections: each agent, followed by its tenants.
 
     Raises:
         ConfigInvalid: see ``make_peer_config``.
@@ -137,17 +137,17 @@ def make_peer_configs(
 
 
 def make_retry_policy(agent: AgentSettings) -> RetryPolicy:
-    """The terms that each attempt at this agent copies when it starts (ATT-10); what is not set is left out."""
-    retry, said = agent.retry, agent.retry.model_fields_set
+    """The terms that each attempt at this agent copies when it starts (ATT-10), without defaults."""
+    retry, given_fields = agent.retry, agent.retry.model_fields_set
     return RetryPolicy(
         attempts=retry.attempts,
         backoff_ms=retry.initial.ms,
         backoff_max_ms=retry.max.ms,
         total_timeout_ms=agent.timeout.total.ms,
         idle_timeout_ms=agent.timeout.inactivity.ms if agent.timeout.inactivity else None,
-        backoff=retry.backoff if "backoff" in said else None,
-        jitter_percent=round(retry.jitter * 100) if "jitter" in said else None,
-        retry_on=retry.retry_on if "retry_on" in said else None,
+        backoff=retry.backoff if "backoff" in given_fields else None,
+        jitter_percent=round(retry.jitter * 100) if "jitter" in given_fields else None,
+        retry_on=retry.retry_on if "retry_on" in given_fields else None,
         never_on=retry.never_on or None,
         idempotent=retry.idempotent or None,
         fallback=agent.fallback or None,
@@ -202,13 +202,13 @@ def _read_keys(agent: str, path: Path) -> Iterator[str]:
 
 
 def load_sealer(settings: Settings, data_dir: Path, draw: Draw) -> Sealer | None:
-    """The sealer of the settings. None: nothing that holds a secret can be stored, so such features stay off.
+    """The sealer of the settings. None: secrets cannot be stored, and features that need it are off.
 
-    The embedded engine's gateway makes its key on the first start. With ``redis_url`` several instances share
-    what is stored, so the key has to be given to all of them.
+    With the embedded engine the gateway creates a key on the first start. With ``redis_url`` several instances share
+    the store, so all of them need the same configured key.
 
     Raises:
-        ConfigInvalid: a key that cannot be read or used.
+        ConfigInvalid: a key cannot be read or used.
     """
     given = check_keys(settings)
     if given:
@@ -220,7 +220,7 @@ def load_sealer(settings: Settings, data_dir: Path, draw: Draw) -> Sealer | None
 
 
 def name_setting(settings: Settings, data_dir: Path) -> str:
-    """Where the keys come from, for whoever has to mend them."""
+    """The setting or file that the keys come from, for error messages."""
     if settings.secret_key is not None:
         return SETTING
     if settings.secret_key_file is not None:
@@ -229,10 +229,10 @@ def name_setting(settings: Settings, data_dir: Path) -> str:
 
 
 def check_keys(settings: Settings) -> list[bytes]:
-    """The keys that are given; none where the gateway makes one itself, or does without.
+    """The configured keys; empty if the gateway creates one itself, or works without.
 
     Raises:
-        ConfigInvalid: a key that cannot be read or used.
+        ConfigInvalid: a key cannot be read or used.
     """
     if settings.secret_key is not None:
         return read_keys(settings.secret_key, SETTING)
@@ -249,10 +249,10 @@ def _read_key_file(path: Path) -> Secret:
 
 
 def load_signer(settings: Settings) -> Signer | None:
-    """The signer of the settings, or None where no key is configured.
+    """The signer of the settings; None without a key.
 
     Raises:
-        ConfigInvalid: a key file that cannot be used, or the same key twice.
+        ConfigInvalid: a key file cannot be used, or the same key is listed twice.
     """
     section = settings.signing
     keys = tuple(
@@ -262,20 +262,20 @@ def load_signer(settings: Settings) -> Signer | None:
         return None
     for index, key in enumerate(keys):
         if any(key.kid == other.kid for other in keys[:index]):
-            raise ConfigInvalid(f"signing.keys.{index}.file", f"holds the key {key.kid} again")
+            raise ConfigInvalid(f"signing.keys.{index}.file", f"contains the key {key.kid} again")
     jku = f"{settings.public_url}{JWKS_PATH}" if settings.public_url else None
     return Signer(keys, jku)
 
 
 EVIDENCE_KEY: Final = "evidence-key"
-"""The file in the data directory that holds the key of evidence, where none is configured."""
+"""The file in the data directory with the evidence key, if none is configured."""
 
 
 def load_evidence_signer(data_dir: Path, signer: Signer | None) -> Signer:
-    """What signs evidence: the configured keys, or else one of this data directory, which is made with the first start.
+    """The signer of evidence: the configured keys, else a key in this data directory, created on the first start.
 
     Raises:
-        ConfigInvalid: the file cannot be made, read or trusted.
+        ConfigInvalid: the file cannot be created, read or trusted.
     """
     if signer is not None and any(key.signs for key in signer.keys):
         return signer
@@ -285,14 +285,16 @@ def load_evidence_signer(data_dir: Path, signer: Signer | None) -> Signer:
 
 
 def find_evidence_keys(settings: Settings) -> list[str]:
-    """The fingerprints (RFC 7638) of the keys that sign evidence; makes none.
+    """The fingerprints (RFC 7638) of the keys that sign evidence; creates none.
 
     Raises:
         ConfigInvalid: a key cannot be read or trusted, or there is none yet.
     """
     signer, path = load_signer(settings), settings.data_dir / EVIDENCE_KEY
     if not (signer and any(key.signs for key in signer.keys)) and not path.exists():
-        raise ConfigInvalid(str(path), "is not there yet: the first start of the gateway makes it")
+        raise ConfigInvalid(
+            str(path), "does not exist yet: the first start of the gateway creates it"
+        )
     return [key.kid for key in load_evidence_signer(settings.data_dir, signer).keys if key.signs]
 
 
@@ -302,7 +304,7 @@ def load_webhooks(
     """The webhooks of the settings.
 
     Raises:
-        ConfigInvalid: a secret key that cannot be read or used.
+        ConfigInvalid: a secret key cannot be read or used.
     """
     section = settings.webhooks
     issuer = settings.public_url or "passerelle"
@@ -316,7 +318,7 @@ def load_webhooks(
 
 
 def read_memory_terms(settings: Settings) -> MemoryTerms:
-    """For how long what is over stays in memory; a tenant of an agent has the time of its agent."""
+    """How long finished sessions stay in memory; a tenant has the time of its agent."""
     return MemoryTerms(
         settings.retention.memory_ms,
         {
@@ -329,7 +331,7 @@ def read_memory_terms(settings: Settings) -> MemoryTerms:
 
 
 def read_forget_terms(settings: Settings) -> ForgetTerms:
-    """After how long what is over is forgotten; a tenant of an agent has the terms of its agent."""
+    """When finished sessions are deleted; a tenant has the terms of its agent."""
     return ForgetTerms(
         dict(settings.retention.forget.list_ages()),
         {

@@ -1,4 +1,4 @@
-"""The names by which settings are found: the file of a folder, and the variables that are no settings themselves."""
+"""The file name of the configuration, and the environment variables that are not settings."""
 
 from __future__ import annotations
 

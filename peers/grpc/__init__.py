@@ -1,1 +1,1 @@
-"""Calls to agents over gRPC, and the forms that both directions share."""
+"""Calls to agents over gRPC, and the protobuf forms for both directions."""

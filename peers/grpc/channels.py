@@ -1,4 +1,4 @@
-"""gRPC channels to peers: one for each address and identity, shared by all peers that live there."""
+"""gRPC channels to peers: one for each address and identity, shared by all peers there."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_metadata_size", 64 * 1024),
-    # A proxy of the environment is not asked, and nothing is sent twice behind our back.
+    # No proxy from the environment, and no retries by the library.
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
     ("grpc.initial_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 5_000),
-    # A host that vanished says nothing.
+    # A host that vanished sends nothing.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )
@@ -39,21 +39,21 @@ class GrpcChannels:
         self._closed = False
 
     def open(self, origin: str, tls: Tls | None) -> grpc.aio.Channel:
-        """The channel to an origin; over TLS where its scheme is https.
+        """The channel to an origin; with TLS if its scheme is https.
 
         Raises:
             Draining: after ``close``.
             ConfigInvalid: a certificate cannot be read.
         """
         if self._closed:
-            raise Draining("no calls to peers any more: the gateway is shutting down")
+            raise Draining("the gateway is shutting down and calls no agents")
         channel = self._open.get((origin, tls))
         if channel is None:
             channel = self._open[origin, tls] = _start(origin, tls)
         return channel
 
     async def close(self) -> None:
-        """Closes every channel, also those in use."""
+        """Closes all channels, including those in use."""
         self._closed = True
         while self._open:
             _, channel = self._open.popitem()
@@ -80,7 +80,7 @@ def _read(path: str | None) -> bytes | None:
 
 
 async def find_security(origin: str, tls: Tls | None, within_s: float) -> Security | None:
-    """How gRPC is spoken at an address: tried as ``origin`` says, then the other way; None: there is no connection.
+    """How gRPC is spoken at an address: tries the scheme of ``origin``, then the other one; None: no connection.
 
     Raises:
         ConfigInvalid: a certificate cannot be read.
@@ -97,7 +97,7 @@ async def find_security(origin: str, tls: Tls | None, within_s: float) -> Securi
 
 
 async def connect(channel: grpc.aio.Channel, within_s: float) -> bool:
-    """Whether there is a connection: a call on a channel without one cannot tell whether it was sent."""
+    """Whether there is a connection: a call on a channel without one cannot report whether it was sent."""
     try:
         async with asyncio.timeout(within_s):
             while True:

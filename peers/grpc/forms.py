@@ -1,4 +1,4 @@
-"""The two services of gRPC that agents have, as what a call is there: its method, its request, its answer. Pure."""
+"""The two gRPC services of agents, and how each writes a call: its method, its request, its answer. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LEGACY_NAMES: Final[Mapping[Operation, str]] = {
 
 
 class GrpcForm(Protocol):
-    """One service. What it reads and writes is the ProtoJSON of its messages."""
+    """One service. It reads and writes the ProtoJSON of its messages."""
 
     @property
     def service(self) -> GrpcService:
@@ -35,15 +35,15 @@ class GrpcForm(Protocol):
         ...
 
     def name(self, operation: Operation) -> str:
-        """What the operation is called there."""
+        """The method name of an operation."""
         ...
 
     def write(self, interface: Interface, call: PeerCall) -> JsonObject:
-        """The request."""
+        """Writes the request."""
         ...
 
     def read(self, call: PeerCall, answer: JsonObject) -> JsonObject:
-        """The answer as 1.0 has it."""
+        """Reads the answer in the form of 1.0."""
         ...
 
 
@@ -62,13 +62,13 @@ class CurrentForm:
 
     def read(self, call: PeerCall, answer: JsonObject) -> JsonObject:
         if call.operation == "ListTasks":
-            # ProtoJSON leaves out what is empty.
+            # ProtoJSON omits empty fields.
             return {"tasks": [], "nextPageToken": "", **answer}
         return answer
 
 
 class LegacyForm:
-    """A2A 0.3: tasks are resources with names, and there is neither a list of them nor a tenant."""
+    """A2A 0.3: tasks are resources with names; it has no list of them and no tenants."""
 
     service = V0_3
 
@@ -96,7 +96,7 @@ class LegacyForm:
             case "GetTask" | "CancelTask":
                 return read_task(answer, Form.PROTO)
             case _:
-                # Whoever reads cards knows those of 0.3, and nobody reads a configuration that comes back.
+                # The card reader accepts cards of 0.3, and returned push configs are ignored.
                 return answer
 
 
@@ -104,5 +104,5 @@ FORMS: Final[Mapping[Version, GrpcForm]] = {"1.0": CurrentForm(), "0.3": LegacyF
 
 
 def find_row(form: GrpcForm, operation: Operation) -> GrpcMethod | None:
-    """The messages of an operation; None where the service does not have it."""
+    """The method row of an operation; None if the service does not have it."""
     return form.service.rows.get(form.name(operation))

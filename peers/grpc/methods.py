@@ -1,6 +1,6 @@
-"""The services that are served, as tables: which operation a method is, and what its messages are.
+"""The served gRPC services as tables: the operation of each method, and its message types.
 
-The name of a service says the version of the protocol, so both stand on one port.
+The service name determines the protocol version, so both share one port.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GrpcMethod:
-    """One method, and the messages that it takes and gives."""
+    """One method with its request and response types."""
 
     method: Method
     request: type[Message]
@@ -32,7 +32,7 @@ class GrpcMethod:
 
 @dataclass(frozen=True, slots=True)
 class GrpcService:
-    """One service under its full name."""
+    """One service with its full name."""
 
     name: str
     version: Version
@@ -99,5 +99,5 @@ V0_3: Final = GrpcService(
         "GetAgentCard": GrpcMethod(Method.GET_EXTENDED_CARD, v0.GetAgentCardRequest, v0.AgentCard),
     },
 )
-"""There is no tenant in it, so its calls go to the default agent."""
+"""It has no tenant, so its calls go to the default agent."""
 SERVICES: Final = (V1, V0_3)

@@ -1,11 +1,10 @@
-"""Errors as gRPC statuses: how ours are written, and what the end of a call to an agent means, as an outcome.
+"""Errors as gRPC statuses: writes those of the gateway, and reads the end of a call to an agent as an outcome.
 
-Ours have the code by the one table of A2A errors, and the same typed details as over HTTP. Reading the end of a call is
-pure: names of codes and a rich status as JSON go in.
+The gateway's errors have the code of the A2A error table, and the same typed details as over HTTP. Reading the end of a
+call is pure: its input is the code name and the rich status as JSON.
 
-A rich status was written by the agent itself: it answered. Without one a code may stand for a connection that broke on
-the way, and nobody knows whether the agent has the request. UNKNOWN with words of the agent is what servers make of a
-program that raises, as HTTP has 500.
+A rich status comes from the agent itself: it answered. Without one a code may be a broken connection, and it is unknown
+whether the agent has the request. Servers send UNKNOWN with the agent's text when its program raises, like HTTP 500.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 DETAILS_KEY: Final = "grpc-status-details-bin"
 _RETRY_KEY: Final = "retry-after"
 _RETRY_INFO: Final = "type.googleapis.com/google.rpc.RetryInfo"
-# They have no types for a checker to read; once they are loaded, their messages are found by name.
+# They have no types for a checker; once imported, their messages are found by name.
 for _module in ("status_pb2", "error_details_pb2"):
     import_module(f"google.rpc.{_module}")
 _STATUS: Final = GetMessageClass(Default().FindMessageTypeByName("google.rpc.Status"))
@@ -46,7 +45,7 @@ _STATUS: Final = GetMessageClass(Default().FindMessageTypeByName("google.rpc.Sta
 
 @dataclass(frozen=True, slots=True)
 class GrpcRefusal:
-    """What ends a call: status code, text, and trailing metadata with the rich status (A2A 1.0 section 10.6)."""
+    """The end of a call: status code, text, and trailing metadata with the rich status (A2A 1.0 section 10.6)."""
 
     code: grpc.StatusCode
     message: str
@@ -54,7 +53,7 @@ class GrpcRefusal:
 
 
 def render_refusal(error: PasserelleError, version: Version = CURRENT) -> GrpcRefusal:
-    """How a call that failed with ``error`` ends; clients of 0.3 read the class of an error from its text."""
+    """The status for ``error``; clients of 0.3 read the class of an error from its text."""
     code = grpc.StatusCode[ROWS[classify(error)].grpc]
     details: list[Json] = list_details(error)
     trailing: list[tuple[str, str | bytes]] = []
@@ -68,7 +67,7 @@ def render_refusal(error: PasserelleError, version: Version = CURRENT) -> GrpcRe
 
 
 def parse_status(packed: bytes) -> JsonObject:
-    """The rich status that came with the end of a call, as JSON."""
+    """The rich status at the end of a call, as JSON."""
     return cast("JsonObject", MessageToDict(_STATUS.FromString(packed)))
 
 
@@ -77,7 +76,7 @@ _BY_REASON: Final = {
     kind.value: row.jsonrpc for kind, row in ROWS.items() if row.domain == A2A_DOMAIN
 }
 _BY_TYPE: Final = {name: code for code, name in TYPES.items()}
-# Codes that only an application gives, or a server before it runs anything.
+# Codes that only an application sends, or a server before it runs anything.
 _REFUSING: Final = {
     "INVALID_ARGUMENT": (ROWS[ErrorKind.INVALID_PARAMS].jsonrpc, OK),
     "NOT_FOUND": (ROWS[ErrorKind.TASK_NOT_FOUND].jsonrpc, OK),
@@ -91,12 +90,12 @@ _BUSY: Final = {
     "UNAVAILABLE": HTTPStatus.SERVICE_UNAVAILABLE,
 }
 _TOO_LARGE: Final = "larger than max"
-# What the library says itself of a call that ended without a status, as UNKNOWN.
-_OF_THE_LIBRARY: Final = ("No status received", "Stream removed", "Received http2 header")
+# The library's own texts for a call that ended without a status, as UNKNOWN.
+_LIBRARY_TEXTS: Final = ("No status received", "Stream removed", "Received http2 header")
 
 
 def read_end(code: str, text: str, rich: JsonObject | None) -> PeerOutcome:
-    """The outcome of a call that ended with ``code``; ``rich`` is its rich status, where there is one."""
+    """The outcome of a call that ended with ``code``; ``rich`` is its rich status, if any."""
     message = text[:MESSAGE_CHARS]
     details = list_given((rich or {}).get("details"))
     for detail in objects_at(rich or {}, "details"):
@@ -104,25 +103,25 @@ def read_end(code: str, text: str, rich: JsonObject | None) -> PeerOutcome:
             return RefusedByPeer(native, message, details=details)
     named, _, said = message.partition(": ")
     if (native := _BY_TYPE.get(named)) is not None:
-        # Agents of 0.3 say the class of an error in its text, as the SDK for Python writes it.
+        # Agents of 0.3 put the class of an error into its text, as the Python SDK does.
         return RefusedByPeer(native, said, details=details)
     if code in _REFUSING:
         native, status = _REFUSING[code]
         return RefusedByPeer(native, message, status, details=details)
     if code == "RESOURCE_EXHAUSTED" and _TOO_LARGE in text:
-        # Said by our own side of the connection.
+        # Sent by our own end of the connection.
         return Malformed("a message over its limit", b"", too_long=True)
     if rich is not None:
         wait_s = next(
             (wait for one in objects_at(rich, "details") if (wait := _read_wait(one))), None
         )
         return RefusedByPeer(INTERNAL_ERROR, message, _BUSY.get(code, OK), wait_s, details)
-    if code == "UNKNOWN" and message and not message.startswith(_OF_THE_LIBRARY):
+    if code == "UNKNOWN" and message and not message.startswith(_LIBRARY_TEXTS):
         return Unknown(f"gRPC {code}", HTTPStatus.INTERNAL_SERVER_ERROR, message)
     return Unknown("no answer in time" if code == "DEADLINE_EXCEEDED" else f"gRPC {code}")
 
 
 def _read_wait(detail: JsonObject) -> int | None:
-    """Whole seconds of a ``RetryInfo``, one at least."""
+    """Whole seconds of a ``RetryInfo``, at least one."""
     digits = text_at(detail, "retryDelay").removesuffix("s").partition(".")[0]
     return max(1, int(digits[:6])) if digits.isdigit() else None

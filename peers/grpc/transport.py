@@ -1,7 +1,6 @@
-"""Calls over gRPC, of 1.0 (its section 10) and of 0.3: JSON becomes messages at this edge, and messages JSON.
+"""Calls over gRPC, of 1.0 (section 10) and of 0.3: converts between JSON and protobuf messages.
 
-Protobuf has no place for members that it does not know, and keeps numbers as doubles; so gRPC is chosen after the
-bindings that are JSON themselves.
+Protobuf drops unknown members and keeps numbers as doubles; so gRPC is chosen after the JSON bindings.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class GrpcTransport:
         credential: PeerCredential,
         bind: Callable[[str], MemoryAccount | None],
     ) -> None:
-        """``bind`` says what answers from an origin draw on."""
+        """``bind`` returns the memory account for answers from an origin."""
         self._config = config
         self._channels = channels
         self._credential = credential
@@ -80,7 +79,7 @@ class GrpcTransport:
     async def _try(
         self, interface: Interface, call: PeerCall
     ) -> AsyncGenerator[StreamOutcome, None]:
-        """Once more with another credential, where the first one was refused before anything else."""
+        """Tries once more with another credential, if the first one was rejected before anything else."""
         try:
             for is_last in (False, True):
                 shown = await self._credential.show()
@@ -125,7 +124,7 @@ class GrpcTransport:
         pending = _start(channel, form, call, request, metadata)
         try:
             read = partial(_read, form, row, call, self._bind(interface.origin))
-            async with aclosing(self._hear(pending, call, read)) as outcomes:
+            async with aclosing(self._read_answers(pending, call, read)) as outcomes:
                 async for outcome in outcomes:
                     yield outcome
                     del outcome
@@ -136,7 +135,7 @@ class GrpcTransport:
         finally:
             pending.cancel()
 
-    async def _hear(
+    async def _read_answers(
         self,
         pending: Any,  # noqa: ANN401  generated code has no types
         call: PeerCall,
@@ -144,7 +143,7 @@ class GrpcTransport:
     ) -> AsyncGenerator[StreamOutcome, None]:
         if call.operation not in STREAMS:
             raw = await pending
-            # Where headers stand over HTTP; the Python SDK says it behind the answer.
+            # Like response headers over HTTP; the Python SDK sends it after the answer.
             _note_activated(await pending.initial_metadata(), await pending.trailing_metadata())
             yield await read(raw)
             return
@@ -169,8 +168,8 @@ class GrpcTransport:
 async def _read(
     form: GrpcForm, row: GrpcMethod, call: PeerCall, account: MemoryAccount | None, raw: bytes
 ) -> PeerOutcome:
-    """What a message says, once there is room for it: it has come, and more than once as large is made of it."""
-    room = StreamRoom(account, len(raw), _go_on)
+    """Reads a message once there is room for it: parsing needs more than its size again."""
+    room = StreamRoom(account, len(raw), _ignore_preemption)
     try:
         await room.make(len(raw))
         answer = to_json(row.response.FromString(raw))
@@ -181,8 +180,8 @@ async def _read(
         room.close()
 
 
-def _go_on() -> None:
-    """Nothing gives way that is whole."""
+def _ignore_preemption() -> None:
+    """A whole message is never preempted."""
 
 
 def _start(

@@ -1,7 +1,7 @@
-"""Protobuf messages and the JSON form that everything else works with, in both directions.
+"""Converts between protobuf messages and JSON.
 
-Protobuf keeps every number of a ``Struct`` as a double. A whole one becomes an integer again, as JSON readers expect;
-beyond 2**53 the caller's own library has lost digits before we see them.
+Protobuf keeps every number of a ``Struct`` as a double. A whole number becomes an integer again, as JSON readers
+expect; beyond 2**53 the caller's library has already lost digits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def to_json(message: Message) -> JsonObject:
     """The ProtoJSON form of a request.
 
     Raises:
-        InvalidInput: it holds a number that JSON does not have.
+        InvalidInput: it has a number that JSON does not support.
     """
     try:
         value = cast("JsonObject", MessageToDict(message))
@@ -35,10 +35,10 @@ def to_json(message: Message) -> JsonObject:
 
 
 def to_message(value: JsonObject, kind: type[M]) -> M:
-    """An answer as a protobuf message; members that the protocol does not know have no place in it.
+    """An answer as a protobuf message; unknown members are dropped.
 
     Raises:
-        InvalidAgentResponse: the agent sent something under a known name that the protocol has no form for.
+        InvalidAgentResponse: the agent sent a known member in a form that the protocol does not have.
     """
     try:
         return ParseDict(value, kind(), ignore_unknown_fields=True)

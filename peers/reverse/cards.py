@@ -1,4 +1,4 @@
-"""What peers that dial in are made of: the card that an agent brought last, to whichever instance it came."""
+"""The cards of agents that dial in: the last one that an agent sent, to any instance."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import PeerUnavailable, StoreUnavailable
-from passerelle.peers.card import KnownCard, read_brought_card
+from passerelle.peers.card import KnownCard, read_dial_in_card
 from passerelle.peers.cards import verify_card
 
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from passerelle.peers.signatures import CardJudge
 
 _FRESH_MS: Final = 10_000
-"""A newer card is told at once; this is for a word that was lost."""
+"""A new card is announced at once; this covers a lost notification."""
 
 
-class BroughtCards:
-    """``peers.cards.Cards`` out of the store. An agent that is not linked anywhere has a stale card."""
+class DialInCards:
+    """``peers.cards.Cards`` from the store. The card of an agent without a link is stale."""
 
     def __init__(
         self, config: PeerConfig, agents: DialedInAgents, judge: CardJudge, clock: Clock
@@ -36,28 +36,28 @@ class BroughtCards:
 
     @property
     def known(self) -> KnownCard | None:
-        """What was read last and could be used."""
+        """The last valid card."""
         return self._known
 
     @property
     def fresh(self) -> KnownCard | None:
-        """The last card, where the store need not be asked for it."""
+        """The last card, if it needs no request to the store."""
         return self._known if self._clock.now_ms() < self._fresh_until_ms else None
 
     async def judge(self, raw: bytes) -> KnownCard:
-        """The card in these bytes.
+        """Checks the card in these bytes.
 
         Raises:
-            InvalidAgentResponse: it cannot be used; ``details`` say where it is wrong.
+            InvalidAgentResponse: it is invalid; ``details`` name the fault.
         """
-        return await verify_card(self._config, self._judge, read_brought_card(self._config, raw))
+        return await verify_card(self._config, self._judge, read_dial_in_card(self._config, raw))
 
     async def load(self) -> KnownCard:
         """The last card.
 
         Raises:
-            PeerUnavailable: the agent has never dialled in, or nobody can tell.
-            InvalidAgentResponse: its card cannot be used here.
+            PeerUnavailable: the agent has never dialled in, or the store does not answer.
+            InvalidAgentResponse: its card is invalid.
         """
         if (fresh := self.fresh) is not None:
             return fresh
@@ -77,7 +77,7 @@ class BroughtCards:
         return self._known
 
     def expire(self) -> None:
-        """The next ``load`` asks the store. A read that is under way may be older than the news: it is used once."""
+        """Makes the next ``load`` ask the store. A read in progress may be older than the change: it is used once."""
         self._expired += 1
         self._fresh_until_ms = 0
 
@@ -87,8 +87,8 @@ class BroughtCards:
 
 
 @dataclass(frozen=True, slots=True)
-class Dialling:
-    """What all instances know of such agents, and the sockets of this one."""
+class DialInState:
+    """What all instances know about agents that dial in, and the sockets of this instance."""
 
     agents: DialedInAgents
     links: LocalLinks

@@ -1,4 +1,4 @@
-"""The agents that are linked to this instance, and over which of their sockets the next call goes."""
+"""The agents linked to this instance, and the choice of a socket for the next call."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, eq=False)
-class Served:
-    """One name over one socket. ``most`` calls may be at work there; ``leave`` tells the socket that it has lost it."""
+class LinkedAgent:
+    """One agent name on one socket. ``most`` calls may run there; ``leave`` notifies the socket that it lost it."""
 
     agent: str
     link: AgentLink
@@ -24,12 +24,12 @@ class Served:
 
 
 class LocalLinks:
-    """All of this instance. ``listed`` is the order in which they came."""
+    """All linked agents of this instance, in the order in which they were linked."""
 
     def __init__(self) -> None:
-        self._served: defaultdict[str, list[Served]] = defaultdict(list)
+        self._served: defaultdict[str, list[LinkedAgent]] = defaultdict(list)
 
-    def list(self, agent: str | None = None) -> list[Served]:
+    def list(self, agent: str | None = None) -> list[LinkedAgent]:
         """Those of an agent, or all of them."""
         if agent is not None:
             return list(self._served.get(agent, ()))
@@ -39,19 +39,19 @@ class LocalLinks:
         """Whether the agent can be called from here."""
         return agent in self._served
 
-    def choose(self, agent: str) -> Served | None:
-        """The one with the most room; it may have none."""
+    def choose(self, agent: str) -> LinkedAgent | None:
+        """The one with the most free slots; it may have none."""
         return max(
             self._served.get(agent, ()), key=lambda one: one.most - one.working, default=None
         )
 
-    def add(self, served: Served) -> None:
-        """An agent is linked."""
+    def add(self, served: LinkedAgent) -> None:
+        """Adds a linked agent."""
         self.remove(served.agent, served.link)
         self._served[served.agent].append(served)
 
-    def remove(self, agent: str, link: AgentLink) -> Served | None:
-        """A socket serves a name no more; None where it did not."""
+    def remove(self, agent: str, link: AgentLink) -> LinkedAgent | None:
+        """Removes a name from a socket; None if the socket did not have it."""
         found = next((one for one in self._served.get(agent, ()) if one.link is link), None)
         if found is not None:
             self._served[agent].remove(found)

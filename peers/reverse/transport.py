@@ -1,7 +1,7 @@
-"""Calls to an agent over the socket that it dialled in with; see ``peers.call.Transport``.
+"""Calls to an agent over the socket it dialled in with; see ``peers.call.Transport``.
 
-Where no socket of the agent is here the call is ``Unreached`` and ``absent``: it was not made, and whoever drives the
-run lets it go to the instance that has one. A socket that ends under a call leaves its outcome unknown.
+If no socket of the agent is on this instance, the call is ``Unreached`` with ``absent``: it was not made, and the
+driver releases the run to an instance that has one. If a socket ends during a call, the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from passerelle.peers.call import PeerCall
     from passerelle.peers.config import PeerConfig
     from passerelle.peers.interface import Interface
-    from passerelle.peers.reverse.local import LocalLinks, Served
+    from passerelle.peers.reverse.local import LinkedAgent, LocalLinks
     from passerelle.protocol.reverse_frames import Failed
 
 WINDOW: Final = 32
-"""Items of one call that may be on their way to the store."""
+"""Items of one call that may be in transit to the store."""
 _WORK: Final = SENDS | STREAMS
-_LOOK_S: Final = 1
+_RETRY_S: Final = 1
 _BUSY: Final = 503
 
 
 class ChannelTransport:
-    """The calls of one agent. ``cancel(agent, task)`` tells other instances that a task is to stop."""
+    """The calls of one agent. ``cancel(agent, task)`` notifies other instances that a task is to stop."""
 
     def __init__(
         self,
@@ -58,16 +58,16 @@ class ChannelTransport:
         with self._open(served, interface, call) as opened:
             try:
                 async with asyncio.timeout(call.timeout_s):
-                    heard = await opened.hear()
+                    item = await opened.hear()
             except TimeoutError:
                 return Unknown("no answer in time")
-        match heard:
+        match item:
             case AnswersEnded(data=data):
                 return Answered(data)
             case ItemCame():
                 return Malformed("an item in place of an answer", b"")
             case _:
-                return _read_failure(heard)
+                return _read_failure(item)
 
     async def follow(
         self, interface: Interface, call: PeerCall
@@ -78,31 +78,33 @@ class ChannelTransport:
             return
         with self._open(served, interface, call) as opened:
             try:
-                # The socket has a heartbeat of its own: silence in a stream says nothing.
+                # The socket has its own heartbeat, so a silent stream is no failure.
                 async with asyncio.timeout(call.timeout_s):
-                    while isinstance(heard := await opened.hear(), ItemCame):
-                        yield Answered(heard.data, opened.release)
+                    while isinstance(item := await opened.hear(), ItemCame):
+                        yield Answered(item.data, opened.release)
             except TimeoutError:
                 yield Unknown("no answer in time")
                 return
-        if isinstance(heard, AnswersEnded):
-            if heard.data:
-                yield Answered(heard.data)
+        if isinstance(item, AnswersEnded):
+            if item.data:
+                yield Answered(item.data)
             yield Closed()
         else:
-            yield _read_failure(heard)
+            yield _read_failure(item)
 
-    def _find(self, call: PeerCall) -> Served | Unreached:
+    def _find(self, call: PeerCall) -> LinkedAgent | Unreached:
         served = self._links.choose(self._config.name)
         if served is None or served.link.is_cut:
-            return Unreached("it is not linked to this instance", _LOOK_S, "absent")
+            return Unreached("it is not linked to this instance", _RETRY_S, "absent")
         if call.operation in _WORK and served.working >= served.most:
-            reason = f"it takes {served.most} calls at once, and has them"
-            return Unreached(reason, _LOOK_S, "limit")
+            reason = f"it takes at most {served.most} calls at once, and all are in use"
+            return Unreached(reason, _RETRY_S, "limit")
         return LEASE_OVER if call.is_held_back else served
 
     @contextmanager
-    def _open(self, served: Served, interface: Interface, call: PeerCall) -> Generator[OpenCall]:
+    def _open(
+        self, served: LinkedAgent, interface: Interface, call: PeerCall
+    ) -> Generator[OpenCall]:
         headers = write_version(interface.version, choose_extensions(interface.extensions))
         headers |= write_carried(self._config, show_fixed(None))
         work = int(call.operation in _WORK)
@@ -123,9 +125,9 @@ class ChannelTransport:
 
 
 def _read_failure(
-    heard: AskRefused | AnswersBroken | Cut | AnswersEnded | ItemCame,
+    item: AskRefused | AnswersBroken | Cut | AnswersEnded | ItemCame,
 ) -> PeerOutcome:
-    match heard:
+    match item:
         case AskRefused(failure):
             return read_refusal(failure)
         case AnswersBroken(reason, too_long=True):
@@ -135,13 +137,13 @@ def _read_failure(
         case Cut():
             return Unknown("the agent's socket has ended")
         case AnswersEnded() | ItemCame():
-            return Malformed("an answer out of place", b"")
+            return Malformed("an unexpected answer", b"")
         case _:
-            assert_never(heard)
+            assert_never(item)
 
 
 def read_refusal(failure: Failed) -> RefusedByPeer | Unknown | Malformed | PeerOutcome:
-    """What an ``err`` of an agent stands for: one that it has not taken, or one that nobody knows anything of."""
+    """The outcome of an agent's ``err``: the call was not accepted, or that is unknown."""
     match failure.code, failure.data:
         case "busy", _:
             return RefusedByPeer(

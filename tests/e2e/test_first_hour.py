@@ -81,11 +81,11 @@ async def test_root_lists_what_there_is_for_programs_and_for_people(tmp_path: Pa
         lost = await http.get("/v1/taskz")
         assert lost.status_code == 404
         assert lost.json()["detail"] == (
-            "there is nothing at this path; GET / lists what there is; did you mean /v1/tasks?"
+            "this path does not exist; GET / lists the entry points; did you mean /v1/tasks?"
         )
         for path in ("/zzz", "/z"):
             elsewhere = await http.get(path)
-            assert elsewhere.json()["detail"].endswith("GET / lists what there is")
+            assert elsewhere.json()["detail"].endswith("GET / lists the entry points")
 
 
 async def test_agent_that_asks_is_shown_with_the_command_that_decides_it(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ async def test_owner_token_is_rotated_beside_a_gateway_and_kept_by_its_store(
         (data_dir / "secret-key").unlink()
         done = await call("serve", "--port", "0")
         assert done.returncode == 2
-        fault = f"{data_dir / 'secret-key'}: does not open the owner token of the store"
+        fault = f"{data_dir / 'secret-key'}: cannot decrypt the owner token of the store"
         assert fault in done.stderr
         assert (await call("token", "rotate")).returncode == 2
         done = await call("token", "rotate", "--key-lost")

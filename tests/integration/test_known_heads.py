@@ -17,11 +17,11 @@ from starlette.types import Receive, Scope, Send
 
 from passerelle.gateway import server
 from passerelle.gateway.a2a.heads import (
-    BeginOffered,
+    AsyncHandler,
     HeadCache,
-    ServeOffered,
     ServerExtensions,
-    find_offer,
+    SyncHandler,
+    find_server_extensions,
 )
 from passerelle.gateway.a2a.reply import HttpReply
 from passerelle.gateway.known_heads import KnownHeads
@@ -66,7 +66,7 @@ class App:
         self.may_answer.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        offer = find_offer(scope)
+        offer = find_server_extensions(scope)
         assert offer
         await self.serve(offer, scope, receive, send)
 
@@ -104,21 +104,21 @@ class Keeping(App):
     """Whether a request with a known head has no answer, by a fault."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        offer = find_offer(scope)
+        offer = find_server_extensions(scope)
         assert offer
-        assert offer.kept.reading is None
-        offer.kept.reading = cast("ParsedHead", self)
+        assert offer.kept.parsed is None
+        offer.kept.parsed = cast("ParsedHead", self)
         await self.serve(offer, scope, receive, send)
 
     @property
-    def begin_offered(self) -> BeginOffered:
+    def handle_sync(self) -> SyncHandler:
         return self.begin
 
     def begin(self, offer: ServerExtensions, body: bytes, _receive: Receive, _send: Send) -> bool:
         return False
 
     @property
-    def serve_offered(self) -> ServeOffered:
+    def handle_async(self) -> AsyncHandler:
         return self.note
 
     async def note(

@@ -119,11 +119,11 @@ async def test_the_store_has_it_sealed_for_its_runtime_and_generation(site: Site
     assert site.read_file("one").encode() not in row.sealed
     # Whoever can write to the store makes no later generation of what was rotated away.
     ask(site.url, "HSET", keys.owner_token(), 2, row.sealed)
-    with pytest.raises(ConfigInvalid, match="secret_key: does not open the owner token"):
+    with pytest.raises(ConfigInvalid, match="secret_key: cannot decrypt the owner token"):
         await site.start("two")
     ask(site.url, "HDEL", keys.owner_token(), 2)
     ask(site.url, "SET", keys.runtime(), "rt_another")
-    with pytest.raises(ConfigInvalid, match="secret_key: does not open the owner token"):
+    with pytest.raises(ConfigInvalid, match="secret_key: cannot decrypt the owner token"):
         await site.start("two")
 
 
@@ -221,15 +221,15 @@ async def test_rotation_that_a_failover_has_lost_is_written_again(
 
 async def test_wrong_key_is_a_fault_with_the_name_of_its_setting(site: Site) -> None:
     await site.start("one")
-    with pytest.raises(ConfigInvalid, match=r"^secret_key: does not open the owner token"):
+    with pytest.raises(ConfigInvalid, match=r"^secret_key: cannot decrypt the owner token"):
         await site.start("two", OTHER_KEY)
     path = site.folder / "keys"
     path.write_text(OTHER_KEY)
     settings = site.describe("two", None).model_copy(update={"secret_key_file": path})
-    with pytest.raises(ConfigInvalid, match=r"^secret_key_file: does not open the owner token"):
+    with pytest.raises(ConfigInvalid, match=r"^secret_key_file: cannot decrypt the owner token"):
         async with open_access(settings, await site.open_store()):
             pass
-    with pytest.raises(ConfigInvalid, match=r"^secret_key: is not given, and the store keeps"):
+    with pytest.raises(ConfigInvalid, match=r"^secret_key: is not set, but the owner token"):
         await site.start("two", None)
     assert not (site.folder / "two" / "owner-token").exists()
     assert ask(site.url, "HLEN", keys.owner_token()) == 1
@@ -237,7 +237,7 @@ async def test_wrong_key_is_a_fault_with_the_name_of_its_setting(site: Site) -> 
 
 async def test_rotation_needs_the_key_of_before_unless_that_is_lost(site: Site) -> None:
     one = await site.start("one")
-    with pytest.raises(ConfigInvalid, match=r"^secret_key: does not open the owner token"):
+    with pytest.raises(ConfigInvalid, match=r"^secret_key: cannot decrypt the owner token"):
         await run_rotation(site.describe("two", OTHER_KEY))
     assert ask(site.url, "HKEYS", keys.owner_token()) == [b"1"]
     made, _ = await run_rotation(site.describe("two", OTHER_KEY), key_lost=True)
@@ -285,7 +285,7 @@ async def test_without_a_key_each_data_directory_has_its_own_and_the_start_says_
     assert not knows(two, site.read_file("one"))
     assert site.events() == ["owner_token.unshared", "owner_token.unshared"]
     assert ask(site.url, "EXISTS", keys.owner_token()) == 0
-    with pytest.raises(ConfigInvalid, match=r"^secret_key: is not given"):
+    with pytest.raises(ConfigInvalid, match=r"^secret_key: is not set"):
         await run_rotation(site.describe("one", None))
 
 

@@ -96,8 +96,8 @@ async def test_installed_version_has_all_of_our_way() -> None:
     ("change", "lost"),
     [
         (give_requests_a_further_member, "known heads"),
-        (move_the_flow_control, "known heads, the bounds of requests"),
-        (rename_a_constant, "known heads, the bounds of requests"),
+        (move_the_flow_control, "known heads, limits of requests"),
+        (rename_a_constant, "known heads, limits of requests"),
     ],
 )
 async def test_what_does_not_work_is_left_out_and_requests_are_served(

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from passerelle.gateway.a2a.heads import HeadCache, ServerExtensions, find_offer
+from passerelle.gateway.a2a.heads import HeadCache, ServerExtensions, find_server_extensions
 from passerelle.gateway.a2a.http_request import OnCallerLeft
 from passerelle.gateway.a2a.reply import HttpReply
 from tests.support.serving import serving
@@ -57,7 +57,7 @@ class App:
         self.took: list[bool] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        offered = find_offer(scope)
+        offered = find_server_extensions(scope)
         assert offered
         reply = REPLIES.get(scope["path"]) or HttpReply(
             200, b"", headers={"x-name": "a\r\nx-evil: b"}

@@ -174,7 +174,7 @@ class House:
                 find_rules=lambda: self.rules,
                 timeouts=self.timeouts,
                 tally=lambda _result, _seconds, _why: None,
-                news=lambda _shard: None,
+                wake_duties=lambda _shard: None,
                 catalogue=Catalogue(self.registry),
                 public_url=self.public_url,
                 outputs=self.outputs,

@@ -239,7 +239,7 @@ async def run_rig(
                 timeouts=PATIENCE,
                 tally=lambda result, _seconds, _why: appends.append(result),
                 catalogue=Catalogue(peers),
-                news=lambda _shard: None,
+                wake_duties=lambda _shard: None,
             ),
             Webhooks(sealer),
         )

@@ -12,7 +12,7 @@ import pytest
 from passerelle.a2a_mapping.extensions import INTERFACES
 from passerelle.gateway.a2a.cards import OPEN_EDGE, CardOptions
 from passerelle.gateway.a2a.face import FaceSettings
-from passerelle.peers.interface import Reach, read_offer
+from passerelle.peers.interface import AllowedTargets, read_offer
 from tests.integration.a2a.rig import Rig, run_rig
 from tests.support.engine import Server
 
@@ -56,8 +56,8 @@ async def test_every_interface_of_a_card_has_its_origin_unless_its_reader_asks_f
             *urls,
         }
         assert INTERFACES not in str(asked["capabilities"])
-        reach = Reach(frozenset({rig.url, f"http://{host}:9443"}))
-        assert "GRPC/1.0" in {one.choice for one in read_offer(plain, reach).usable}
+        allowed = AllowedTargets(frozenset({rig.url, f"http://{host}:9443"}))
+        assert "GRPC/1.0" in {one.choice for one in read_offer(plain, allowed).usable}
 
 
 async def test_both_conditional_forms_are_answered_with_304(rig: Rig) -> None:

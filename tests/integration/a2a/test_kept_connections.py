@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 import orjson
 import pytest
 
-from passerelle.gateway.a2a.heads import KnowsHeads
+from passerelle.gateway.a2a.heads import CachedHeadApp
 from passerelle.gateway.auth.authenticator import Callers, KnownCallers
 from passerelle.gateway.auth.keys import KeyRing
-from passerelle.gateway.edges import FaceFirst
+from passerelle.gateway.edges import FaceRouter
 from passerelle.gateway.http.site import make_site
 from passerelle.gateway.settings.model import Settings
 from passerelle.runtime.common.clock import SystemIds
@@ -165,9 +165,9 @@ async def test_agent_that_was_taken_away_between_two_calls_is_unknown(
 
 
 def test_what_stands_before_the_face_is_asked_each_time(rig: Rig) -> None:
-    def wrap(rest: Any) -> FaceFirst:  # noqa: ANN401  an ASGI application
-        return FaceFirst(rig.face, rest, Requests(SystemIds()))
+    def wrap(rest: Any) -> FaceRouter:  # noqa: ANN401  an ASGI application
+        return FaceRouter(rig.face, rest, Requests(SystemIds()))
 
-    assert isinstance(make_site([], Settings(), wrap), KnowsHeads)
+    assert isinstance(make_site([], Settings(), wrap), CachedHeadApp)
     guarded = Settings.model_validate({"auth": "open"})
-    assert not isinstance(make_site([], guarded, wrap), KnowsHeads)
+    assert not isinstance(make_site([], guarded, wrap), CachedHeadApp)

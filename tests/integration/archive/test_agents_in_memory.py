@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from passerelle.gateway.reload import take_over
+from passerelle.gateway.reload import apply_settings
 from passerelle.gateway.settings.model import Settings
 from tests.integration.callers.rig import run_rig
 from tests.support.engine import Server, engine_server, started_legs
@@ -60,5 +60,5 @@ async def test_one_agent_has_its_sessions_leave_and_the_other_keeps_them(
     assert stays in rig.list_sessions()
     stored = at.settings.model_dump(exclude_unset=True)
     stored["agents"] = [{"name": "bank", "url": url, "memory": "1s"}]
-    await take_over(at.gateway, at.access, at.settings, Settings.model_validate(stored))
+    await apply_settings(at.gateway, at.access, at.settings, Settings.model_validate(stored))
     await wait_until(lambda: stays not in rig.list_sessions(), _WITHIN_S, "the other has left")

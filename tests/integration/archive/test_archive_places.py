@@ -53,9 +53,9 @@ async def test_an_instance_with_another_place_moves_nothing_there(rig: Rig, tmp_
         "it was the first, and would move sessions where nobody looks"
     )
     other = await rig.start(clients=[ADA], blobs=tmp_path / "other", retention=AT_ONCE)
-    assert "not the place that other instances have" in str(await read_notice(other))
+    assert "blobs differs from that of the other instances" in str(await read_notice(other))
     for at in (first, other):
-        assert "not the place that other instances have" in str(await read_notice(at))
+        assert "blobs differs from that of the other instances" in str(await read_notice(at))
         left = _SESSIONS - len(rig.list_sessions())
         answers = [(await at.call("ada-key", "GetTask", {"id": each})).json() for each in told]
         refused = [answer["error"] for answer in answers if "error" in answer]

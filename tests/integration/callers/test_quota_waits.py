@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from passerelle.core.principal import Principal
-from passerelle.gateway.reload import take_over
+from passerelle.gateway.reload import apply_settings
 from passerelle.gateway.settings.model import Settings
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.callers.test_agent_queue import act, await_status, start
@@ -31,7 +31,7 @@ async def enlarge(one: Instance, calls: int) -> None:
     (quota,) = caller.quotas
     more = caller.model_copy(update={"quotas": (quota.model_copy(update={"calls": calls}),)})
     new: Settings = old.model_copy(update={"clients": (more,)})
-    await take_over(one.gateway, one.access, old, new)
+    await apply_settings(one.gateway, one.access, old, new)
     one.settings = new
 
 

@@ -9,7 +9,7 @@ import pytest
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
-from passerelle.gateway.reload import take_over
+from passerelle.gateway.reload import apply_settings
 from passerelle.gateway.settings.model import Settings
 from tests.integration.callers.rig import describe
 from tests.support.waiting import wait_until
@@ -28,7 +28,7 @@ async def change(one: Instance, **changes: object) -> None:
         clients = cast("list[dict[str, object]]", changes["clients"])
         given["clients"] = [describe(client) for client in clients]
     new = Settings.model_validate(given)
-    await take_over(one.gateway, one.access, one.settings, new)
+    await apply_settings(one.gateway, one.access, one.settings, new)
     one.settings = new
 
 

@@ -40,7 +40,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> list[Shard]:
     """Shards whose relay somebody waited for; none is relayed before."""
     asked: list[Shard] = []
     awaited = asyncio.Event()
-    pass_on, hurry = Relay.pass_on, DutiesProxy.hurry
+    pass_on, wake_relay = Relay.pass_on, DutiesProxy.wake_relay
 
     async def stand(relay: Relay, shard: Shard) -> float:
         await awaited.wait()
@@ -49,10 +49,10 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> list[Shard]:
     def go_on(late: DutiesProxy, shard: Shard) -> None:
         asked.append(shard)
         awaited.set()
-        hurry(late, shard)
+        wake_relay(late, shard)
 
     monkeypatch.setattr(Relay, "pass_on", stand)
-    monkeypatch.setattr(DutiesProxy, "hurry", go_on)
+    monkeypatch.setattr(DutiesProxy, "wake_relay", go_on)
     return asked
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from passerelle.client.items import ChannelStopped
 from passerelle.core.wire.json import JsonObject
-from passerelle.peers.reverse.local import Served
+from passerelle.peers.reverse.local import LinkedAgent
 from tests.integration.callers.rig import Instance
 from tests.integration.reverse.rig import NAME, Answer, Caller, Rig, read_texts
 from tests.support.proof import read_stream
@@ -19,10 +19,10 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 
-def find_served(instance: Instance) -> list[Served]:
+def find_served(instance: Instance) -> list[LinkedAgent]:
     host = instance.gateway.host
     assert host is not None
-    return host.dialling.links.list(NAME)
+    return host.dial_in.links.list(NAME)
 
 
 async def ask_once(caller: Caller, params: JsonObject) -> list[Answer]:

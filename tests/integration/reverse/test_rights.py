@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from passerelle.gateway.reload import take_over
+from passerelle.gateway.reload import apply_settings
 from passerelle.protocol.frames import SUBPROTOCOL
 from tests.integration.callers.rig import Instance, describe
 from tests.integration.reverse.rig import CLIENTS, NAME, Caller, Rig, find_url, read_texts
@@ -239,7 +239,7 @@ async def test_a_grant_that_is_taken_away_ends_the_serving(rig: Rig) -> None:
         fewer = instance.settings.model_validate(
             {**instance.settings.model_dump(exclude_unset=True), "clients": clients}
         )
-        await take_over(instance.gateway, instance.access, instance.settings, fewer)
+        await apply_settings(instance.gateway, instance.access, instance.settings, fewer)
         assert (await raw.hear("unreg"))["code"] == "forbidden"
         await await_links(instance, 0)
 

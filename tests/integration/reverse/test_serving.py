@@ -122,7 +122,7 @@ async def test_an_agent_that_left_is_told_as_away_though_its_card_was_read_meanw
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = await rig.start()
-    cards = instance.gateway.peers.find_dialled(NAME).cards
+    cards = instance.gateway.peers.find_dial_in(NAME).cards
     agents = instance.gateway.store.agents
     unregister = agents.unregister
 
@@ -144,7 +144,7 @@ async def test_a_card_that_expired_while_it_was_read_is_read_again(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = await rig.start()
-    cards = instance.gateway.peers.find_dialled(NAME).cards
+    cards = instance.gateway.peers.find_dial_in(NAME).cards
     agents = instance.gateway.store.agents
     read = agents.read
 

@@ -20,7 +20,7 @@ from passerelle.gateway.auth.credentials import CredentialReader, read_bearer
 from passerelle.gateway.auth.devices import DeviceCallers
 from passerelle.gateway.auth.keys import KeyRing, hash_key, mint_token
 from passerelle.gateway.auth.owner import load_owner_token
-from passerelle.gateway.auth.principals import enter_client
+from passerelle.gateway.auth.principals import make_client_principal
 from passerelle.gateway.settings.callers import ClientSettings
 from passerelle.permission_bridge.devices.pairing import TOKEN_PREFIX
 from passerelle.runtime.common.clock import SystemIds
@@ -106,7 +106,7 @@ def test_grant_with_operations_allows_these_and_no_others() -> None:
             "may_call": ["echo", {"agent": "pay", "operations": ["SendMessage", "GetTask"]}],
         }
     )
-    till = enter_client(client)
+    till = make_client_principal(client)
     assert till.agents == frozenset({"echo", "pay"})
     assert [till.may_use("pay", one) for one in ("SendMessage", "CancelTask")] == [True, False]
     assert till.may_use("echo", "CancelTask")
@@ -121,7 +121,7 @@ def test_grant_by_name_wins_over_the_star() -> None:
             "may_call": ["echo", {"agent": "*", "operations": ["GetTask"]}],
         }
     )
-    till = enter_client(client)
+    till = make_client_principal(client)
     assert till.may_use("echo", "SendMessage")
     assert [till.may_use("any", one) for one in ("SendMessage", "GetTask")] == [False, True]
 

@@ -82,7 +82,7 @@ def test_socket_that_was_a_request_is_no_longer_idle() -> None:
     request, socket = Link(), Link(is_idle=False)
     slot = table.admit(request, HERE)
     assert slot is not None
-    table.hand_over(slot, socket)
+    table.replace_connection(slot, socket)
     slot.authenticate()
     assert table.admit(Link(), THERE) is None
     assert socket.is_open
@@ -117,10 +117,10 @@ def test_connection_of_a_proxy_counts_for_whose_request_is_under_way_on_it() -> 
         slot.authenticate()
     assert not slots[2].begin(HERE)
     assert slots[2].begin(THERE)
-    assert slots[0].stand_for(None)
+    assert slots[0].count_for(None)
     assert slots[3].begin(HERE)
     slots[3].release()
-    slots[3].stand_for(HERE)
+    slots[3].count_for(HERE)
     assert slots[0].begin(HERE), "what has ended counts for nobody"
     assert all(link.is_open for link in links)
 

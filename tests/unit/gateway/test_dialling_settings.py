@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from passerelle.gateway.auth.principals import enter_client
+from passerelle.gateway.auth.principals import make_client_principal
 from passerelle.gateway.settings.agents import AgentSettings
 from passerelle.gateway.settings.callers import ClientSettings
 from passerelle.gateway.settings.layers import Sources
@@ -33,8 +33,8 @@ def make_client(**members: object) -> dict[str, object]:
     [
         ({"name": "a"}, "names no url"),
         ({"name": "a", "url": "http://x", "pool": True}, "pool is for agents"),
-        ({"name": "a", "transport": "channel", "url": "http://x"}, "url means nothing"),
-        ({"name": "a", "transport": "channel", "tenants": ["t"]}, "tenants means nothing"),
+        ({"name": "a", "transport": "channel", "url": "http://x"}, "url does not apply"),
+        ({"name": "a", "transport": "channel", "tenants": ["t"]}, "tenants does not apply"),
     ],
 )
 def test_what_means_nothing_for_an_agent_is_a_fault(
@@ -61,8 +61,8 @@ def test_a_name_is_granted_only_where_it_can_be_served(
 
 
 def test_a_principal_serves_what_its_client_names() -> None:
-    one = enter_client(ClientSettings.model_validate(make_client(serves=["a"])))
-    every = enter_client(ClientSettings.model_validate(make_client(serves=["*"])))
+    one = make_client_principal(ClientSettings.model_validate(make_client(serves=["a"])))
+    every = make_client_principal(ClientSettings.model_validate(make_client(serves=["*"])))
     assert (one.may_serve("a"), one.may_serve("b"), every.may_serve("b")) == (True, False, True)
 
 

@@ -52,7 +52,7 @@ async def test_both_keys_are_one_client_until_the_old_one_ends() -> None:
     assert await door.authenticate(Credentials(api_key="k-old")) is new
     clock.at_ms = END_MS
     assert door.authenticate_cached(Credentials("k-old")) is None
-    with pytest.raises(CredentialExpired, match="the API key has ended"):
+    with pytest.raises(CredentialExpired, match="the API key has expired"):
         await door.authenticate(Credentials("k-old"))
     assert await door.authenticate(Credentials("k-new")) is new
 
@@ -90,11 +90,14 @@ def read_faults(folder: Path, *clients: dict[str, object]) -> list[str]:
 @pytest.mark.parametrize(
     ("client", "said"),
     [
-        ({"key_hash": NEW, "old_key_hash": OLD}, "clients.0.old_key_until: is wanted with"),
-        ({"key_hash": NEW, "old_key_until": UNTIL}, "clients.0.old_key_until: wants old_key_hash"),
+        ({"key_hash": NEW, "old_key_hash": OLD}, "clients.0.old_key_until: is required with"),
+        (
+            {"key_hash": NEW, "old_key_until": UNTIL},
+            "clients.0.old_key_until: requires old_key_hash",
+        ),
         (
             {"key_hash": NEW, "old_key_hash": NEW[7:], "old_key_until": UNTIL},
-            "clients.0.old_key_hash: is key_hash",
+            "clients.0.old_key_hash: equals key_hash",
         ),
         (
             {"key_hash": NEW, "key_until": "2027-01-31T00:00:00"},
@@ -111,7 +114,7 @@ def test_a_key_is_of_one_client_as_old_or_new(tmp_path: Path) -> None:
     rotated: dict[str, object] = {"key_hash": NEW, "old_key_hash": OLD, "old_key_until": UNTIL}
     assert read_faults(tmp_path, rotated) == []
     assert read_faults(tmp_path, rotated, {"key_hash": OLD}) == [
-        "clients.1.key_hash: is that of c0 too"
+        "clients.1.key_hash: is also that of c0"
     ]
 
 

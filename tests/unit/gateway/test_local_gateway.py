@@ -103,7 +103,7 @@ def test_flags_go_before_the_rest(tmp_path: Path) -> None:
         ("tls: {cert: a.pem, kye: b.pem}\n", "did you mean key"),
         ("tls: {cert: a.pem, key: 5}\n", "tls.key"),
         ("data_dir: 5\n", "data_dir"),
-        ("data_dir: ~nosuch/x\n", "no such home"),
+        ("data_dir: ~nosuch/x\n", "the home directory does not exist"),
         (f"port: '{'9' * 5000}'\n", "too large a number"),
         ("- port\n", "must be a mapping"),
         ("port: {\n", "is not YAML"),

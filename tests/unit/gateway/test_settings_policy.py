@@ -92,22 +92,22 @@ _PEOPLE = f"clients:\n- {{name: ada, key_hash: '{'ab' * 32}', may_call: []}}\n"
     [
         (
             "  approvers: [{risk: low, who: [adda]}]\n",
-            "5: policy.approvers.0.who.0: nobody is 'adda'",
+            "5: policy.approvers.0.who.0: no principal is named 'adda'",
         ),
         (
             "  approvers: [{risk: low, who: [ada], escalate: [{after: 5m, to: [bob]}]}]\n",
-            "5: policy.approvers.0.escalate.0.to.0: nobody is 'bob'",
+            "5: policy.approvers.0.escalate.0.to.0: no principal is named 'bob'",
         ),
-        ("  roles: {ops: [ada, bob]}\n", "5: policy.roles.ops.1: nobody is 'bob'"),
+        ("  roles: {ops: [ada, bob]}\n", "5: policy.roles.ops.1: no principal is named 'bob'"),
         (
             "  rules: [{name: r, effect: ask, approvers: {who: [bob]}}]\n",
-            "5: policy.rules.0.approvers.who.0: nobody is 'bob'",
+            "5: policy.rules.0.approvers.who.0: no principal is named 'bob'",
         ),
         (
             "  owners: {ada: {rules: [{name: r, effect: ask, approvers: {who: [bob]}}]}}\n",
-            "5: policy.owners.ada.rules.0.approvers.who.0: nobody is 'bob'",
+            "5: policy.owners.ada.rules.0.approvers.who.0: no principal is named 'bob'",
         ),
-        ("  approvers: [{risk: low, who: ['corp:eve']}]\n", "nobody is 'corp:eve'"),
+        ("  approvers: [{risk: low, who: ['corp:eve']}]\n", "no principal is named 'corp:eve'"),
     ],
 )
 def test_approver_that_nobody_is_is_a_fault_with_its_line(

@@ -150,7 +150,7 @@ def test_empty_variable_is_one_that_is_not_given(tmp_path: Path) -> None:
     ("text", "fault"),
     [
         ("host: 0.0.0.0\nauth: open\n", "2: auth: open is for loopback addresses only"),
-        ("redis_url: http://x\n", "1: redis_url: begins with redis://"),
+        ("redis_url: http://x\n", "1: redis_url: must begin with redis://"),
         (
             "agents:\n- {name: a, url: http://h}\n- {name: a, url: http://h}\n",
             "3: agents.1.name: 'a' is a duplicate name",
@@ -173,12 +173,12 @@ def test_empty_variable_is_one_that_is_not_given(tmp_path: Path) -> None:
         ),
         (
             f'clients:\n- name: c\n  key_hash: "{HASH}"\n  may_call: []\n  kind: agent\n  scopes: [approvals:decide]\n',
-            "6: clients.0.scopes: an agent never holds approvals:decide",
+            "6: clients.0.scopes: an agent cannot have approvals:decide",
         ),
         (f'clients:\n- {{name: c, key_hash: "{HASH}"}}\n', "2: clients.0.may_call: is required"),
         (
             "agents:\n- {name: a, url: 'http://u:p@h'}\n",
-            "2: agents.0.url: holds no credentials",
+            "2: agents.0.url: must not contain credentials",
         ),
         (
             "agents:\n- {name: a, url: http://h, timeout: {total: 30}}\n",
@@ -244,7 +244,7 @@ def test_secret_stands_in_no_text_of_settings_and_in_no_fault(tmp_path: Path) ->
         ("data_dir:\n", "1: data_dir: should be a path"),
         (
             "data_dir: ~nosuch/state\n",
-            "1: data_dir: ~nosuch/state: there is no such home; set HOME, or give a whole path",
+            "1: data_dir: ~nosuch/state: the home directory does not exist; set HOME, or give an absolute path",
         ),
         ("port: x\n", "1: port: should be a whole number"),
         ("port: 1.5\n", "1: port: should be a whole number"),
@@ -323,7 +323,7 @@ def test_each_agent_may_have_its_own_time_in_memory(tmp_path: Path) -> None:
             "retention: {forget: {failed: 1h}}",
             "retention.forget: 1h for failed is shorter than ret",
         ),
-        ("retention: {memory: 48h, forget: 1d}", "is shorter than retention.memory, 2d: what is"),
+        ("retention: {memory: 48h, forget: 1d}", "is shorter than retention.memory, 2d: a session"),
         (
             "agents: [{name: echo, url: 'http://e.example', forget: {completed: 1h}}]",
             "agents.0.forget: 1h for completed is shorter than retention.memory",
@@ -334,7 +334,7 @@ def test_each_agent_may_have_its_own_time_in_memory(tmp_path: Path) -> None:
         ),
         (
             "retention: {forget: 2d}\nagents: [{name: echo, url: 'http://e.example', memory: 3d}]",
-            "agents.0.memory: 3d is longer than retention.forget, 2d for completed: what is",
+            "agents.0.memory: 3d is longer than retention.forget, 2d for completed: a session",
         ),
         (
             "agents: [{name: echo, url: 'http://e.example', memory: soon}]",

@@ -33,14 +33,14 @@ def test_a_word_reaches_an_abstract_socket() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind("")  # the kernel names it
         name = listening.getsockname().decode("ascii").replace("\0", "@", 1)
-        find_service_manager({"NOTIFY_SOCKET": name}).tell("READY=1")
+        find_service_manager({"NOTIFY_SOCKET": name}).notify("READY=1")
         listening.settimeout(5)
         assert listening.recv(64) == b"READY=1"
 
 
 def test_a_word_that_nobody_hears_ends_nothing(tmp_path: Path) -> None:
-    find_service_manager({"NOTIFY_SOCKET": str(tmp_path / "gone")}).tell("READY=1")
-    find_service_manager({"NOTIFY_SOCKET": "/" + "x" * 200}).tell("READY=1")
+    find_service_manager({"NOTIFY_SOCKET": str(tmp_path / "gone")}).notify("READY=1")
+    find_service_manager({"NOTIFY_SOCKET": "/" + "x" * 200}).notify("READY=1")
 
 
 def test_nobody_is_told_that_it_lives_where_nobody_asked() -> None:

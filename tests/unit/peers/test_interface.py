@@ -9,15 +9,17 @@ import pytest
 from passerelle.core.wire.json import JsonObject
 from passerelle.peers.interface import (
     PREFERENCE,
+    AllowedTargets,
     Choice,
-    Reach,
     Security,
     order,
     read_offer,
 )
 from passerelle.peers.origin import host_of
 
-HERE = Reach(frozenset({"https://here.example", "http://dial.example:9001"}), "here.example")
+HERE = AllowedTargets(
+    frozenset({"https://here.example", "http://dial.example:9001"}), "here.example"
+)
 
 
 def offer(binding: str, version: str = "1.0", url: str = "https://here.example/a") -> JsonObject:
@@ -176,16 +178,16 @@ def test_nonsense_in_a_card_is_read_over() -> None:
 def test_card_may_call_its_own_machine_by_another_name(
     configured: str, said: str, called: str | None, binding: str
 ) -> None:
-    reach = Reach(frozenset({configured}), host_of(configured))
-    found = read_offer({"supportedInterfaces": [offer(binding, url=said)]}, reach)
+    allowed = AllowedTargets(frozenset({configured}), host_of(configured))
+    found = read_offer({"supportedInterfaces": [offer(binding, url=said)]}, allowed)
     assert [one.url for one in found.usable] == ([called] if called else [])
     assert [one.origin for one in found.usable] == ([configured] if called else [])
     assert [one.url for one in found.foreign] == ([] if called else [said])
 
 
 def test_machine_of_an_allowed_origin_is_no_machine_of_the_card() -> None:
-    reach = Reach(frozenset({"http://agent:9001", "http://other:9002"}), "agent")
+    allowed = AllowedTargets(frozenset({"http://agent:9001", "http://other:9002"}), "agent")
     found = read_offer(
-        {"supportedInterfaces": [offer("JSONRPC", url="http://0.0.0.0:9002/")]}, reach
+        {"supportedInterfaces": [offer("JSONRPC", url="http://0.0.0.0:9002/")]}, allowed
     )
     assert found.usable == ()

@@ -109,7 +109,7 @@ async def test_key_of_a_trusted_origin_is_verified_and_asked_for_once() -> None:
 )
 async def test_card_that_was_changed_is_not_trusted(name: str, value: Json) -> None:
     verdict = await judge(pin(ONE), {**sign(ONE), name: value})
-    assert (verdict.standing, "does not hold" in verdict.reason) == ("untrusted", True)
+    assert (verdict.standing, "is not valid" in verdict.reason) == ("untrusted", True)
 
 
 async def test_key_at_an_origin_that_is_not_named_is_not_asked_for() -> None:

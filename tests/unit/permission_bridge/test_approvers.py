@@ -84,9 +84,9 @@ def test_a_role_stands_for_its_people_once_and_a_step_says_which_roles_it_names(
     ("roles", "who", "why"),
     [
         ({}, ["@oncall"], "approvers[0]: there is no role oncall"),
-        ({"oncall": []}, ["bob"], "nobody has the role oncall"),
-        ({"oncall": ["@leads"], "leads": ["bob"]}, ["bob"], "oncall: a role has people"),
-        ({"caller": ["bob"]}, ["bob"], "caller is whoever the work is done for"),
+        ({"oncall": []}, ["bob"], "the role oncall has no principals"),
+        ({"oncall": ["@leads"], "leads": ["bob"]}, ["bob"], "oncall: a role contains principals"),
+        ({"caller": ["bob"]}, ["bob"], "caller means the caller of the task"),
         ({"oncall": ["bob"]}, ["@oncall"], "approvers[0]: 2 must agree"),
     ],
 )
@@ -130,7 +130,7 @@ def test_rules_and_the_tier_of_the_risk_never_make_it_easier_for_each_other() ->
     [
         (
             {"effect": "allow", "when": "true", "approvers": {"who": ["bob"]}},
-            "a rule that asks has them",
+            "only a rule with the effect ask may have them",
         ),
         (
             {"effect": "ask", "approvers": {"who": ["@ops"]}},

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.a2a_mapping.version import LEGACY
 from passerelle.gateway.a2a.face import Face
-from passerelle.gateway.a2a.paths import CARD, NOWHERE, Resource, find_spot, split_path
+from passerelle.gateway.a2a.paths import CARD, NO_ROUTE, Resource, find_route, split_path
 
 TABLE = {
     ("POST", ""): Resource.ENDPOINT,
@@ -45,12 +45,12 @@ def test_every_row_of_the_table_is_served_and_nothing_else_is() -> None:
     paths = {path for _, path in TABLE}
     for path in paths:
         for verb in verbs:
-            assert find_spot(path).verbs.get(verb) is TABLE.get((verb, path)), (verb, path)
+            assert find_route(path).verbs.get(verb) is TABLE.get((verb, path)), (verb, path)
 
 
 def test_paths_below_v1_are_those_of_0_3() -> None:
     for _, path in TABLE:
-        assert (find_spot(path).version == LEGACY) is path.startswith("/v1/")
+        assert (find_route(path).version == LEGACY) is path.startswith("/v1/")
 
 
 def test_every_operation_has_a_path() -> None:
@@ -74,23 +74,23 @@ def test_every_operation_has_a_path() -> None:
     ],
 )
 def test_other_paths_are_nowhere(path: str) -> None:
-    assert find_spot(path) is NOWHERE
+    assert find_route(path) is NO_ROUTE
 
 
 @given(st.from_regex(r"[A-Za-z0-9_~.-]+", fullmatch=True))
 def test_id_of_a_task_is_what_stands_between_the_slash_and_the_verb(task_id: str) -> None:
     for suffix in ("", ":cancel", ":subscribe"):
-        assert find_spot(f"/tasks/{task_id}{suffix}").named == {"id": task_id}
+        assert find_route(f"/tasks/{task_id}{suffix}").named == {"id": task_id}
 
 
 def test_colon_that_is_no_verb_belongs_to_the_id() -> None:
-    assert find_spot("/tasks/a:b").named == {"id": "a:b"}
-    assert find_spot("/tasks/a:b:cancel").named == {"id": "a:b"}
+    assert find_route("/tasks/a:b").named == {"id": "a:b"}
+    assert find_route("/tasks/a:b:cancel").named == {"id": "a:b"}
 
 
 def test_path_of_a_push_config_names_its_task_and_itself() -> None:
-    assert find_spot("/tasks/t/pushNotificationConfigs").named == {"taskId": "t"}
-    assert find_spot("/tasks/t/pushNotificationConfigs/c").named == {"taskId": "t", "id": "c"}
+    assert find_route("/tasks/t/pushNotificationConfigs").named == {"taskId": "t"}
+    assert find_route("/tasks/t/pushNotificationConfigs/c").named == {"taskId": "t", "id": "c"}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from starlette.types import Message
 
 from passerelle.core.errors import Draining
-from passerelle.gateway.a2a.http_request import CallerLeftError, OnCallerLeft, watch_messages
+from passerelle.gateway.a2a.http_request import CallerLeftError, OnCallerLeft, watch_disconnect
 from passerelle.gateway.a2a.waits import Judge, Waits
 from tests.support.waiting import wait_until
 
@@ -32,7 +32,7 @@ class Caller:
 async def wait_long(waits: Waits, caller: Caller, woken: list[str]) -> None:
     with waits.present:
         try:
-            with waits.hold(watch_messages(caller.receive)):
+            with waits.hold(watch_disconnect(caller.receive)):
                 await asyncio.Event().wait()
         finally:
             woken.append("woken")
@@ -81,9 +81,9 @@ async def test_nobody_begins_to_wait_during_a_drain() -> None:
 async def test_what_the_body_raises_is_left_alone() -> None:
     waits = Waits()
     for error in (TimeoutError, KeyError):
-        with pytest.raises(error), waits.hold(watch_messages(Caller().receive)):
+        with pytest.raises(error), waits.hold(watch_disconnect(Caller().receive)):
             raise error
-    with waits.hold(watch_messages(Caller().receive)):
+    with waits.hold(watch_disconnect(Caller().receive)):
         pass
 
 
@@ -131,7 +131,7 @@ async def test_who_left_while_others_were_judged_is_judged_no_more_and_the_looks
         return judge
 
     async def wait(name: str) -> None:
-        with waits.hold(watch_messages(Caller().receive), make_judge(name)):
+        with waits.hold(watch_disconnect(Caller().receive), make_judge(name)):
             await asyncio.Event().wait()
 
     for name in ("one", "two"):

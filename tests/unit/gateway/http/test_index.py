@@ -63,7 +63,7 @@ async def test_a_path_with_nothing_at_it_says_where_to_look() -> None:
     answer = await get("/v1/taskz")
     assert answer.status_code == 404
     assert answer.json()["code"] == "not_found"
-    assert answer.json()["detail"] == "there is nothing at this path; GET / lists what there is"
+    assert answer.json()["detail"] == "this path does not exist; GET / lists the entry points"
 
 
 @pytest.mark.parametrize("path", ["/metrics/", "/v1/openapi.json/"])

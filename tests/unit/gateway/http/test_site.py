@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from passerelle.gateway.edges import FaceFirst
+from passerelle.gateway.edges import FaceRouter
 from passerelle.gateway.http.problem import FaultGuard
 from passerelle.gateway.http.site import make_site
 from passerelle.gateway.settings.model import Settings
@@ -76,7 +76,7 @@ async def test_field_that_stands_twice_is_refused_with_its_name(name: bytes, mod
         await PlainTextResponse("in")(scope, receive, send)
 
     def wrap(rest: ASGIApp) -> ASGIApp:
-        return FaceFirst(cast("Face", NoFace()), rest, Requests(SystemIds()))
+        return FaceRouter(cast("Face", NoFace()), rest, Requests(SystemIds()))
 
     settings = OPEN if mode == "open" else Settings()
     site = make_site([Mount("/", app)], settings, wrap)

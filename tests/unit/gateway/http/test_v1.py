@@ -258,7 +258,7 @@ async def test_unknown_path_and_method_are_problems(http: AsyncClient) -> None:
     assert code(await http.delete("/v1/turns", headers=OWNER)) == (405, "method_not_allowed")
     several = await http.put("/v1/tasks", headers=OWNER)
     assert several.headers["Allow"] == "GET, HEAD, POST"
-    assert several.json()["detail"] == "PUT is not taken here; GET, HEAD, POST is"
+    assert several.json()["detail"] == "PUT is not allowed here; use GET, HEAD, POST"
 
 
 @pytest.mark.anyio

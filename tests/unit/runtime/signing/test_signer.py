@@ -102,7 +102,7 @@ def test_signer_has_the_keys_of_the_settings(tmp_path: Path) -> None:
 
 
 def test_same_key_twice_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigInvalid, match=r"signing\.keys\.1\.file: holds the key"):
+    with pytest.raises(ConfigInvalid, match=r"signing\.keys\.1\.file: contains the key"):
         load_signer(_settings(tmp_path, "a.pem", "a.pem"))
 
 

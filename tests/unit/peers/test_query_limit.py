@@ -1,4 +1,4 @@
-"""Questions to a peer wait for one another, and no stream keeps the others out."""
+"""Queries to a peer wait for one another, and no stream keeps the others out."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import asyncio
 
 import pytest
 
-from passerelle.peers.limits import Questions
+from passerelle.peers.limits import QueryLimit
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_no_more_than_so_many_ask_at_once_and_the_others_follow() -> None:
-    questions, answered = Questions(2), asyncio.Event()
+    queries, answered = QueryLimit(2), asyncio.Event()
     under_way: set[int] = set()
     most = 0
 
     async def ask(number: int) -> None:
         nonlocal most
-        async with questions.ask():
+        async with queries.ask():
             under_way.add(number)
             most = max(most, len(under_way))
             await answered.wait()
@@ -33,29 +33,29 @@ async def test_no_more_than_so_many_ask_at_once_and_the_others_follow() -> None:
 
 
 async def test_open_stream_is_no_question_any_more_once_it_has_spoken() -> None:
-    questions = Questions(1)
-    async with questions.open() as place:
+    queries = QueryLimit(1)
+    async with queries.open() as place:
         place.leave()
-        async with asyncio.timeout(10), questions.ask():
+        async with asyncio.timeout(10), queries.ask():
             pass
     # It was given back once: two at a time would be one too many.
-    async with questions.ask():
+    async with queries.ask():
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01), questions.ask():
+            async with asyncio.timeout(0.01), queries.ask():
                 pass
 
 
 async def test_stream_that_says_nothing_keeps_the_others_out_for_a_moment_only() -> None:
-    questions = Questions(1, opening_s=0.01)
-    async with questions.open(), asyncio.timeout(10), questions.ask():
+    queries = QueryLimit(1, opening_s=0.01)
+    async with queries.open(), asyncio.timeout(10), queries.ask():
         pass
 
 
 async def test_place_of_a_question_that_was_given_up_is_free() -> None:
-    questions = Questions(1)
-    async with questions.ask():
+    queries = QueryLimit(1)
+    async with queries.ask():
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01), questions.open():
+            async with asyncio.timeout(0.01), queries.open():
                 pass
-    async with asyncio.timeout(10), questions.ask():
+    async with asyncio.timeout(10), queries.ask():
         pass

@@ -1,4 +1,4 @@
-"""One interface of a peer with what carries calls to it, and the breaker that keeps calls from a dead one."""
+"""One interface of a peer with its transport, and the circuit breaker that stops calls to a failing one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from passerelle.runtime.common.breaker import BreakerMode, Signal
 
 
-class Line:
-    """Calls over one interface. ``probe`` asks the peer for something harmless, and says whether it answered."""
+class GuardedTransport:
+    """Calls over one interface. ``probe`` sends a harmless request to the peer, and returns whether it answered."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Line:
 
     @property
     def mode(self) -> BreakerMode:
-        """How the breaker stands."""
+        """The breaker's mode."""
         return self._breaker.mode
 
     @property
@@ -52,30 +52,33 @@ class Line:
         return self._breaker is HEALTHY or self._breaker.admits(self._clock.now_ms())
 
     async def call(self, call: PeerCall) -> PeerOutcome:
-        if self._breaker is not HEALTHY and (held_back := await self._hold_back(call)) is not None:
-            return held_back
+        if (
+            self._breaker is not HEALTHY
+            and (rejected := await self._check_breaker(call)) is not None
+        ):
+            return rejected
         was_closed = self._breaker.mode == "closed"
         outcome = await self._transport.call(self.interface, call)
         if self._breaker is not HEALTHY or not isinstance(outcome, Answered):
-            self._note(call, outcome, was_closed=was_closed)
+            self._record(call, outcome, was_closed=was_closed)
         return outcome
 
     async def follow(self, call: PeerCall) -> AsyncGenerator[StreamOutcome, None]:
-        held_back = await self._hold_back(call)
-        if held_back is not None:
-            yield held_back
+        rejected = await self._check_breaker(call)
+        if rejected is not None:
+            yield rejected
             return
         was_closed, has_begun = self._breaker.mode == "closed", False
         async with aclosing(self._transport.follow(self.interface, call)) as outcomes:
             async for outcome in outcomes:
                 if not has_begun or _is_failure(outcome):
-                    self._note(call, outcome, was_closed=was_closed)
+                    self._record(call, outcome, was_closed=was_closed)
                 has_begun = True
                 yield outcome
                 del outcome
 
-    async def _hold_back(self, call: PeerCall) -> Unreached | None:
-        """A send is no probe: where the breaker is open, something harmless goes first."""
+    async def _check_breaker(self, call: PeerCall) -> Unreached | None:
+        """A send must not be the probe: while the breaker is open, a harmless request is sent first."""
         if self._breaker.mode == "closed" or call.operation not in SENDS:
             return None
         now_ms = self._clock.now_ms()
@@ -84,32 +87,32 @@ class Line:
             if await self._probe():
                 return None
             self._breaker = step(self._breaker, "failed", self._clock.now_ms())
-        reason = f"{self.interface.choice} failed again and again, and rests for a while"
+        reason = f"{self.interface.choice} failed repeatedly and is paused for a while"
         return Unreached(reason, self._breaker.wait_s(self._clock.now_ms()), "breaker")
 
-    def _say(self, was: BreakerMode) -> None:
-        """Once for each time that it opens or closes."""
+    def _log_change(self, was: BreakerMode) -> None:
+        """Logs once each time the breaker opens or closes."""
         now = self._breaker.mode
         if (now == "closed") == (was == "closed"):
             return
-        told = self._log.bind(peer=self._peer, interface=self.interface.choice)
+        log = self._log.bind(peer=self._peer, interface=self.interface.choice)
         if now == "closed":
-            told.info("peer.back")
+            log.info("peer.back")
         else:
-            told.warning("peer.rests", pause_ms=self._breaker.pause_ms)
+            log.warning("peer.rests", pause_ms=self._breaker.pause_ms)
 
-    def _note(self, call: PeerCall, outcome: StreamOutcome, *, was_closed: bool) -> None:
+    def _record(self, call: PeerCall, outcome: StreamOutcome, *, was_closed: bool) -> None:
         if _is_failure(outcome):
             signal: Signal = "failed"
         else:
             signal = "succeeded" if was_closed or call.operation in SENDS else "answered"
         was = self._breaker.mode
         self._breaker = step(self._breaker, signal, self._clock.now_ms())
-        self._say(was)
+        self._log_change(was)
 
 
 def _is_failure(outcome: StreamOutcome) -> bool:
-    """Whether the way to the agent failed; an agent that answers with an error of A2A is there."""
+    """Whether the connection to the agent failed; an agent that answers with an A2A error is reachable."""
     match outcome:
         case Unreached(why="absent" | "lease") | Unknown(gave_way=True):
             return False

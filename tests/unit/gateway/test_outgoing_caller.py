@@ -10,7 +10,7 @@ from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.reverse_asks import AgentAsk
 from passerelle.core.errors import Forbidden, NotFound
 from passerelle.core.principal import AccessScope, Principal
-from passerelle.gateway.reverse.outgoing_calls import AskStanding
+from passerelle.gateway.reverse.outgoing_calls import OutgoingCaller
 
 pytestmark = pytest.mark.anyio
 
@@ -34,5 +34,5 @@ async def test_a_right_that_is_taken_away_ends_what_waits_by_it(
     now: Principal, refusal: type[Exception] | None
 ) -> None:
     ask = AgentAsk(lambda: now, "planner", "SubscribeToTask", {}, {}, None)
-    error = await AskStanding(ask, Method.SUBSCRIBE_TO_TASK).judge()
+    error = await OutgoingCaller(ask, Method.SUBSCRIBE_TO_TASK).judge()
     assert (None if error is None else type(error)) == refusal
