@@ -52,7 +52,7 @@ from passerelle.channels.reverse_side import AgentSide
 from passerelle.channels.session import step
 from passerelle.channels.session_state import ConnectionPhase, start
 from passerelle.channels.session_time import next_tick_s
-from passerelle.channels.story import LinkStory, Telling
+from passerelle.channels.story import LinkFactWriter, LinkStory
 from passerelle.channels.subscriptions import Subscriptions
 from passerelle.core.errors import PasserelleError, StoreUnavailable, UnknownMethod
 from passerelle.protocol.closing import CloseCode, fit_reason
@@ -62,7 +62,7 @@ from passerelle.protocol.wire import encode_server
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from passerelle.channels.doorway import Doorway
+    from passerelle.channels.admission_queue import AdmissionQueue
     from passerelle.channels.limits import ChannelLimits
     from passerelle.channels.presence import PresenceBoard
     from passerelle.channels.roster import Roster
@@ -86,11 +86,11 @@ class ChannelConnection:
     """Serves one accepted socket until it ends; ``on_end`` is told when all that it did is done."""
 
     __slots__ = (
+        "_admissions",
         "_agent",
         "_asking",
         "_board",
         "_closing",
-        "_doorway",
         "_ending",
         "_intake",
         "_left",
@@ -118,7 +118,7 @@ class ChannelConnection:
         services: ChannelServices,
         limits: ChannelLimits,
         credentials: Credentials,
-        doorway: Doorway,
+        admissions: AdmissionQueue,
         roster: Roster,
         board: PresenceBoard,
         on_end: Callable[[ChannelConnection], None],
@@ -131,7 +131,7 @@ class ChannelConnection:
         self._intake = Intake(socket, limits, self)
         self._subscriptions = Subscriptions(self)
         self._socket = socket
-        self._doorway = doorway
+        self._admissions = admissions
         self._roster = roster
         self._board = board
         self._presence = OwnPresence(services.presences)
@@ -146,7 +146,7 @@ class ChannelConnection:
         self._story: LinkStory | None = None
         self._agent: AgentSide | None = None
         self._asking: AskingSide | None = None
-        self._telling = Telling(services.links)
+        self._telling = LinkFactWriter(services.links)
         self._schedule()
 
     @property
@@ -347,7 +347,7 @@ class ChannelConnection:
 
     async def _admit(self, hello: Hello) -> None:
         standing = self._standing
-        await self._doorway.enter()
+        await self._admissions.enter()
         try:
             principal = await standing.identify(hello)
             await self._roster.enter(standing.owner, hello.device, self)
@@ -356,7 +356,7 @@ class ChannelConnection:
             self.feed(EndRequested(*end_connection(error, "hello")))
             return
         finally:
-            self._doorway.leave()
+            self._admissions.leave()
         self._roster.install(standing.owner, self)
         self._story = LinkStory(admission.continues, hello.subscriptions)
         self._telling.tell(admission, self._story.begin())

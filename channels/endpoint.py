@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.responses import Response
 
+from passerelle.channels.admission_queue import AdmissionQueue
 from passerelle.channels.asgi import AsgiSocket
 from passerelle.channels.connection import ChannelConnection
-from passerelle.channels.doorway import Doorway
 from passerelle.channels.handshake import (
     DRAINING,
     FULL,
@@ -59,7 +59,7 @@ class ChannelEndpoint:
         self._origins = origins or WebOrigins()
         self._connections: set[ChannelConnection] = set()
         self._board = PresenceBoard(services.presences, self.limits.presence_interval_s)
-        self._doorway = Doorway()
+        self._admissions = AdmissionQueue()
         self._roster = Roster(services.channels, self.limits, self._board.refresh)
         self._on_arrival = on_arrival
         self._draining = False
@@ -108,7 +108,7 @@ class ChannelEndpoint:
             self._services,
             self.limits,
             shown,
-            self._doorway,
+            self._admissions,
             self._roster,
             self._board,
             self._leave,

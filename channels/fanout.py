@@ -101,7 +101,7 @@ def find_window_s(readers: int) -> float:
     return min(max(WINDOW_S, readers * _WINDOW_EACH_S), _LONGEST_WINDOW_S)
 
 
-class Seat:
+class GroupMember:
     """One member's place in a group; it goes on by itself from ``cursor`` and ``previous`` when ``left`` is done."""
 
     __slots__ = ("_cursor", "_group", "_previous", "_told", "left", "write")
@@ -155,20 +155,20 @@ class Group:
         self.told: Cursor | None = None
         self._name = name
         self._view = view
-        self._seats: dict[Seat, None] = {}
+        self._seats: dict[GroupMember, None] = {}
 
     @property
     def size(self) -> int:
         """How many members there are."""
         return len(self._seats)
 
-    def add(self, write: Write) -> Seat:
+    def add(self, write: Write) -> GroupMember:
         """Takes in a member that is exactly where the group is."""
-        seat = Seat(write, self, asyncio.get_running_loop().create_future())
+        seat = GroupMember(write, self, asyncio.get_running_loop().create_future())
         self._seats[seat] = None
         return seat
 
-    def remove(self, seat: Seat) -> None:
+    def remove(self, seat: GroupMember) -> None:
         """Lets a member go."""
         self._seats.pop(seat, None)
 
@@ -196,7 +196,7 @@ class Group:
         packed.count(self._counts, len(seats) - len(full))
         self._dissolve(full)
 
-    def _dissolve(self, seats: Iterable[Seat]) -> None:
+    def _dissolve(self, seats: Iterable[GroupMember]) -> None:
         for seat in seats:
             seat.leave()
 
@@ -217,7 +217,7 @@ class Fanout:
 
     def join(
         self, name: str, view: View, cursor: Cursor, previous: int, write: Write
-    ) -> Seat | None:
+    ) -> GroupMember | None:
         """A seat for a reader that is at the ring's end; None where it is not."""
         group = self._groups.get((name, view))
         if group is not None and group.cursor != cursor:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from passerelle.protocol.frames import ClientFrame
 
 
-class Taker(Protocol):
+class FrameConsumer(Protocol):
     """The connection that the frames are for."""
 
     @property
@@ -43,7 +43,7 @@ class Intake:
 
     __slots__ = ("_frames", "_is_paused", "_limits", "_socket", "_taker")
 
-    def __init__(self, socket: Socket, limits: ChannelLimits, taker: Taker) -> None:
+    def __init__(self, socket: Socket, limits: ChannelLimits, taker: FrameConsumer) -> None:
         self._socket = socket
         self._limits = limits
         self._taker = taker

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from passerelle.channels.link_record import LinkRecord
-from passerelle.channels.story import Began, Over, Repaired
+from passerelle.channels.story import LinkEnded, LinkStarted, StreamRepaired
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import shard_of
 from passerelle.core.payloads.channel import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.channels.services import ChannelLink
-    from passerelle.channels.story import LinkFact, TakenUp
+    from passerelle.channels.story import LinkFact, StreamResumed
     from passerelle.core.batch import Incarnation
     from passerelle.core.ids import Shard
     from passerelle.core.ports.channels import Channels, Links
@@ -91,7 +91,7 @@ class StoredLinkFacts:
         """Owes what a connection has to tell; with StoreUnavailable in the future, nothing is known to be owed."""
         loop = asyncio.get_running_loop()
         in_surge = self.surge.join(loop.time())
-        if not (in_surge and isinstance(fact, Began)):
+        if not (in_surge and isinstance(fact, LinkStarted)):
             return self._owe(link, fact, _SURGE_WAITS_MS if in_surge else 0)
         told: asyncio.Future[None] = loop.create_future()
         self.afterwards.add(partial(self._owe_for, told, link, fact))
@@ -104,15 +104,15 @@ class StoredLinkFacts:
         channel, generation = link.channel, link.generation
         owe = partial(self.links.owe, channel, generation, wait_ms=wait_ms)
         match fact:
-            case Began(resumed=True, streams=streams):
+            case LinkStarted(resumed=True, streams=streams):
                 owed = _Resumed(generation, tuple(_name_resumption(one) for one in streams))
                 owing = owe("resumed", to_bytes(owed))
-            case Began():
+            case LinkStarted():
                 seen = _Connected(generation, link.since)
                 owing = owe("connected", to_bytes(seen))
-            case Repaired():
+            case StreamRepaired():
                 owing = owe("repaired", to_bytes(_name_repair(fact)), listed=True)
-            case Over(reason, code, acked):
+            case LinkEnded(reason, code, acked):
                 ended = ChannelDisconnected(channel, generation, reason, code, {**acked})
                 driver = self.find_driver(link.owner)
                 leaves = driver.instance if driver else None
@@ -204,10 +204,10 @@ def _describe_connection(known: LinkRecord, seen: _Connected, times: int) -> Cha
     )
 
 
-def _name_resumption(taken: TakenUp) -> Resumption:
+def _name_resumption(taken: StreamResumed) -> Resumption:
     return Resumption(taken.stream, taken.mode, taken.begins, taken.ends)
 
 
-def _name_repair(fact: Repaired) -> Repair:
+def _name_repair(fact: StreamRepaired) -> Repair:
     held = fact.have.sequence if fact.have else 0
     return Repair(fact.stream, held, fact.top.sequence, fact.why.value)

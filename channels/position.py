@@ -26,7 +26,7 @@ from passerelle.protocol.cursor import Cursor, GapReason
 if TYPE_CHECKING:
     import asyncio
 
-    from passerelle.channels.fanout import Fanout, Seat, Write
+    from passerelle.channels.fanout import Fanout, GroupMember, Write
     from passerelle.channels.pages import Stretches
     from passerelle.channels.ring import Ring
 
@@ -124,13 +124,13 @@ class Position:
             return 0
         return max(0, ring.end.sequence - self.cursor.sequence)
 
-    def join(self, name: str, write: Write) -> Seat | None:
+    def join(self, name: str, write: Write) -> GroupMember | None:
         """A seat among those who are at the end, behind ``Live``; None where there is more to read first."""
         if not self.is_live or self.cursor is None:
             return None
         return self._source.fanout.join(name, self.view, self.cursor, self._previous, write)
 
-    def go_on(self, seat: Seat) -> None:
+    def go_on(self, seat: GroupMember) -> None:
         """Leaves the seat: this position goes on by itself from there."""
         seat.leave()
         self.cursor, self._previous = seat.cursor, seat.previous

@@ -45,7 +45,7 @@ MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class ItemCame:
+class ItemReceived:
     """One more of the answers to a streaming call."""
 
     data: JsonObject
@@ -74,22 +74,22 @@ class AnswersBroken:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class SocketEnded:
     """The socket has ended. Nobody knows how far the agent came."""
 
 
-ReverseOutcome: TypeAlias = ItemCame | AnswersEnded | AskRefused | AnswersBroken | Cut
+ReverseOutcome: TypeAlias = ItemReceived | AnswersEnded | AskRefused | AnswersBroken | SocketEnded
 
 
 class OpenCall:
-    """One call, from its frame to whatever ends it. ``hear`` gives what the agent says, in order."""
+    """One call, from its frame to whatever ends it. ``receive`` gives what the agent says, in order."""
 
     def __init__(self, call_id: str, agent: str, window: int, link: AgentLink) -> None:
         self.id = call_id
         self.agent = agent
         self._window = window
         self._link = link
-        self._heard: asyncio.Queue[ReverseOutcome] = asyncio.Queue()
+        self._received: asyncio.Queue[ReverseOutcome] = asyncio.Queue()
         self._unreleased = 0
         self._pieces: list[str] = []
         self._piece_bytes = 0
@@ -100,9 +100,9 @@ class OpenCall:
         """Whether nothing more comes."""
         return self._over
 
-    async def hear(self) -> ReverseOutcome:
+    async def receive(self) -> ReverseOutcome:
         """What comes next. After anything but an item nothing does."""
-        return await self._heard.get()
+        return await self._received.get()
 
     def release(self) -> None:
         """One item is stored, and its place in the window is free."""
@@ -134,7 +134,7 @@ class OpenCall:
                     self._break("the agent sent more items than its window has")
                     return Refusal("window", "more items than the window has", of="item")
                 self._unreleased += 1
-                self._heard.put_nowait(ItemCame(self._assemble(data)))
+                self._received.put_nowait(ItemReceived(self._assemble(data)))
             case Done(data=data):
                 self.end(AnswersEnded(self._assemble(data)))
             case Failed():
@@ -175,7 +175,7 @@ class OpenCall:
             self._over = True
             self._pieces = []
             self._link.forget(self)
-            self._heard.put_nowait(last)
+            self._received.put_nowait(last)
 
 
 @dataclass(slots=True, eq=False)
@@ -243,4 +243,4 @@ class AgentLink:
         self._is_cut = self._is_cut or agent is None
         for call in tuple(self._calls.values()):
             if agent in {None, call.agent}:
-                call.end(Cut())
+                call.end(SocketEnded())

@@ -52,7 +52,7 @@ from passerelle.channels.outputs import (
     TakeSnapshot,
 )
 from passerelle.channels.session_acks import acknowledge, answer_beat, judge_stored
-from passerelle.channels.session_calls import asks, execute, hear_agent, settle
+from passerelle.channels.session_calls import asks, execute, settle, take_agent_frame
 from passerelle.channels.session_end import (
     close,
     count_frame,
@@ -179,7 +179,7 @@ def _receive(state: ConnectionState, given: Received, now_s: float) -> Connectio
             return answer_beat(state, number, cursors, given.reached, now_s)
         case AnswerItem() | AnswerPiece() | Done() | Failed() | TakeMore() | StopAsking():
             # Not counted: calls are, and a window bounds what may be said about one.
-            return hear_agent(state, frame)
+            return take_agent_frame(state, frame)
         case Call() if asks(state, frame):
             # Not counted either: so many are open at once, and the limits of its caller hold for each.
             return execute(state, frame)
@@ -217,7 +217,7 @@ def _serve(  # noqa: C901 - one arm per frame of the closed union
         case Renew(token):
             return state, (Reauthenticate(token),)
         case Register() | Unregister():
-            return hear_agent(state, frame)
+            return take_agent_frame(state, frame)
         case SayPresence():
             return change(state, presence=frame), (NotePresence(frame),)
         case _:

@@ -44,7 +44,7 @@ def settle(state: ConnectionState, frame: Answer | Failure) -> ConnectionStep:
     return change(state, calls=state.calls - done, asks=state.asks - done), (Send(frame),)
 
 
-def hear_agent(state: ConnectionState, frame: AgentFrame) -> ConnectionStep:
+def take_agent_frame(state: ConnectionState, frame: AgentFrame) -> ConnectionStep:
     """What only an agent says: about what it serves, or about a call, whose id says whose it is."""
     if not _is_agent(state):
         message = f"{frame.TAG} is for connections with the role agent"

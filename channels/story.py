@@ -2,7 +2,7 @@
 
 ``LinkStory`` is pure: it is shown what the client is told, and says what there is to tell of it. How a link began is
 known only when every stream of its ``hello`` has been answered; one that ends before tells what is known by then.
-``Telling`` has it written, one fact after another, while the link goes on and at its end.
+``LinkFactWriter`` has it written, one fact after another, while the link goes on and at its end.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _REASONS: Final[Mapping[CloseCode, EndReason]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class TakenUp:
+class StreamResumed:
     """Where one stream of a ``hello`` went on: from one sequence to the end that was known then."""
 
     stream: str
@@ -66,15 +66,15 @@ class TakenUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
+class LinkStarted:
     """The link stands. ``resumed``: it came back with a token, a cursor or an ack."""
 
     resumed: bool
-    streams: tuple[TakenUp, ...]
+    streams: tuple[StreamResumed, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
+class StreamRepaired:
     """A gap was announced and a snapshot took the place of what is missing (CHN-4)."""
 
     stream: str
@@ -84,7 +84,7 @@ class Repaired:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class LinkEnded:
     """The link ended; ``acked`` is the last acknowledged sequence of each stream."""
 
     reason: EndReason
@@ -92,7 +92,7 @@ class Over:
     acked: Mapping[str, int]
 
 
-LinkFact: TypeAlias = Began | Repaired | Over
+LinkFact: TypeAlias = LinkStarted | StreamRepaired | LinkEnded
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ class LinkStory:
     continues: bool
     asked: Iterable[Subscribe]
     _waiting: dict[str, Cursor | None] = field(init=False)
-    _streams: list[TakenUp] = field(default_factory=list[TakenUp])
+    _streams: list[StreamResumed] = field(default_factory=list[StreamResumed])
     _gaps: dict[str, Gap] = field(default_factory=dict[str, Gap])
     _acked: dict[str, int] = field(default_factory=dict[str, int])
     _told: bool = False
@@ -127,7 +127,7 @@ class LinkStory:
                 self._gaps[gap.stream] = gap
             case Snapshot(stream, cursor) if stream in self._gaps:
                 gap = self._gaps.pop(stream)
-                repaired = Repaired(stream, gap.why, gap.have, cursor)
+                repaired = StreamRepaired(stream, gap.why, gap.have, cursor)
                 return (*self._tell_when_answered(), repaired)
             case _:
                 return ()
@@ -142,7 +142,7 @@ class LinkStory:
         self._waiting.clear()
         gone: EndReason = "left" if left else "connection_lost"
         reason: EndReason = gone if code is None else _REASONS.get(code, "connection_lost")
-        over = Over(reason, None if code is None else int(code), self._acked)
+        over = LinkEnded(reason, None if code is None else int(code), self._acked)
         return (*self._tell_when_answered(), over)
 
     def _answer(self, answer: Subscribed) -> None:
@@ -151,7 +151,7 @@ class LinkStory:
         asked = self._waiting.pop(answer.stream)
         begins = (asked or answer.cursor).sequence
         ends = answer.cursor.sequence + answer.missed
-        self._streams.append(TakenUp(answer.stream, answer.mode, begins, ends))
+        self._streams.append(StreamResumed(answer.stream, answer.mode, begins, ends))
 
     def _tell_when_answered(self) -> tuple[LinkFact, ...]:
         if self._told or self._waiting:
@@ -159,10 +159,10 @@ class LinkStory:
         self._told = True
         modes = {one.mode for one in self._streams}
         resumed = self.continues or bool(modes & {"resumed", "acked", "gap"})
-        return (Began(resumed, tuple(self._streams)),)
+        return (LinkStarted(resumed, tuple(self._streams)),)
 
 
-class Telling:
+class LinkFactWriter:
     """What is left to tell of one link. It knows nobody who knows it, so a link that has ended leaves no cycle.
 
     What has begun is not taken back when the link ends, and no task waits for it: hundreds of links begin at once.

@@ -41,7 +41,7 @@ from passerelle.protocol.frames import (
 
 if TYPE_CHECKING:
     from passerelle.channels.ack_writer import AckWriter
-    from passerelle.channels.fanout import Seat
+    from passerelle.channels.fanout import GroupMember
     from passerelle.channels.inputs import Input
     from passerelle.channels.limits import ChannelLimits
     from passerelle.channels.outbox import Outbox
@@ -102,7 +102,7 @@ class Subscription:
         self._slot = link.services.replays.make_slot()
         self._waits = False
         self._pending: Subscribed | None = None
-        self._seat: Seat | None = None
+        self._seat: GroupMember | None = None
         self._delivered: Cursor | None = None
 
     @property

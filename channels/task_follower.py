@@ -113,7 +113,7 @@ class Repeat:
 
 
 @dataclass(slots=True)
-class Following:
+class TaskFollower:
     """Opens followers."""
 
     writes: Writes

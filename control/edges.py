@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
-from passerelle.control.task_changes import owe_attempt
+from passerelle.control.task_changes import make_attempt_rows
 from passerelle.control.task_graph import check_width
 from passerelle.core.batch import DueClaim, EntityKind, EntityRef
 from passerelle.core.errors import GraphLimit, InvalidInput, NotFound, UnsupportedOperation
@@ -181,7 +181,7 @@ class Linking:
             if not isinstance(now, TaskRecord):
                 return AppendOptions()
             decision.add(decide_edge(now, edge))
-            return AppendOptions(due=owe_attempt(decision, ref, now))
+            return AppendOptions(due=make_attempt_rows(decision, ref, now))
 
         await self.changes.writes.decide(record.session_id, [ref], body)
         await self.changes.tell(ref)

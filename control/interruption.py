@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.session.requests import InterruptTurn, ResumeThread
     from passerelle.delegation.runs.dispatch import Dispatch
-    from passerelle.permission_bridge.governing.command_gate import Governing
+    from passerelle.permission_bridge.governing.command_gate import CommandGate
     from passerelle.runtime.records.task_lists import TaskLists
 
 
@@ -41,7 +41,7 @@ class Interrupting:
     records: TaskLists
     cancelling: Cancelling
     dispatch: Dispatch
-    governing: Governing
+    governing: CommandGate
     pull: Callable[[str], None]
     """Has the turns of a line go on, in case nobody looks at it."""
 

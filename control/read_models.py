@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.session.device_requests import GetChannels
     from passerelle.core.wire.json import JsonObject
-    from passerelle.permission_bridge.answers.grants import Granting
+    from passerelle.permission_bridge.answers.grants import GrantService
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.ownership import Owned, Ownership
@@ -390,7 +390,7 @@ class PermissionSummaries:
     """Reads what may be done in a thread, and who is asked at this moment (SNAP-9)."""
 
     models: Models
-    granting: Granting
+    granting: GrantService
     find_rules: Callable[[], Policy]
 
     async def read(self, principal: Principal, query: GetPermissions) -> JsonObject:

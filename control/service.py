@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from passerelle.a2a_mapping.resume import ResumeWish
     from passerelle.channels.stream_ends import StreamEnd
     from passerelle.channels.stream_frame import FollowedStream
-    from passerelle.channels.task_follower import Following
+    from passerelle.channels.task_follower import TaskFollower
     from passerelle.control.handlers import Handlers
     from passerelle.control.messages import Messages
     from passerelle.core.commands import Command, OtherCommand, Query, Result
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_runs import Commands, ResultCallback
     from passerelle.delegation.runs.answers import Answers, OpenTurn
-    from passerelle.permission_bridge.governing.command_gate import Governing
+    from passerelle.permission_bridge.governing.command_gate import CommandGate
     from passerelle.runtime.records.ownership import Ownership
 
 
@@ -37,9 +37,9 @@ class Service:
 
     messages: Messages
     handlers: Handlers
-    governing: Governing
+    governing: CommandGate
     answers: Answers
-    following: Following
+    following: TaskFollower
     ownership: Ownership
     commands: Commands
 

@@ -67,7 +67,7 @@ _BEGUN_AGAIN: Final = (TERMINAL - {Status.COMPLETED}) | {Status.LOST}
 
 
 @record
-class TreeWish:
+class SubtreeRequest:
     """What a subtree is told, as it is stored until all of it has been."""
 
     verb: Literal["pause", "resume", "retry"]
@@ -82,7 +82,7 @@ class TreeWish:
 
 
 @dataclass(slots=True)
-class Carried:
+class SubtreeProgress:
     """How far a wish has come: the tasks that were told, and what came of it."""
 
     told: set[str] = field(default_factory=set[str])
@@ -99,7 +99,7 @@ class Subtrees:
     changes: TaskChanges
     find_principal: Callable[[str, str], Principal | None]
     execute: Callable[[Principal, OtherCommand, str | None], Awaitable[Result]]
-    _owed: dict[str, Carried] = field(default_factory=dict[str, Carried])
+    _owed: dict[str, SubtreeProgress] = field(default_factory=dict[str, SubtreeProgress])
     """How far the due rows of wishes have come here, by the keys of these."""
 
     def over(self, handle: Handle) -> Handle:
@@ -160,7 +160,7 @@ class Subtrees:
         if not isinstance(written, Written):
             raise StoreUnavailable("the task is being moved", "no")
         await changes.tell(owned.ref)
-        carried = Carried()
+        carried = SubtreeProgress()
         await self._tell_top(principal, owned, wish, handle, carried)
         done = await self._tell_below(principal, owned.ref, wish, carried)
         if done:
@@ -177,9 +177,9 @@ class Subtrees:
         self,
         principal: Principal,
         owned: Owned,
-        wish: TreeWish,
+        wish: SubtreeRequest,
         handle: Handle,
-        carried: Carried,
+        carried: SubtreeProgress,
     ) -> None:
         """The rules about commands have judged this one already."""
         try:
@@ -201,7 +201,7 @@ class Subtrees:
         if wish is None or not isinstance(top, TaskRecord):
             await drop(shard, row)
             return
-        said = from_bytes(TreeWish, wish)
+        said = from_bytes(SubtreeRequest, wish)
         principal = self.find_principal(top.scope.principal, top.scope.tenant)
         if principal is not None:
             carried = self._recall(said)
@@ -212,17 +212,17 @@ class Subtrees:
         await self._forget(ref, said, DueClaim(row.member, row.token))
         self._owed.pop(said.key, None)
 
-    def _recall(self, wish: TreeWish) -> Carried:
+    def _recall(self, wish: SubtreeRequest) -> SubtreeProgress:
         """How far the row of a wish has come here: what has refused the verb once is not told it in each handling."""
         known = self._owed.get(wish.key)
         if known is None:
             while len(self._owed) >= _MOST_OWED:
                 del self._owed[next(iter(self._owed))]
-            known = self._owed[wish.key] = Carried()
+            known = self._owed[wish.key] = SubtreeProgress()
         return known
 
     async def _tell_rest(
-        self, principal: Principal, top: EntityRef, wish: TreeWish, carried: Carried
+        self, principal: Principal, top: EntityRef, wish: SubtreeRequest, carried: SubtreeProgress
     ) -> None:
         """What the caller does not wait for; where it fails, the due row comes."""
         with suppress(PasserelleError):
@@ -231,7 +231,7 @@ class Subtrees:
             await self._forget(top, wish, is_used=bool(carried.changed))
 
     async def _tell_below(
-        self, principal: Principal, top: EntityRef, wish: TreeWish, carried: Carried
+        self, principal: Principal, top: EntityRef, wish: SubtreeRequest, carried: SubtreeProgress
     ) -> bool:
         """Tells up to :data:`MOST_AT_ONCE` tasks below one; whether all of them are told.
 
@@ -260,8 +260,8 @@ class Subtrees:
         self,
         principal: Principal,
         task: TaskRecord,
-        wish: TreeWish,
-        carried: Carried,
+        wish: SubtreeRequest,
+        carried: SubtreeProgress,
         agent: str | None = None,
     ) -> None:
         try:
@@ -277,7 +277,12 @@ class Subtrees:
         carried.changed += isinstance(told, TaskChanged) and not told.repeated
 
     async def _forget(
-        self, top: EntityRef, wish: TreeWish, claim: DueClaim | None = None, *, is_used: bool = True
+        self,
+        top: EntityRef,
+        wish: SubtreeRequest,
+        claim: DueClaim | None = None,
+        *,
+        is_used: bool = True,
     ) -> None:
         """Drops the wish, and its row, unless another one has taken its place.
 
@@ -300,7 +305,7 @@ class Subtrees:
         await self.changes.writes.decide(record.session_id, [top], body)
         await self.changes.tell(top)
 
-    async def _remember(self, top: EntityRef, wish: TreeWish | None) -> IdempotencyRow | None:
+    async def _remember(self, top: EntityRef, wish: SubtreeRequest | None) -> IdempotencyRow | None:
         """The row of the key of a wish; None where it has none, or where that stands for something by now."""
         if wish is None or wish.idem is None:
             return None
@@ -309,12 +314,12 @@ class Subtrees:
         return None if known is not None else Once(wish.idem, wish.digest or "").remember(top.id)
 
 
-def _read_wish(fields: Mapping[str, bytes]) -> TreeWish | None:
+def _read_wish(fields: Mapping[str, bytes]) -> SubtreeRequest | None:
     stored = fields.get(TREE)
-    return None if stored is None else from_bytes(TreeWish, stored)
+    return None if stored is None else from_bytes(SubtreeRequest, stored)
 
 
-def _is_same(wish: TreeWish | None, once: Once) -> bool:
+def _is_same(wish: SubtreeRequest | None, once: Once) -> bool:
     """Whether a wish that has not reached all tasks is of this very command.
 
     Raises:
@@ -327,7 +332,7 @@ def _is_same(wish: TreeWish | None, once: Once) -> bool:
     return True
 
 
-def _takes(wish: TreeWish, task: TaskRecord) -> bool:
+def _takes(wish: SubtreeRequest, task: TaskRecord) -> bool:
     """Whether a task below is meant; what a task that is meant refuses all the same is in the answer."""
     match wish.verb:
         case "pause":
@@ -341,7 +346,7 @@ def _takes(wish: TreeWish, task: TaskRecord) -> bool:
             assert_never(wish.verb)
 
 
-def _make_command(wish: TreeWish, task_id: str, agent: str | None) -> Verb:
+def _make_command(wish: SubtreeRequest, task_id: str, agent: str | None) -> Verb:
     match wish.verb:
         case "pause":
             return PauseTask(task_id, reason=wish.reason)
@@ -353,14 +358,14 @@ def _make_command(wish: TreeWish, task_id: str, agent: str | None) -> Verb:
             assert_never(wish.verb)
 
 
-def _make_wish(command: Verb, key: str) -> TreeWish:
+def _make_wish(command: Verb, key: str) -> SubtreeRequest:
     match command:
         case PauseTask():
-            return TreeWish("pause", key, command.reason)
+            return SubtreeRequest("pause", key, command.reason)
         case ResumeTask():
-            return TreeWish("resume", key, command.reason)
+            return SubtreeRequest("resume", key, command.reason)
         case RetryTask():
-            return TreeWish("retry", key, command.reason, command.agent)
+            return SubtreeRequest("retry", key, command.reason, command.agent)
         case _:
             assert_never(command)
 

@@ -90,7 +90,7 @@ class TaskChanges:
             idem_row = once.remember(owned.ref.id)
             if decision.changes_nothing and idem_row is None:
                 return AppendOptions()  # what it owes was owed when it was written
-            due = owe_attempt(decision, owned.ref, record)
+            due = make_attempt_rows(decision, owned.ref, record)
             if owed is not None:
                 due = (*due, DueChange(owed, decision.now_ms + _OWED_MS))
             look = _look_at_line(decision, owned.ref)
@@ -111,7 +111,9 @@ class TaskChanges:
         self.dispatch.wake(task.id)
 
 
-def owe_attempt(decision: Decision, task: EntityRef, before: TaskRecord) -> tuple[DueChange, ...]:
+def make_attempt_rows(
+    decision: Decision, task: EntityRef, before: TaskRecord
+) -> tuple[DueChange, ...]:
     """The row of the attempt that is owed again, where a task was held before that attempt began (I9)."""
     after = decision.state(task)
     if not isinstance(after, TaskRecord) or after.status is before.status:

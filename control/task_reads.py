@@ -25,7 +25,7 @@ from passerelle.runtime.records.long_content import LongContent, LongTaskError, 
 from passerelle.runtime.records.open_questions import load_questions
 
 if TYPE_CHECKING:
-    from passerelle.channels.task_follower import Following
+    from passerelle.channels.task_follower import TaskFollower
     from passerelle.control.read_models import Models
     from passerelle.core.commands import GetRecord, GetTask
     from passerelle.core.principal import Principal
@@ -40,7 +40,7 @@ class TaskReads:
 
     ownership: Ownership
     contents: Contents
-    following: Following
+    following: TaskFollower
     runtime_id: str
     models: Models
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from passerelle.core.policy.requests import GetToolInventory
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
-    from passerelle.permission_bridge.governing.judgement import CallerPolicy, Judging
+    from passerelle.permission_bridge.governing.judgement import CallerPolicy, PolicyPreview
     from passerelle.permission_bridge.policy import Evaluation
     from passerelle.permission_bridge.rules import Effect, Policy
 
@@ -78,7 +78,7 @@ class ToolInventories:
     """Composes inventories."""
 
     catalogue: Catalogue
-    judging: Judging
+    judging: PolicyPreview
     _kept: OrderedDict[Principal, _KeptCatalog] = field(
         default_factory=OrderedDict["Principal", _KeptCatalog]
     )

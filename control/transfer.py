@@ -43,7 +43,7 @@ _FAMILY: Final = frozenset({"parent", "child", "blocks", "blocked_by"})
 
 
 @dataclass(frozen=True, slots=True)
-class Giving:
+class TaskTransfers:
     """Gives tasks to other owners."""
 
     changes: TaskChanges
@@ -77,7 +77,7 @@ class Giving:
             before = read_task(decision, task, command.version)
             if not _may_give(principal, before):
                 raise NotFound("task", command.task_id)
-            facts = decide_gift(before, heir)
+            facts = decide_transfer(before, heir)
             if not facts:
                 return AppendOptions()
             _check_room(decision.state(session))
@@ -135,7 +135,7 @@ class Giving:
             await self.channels.tell_devices(before.owner)
 
 
-def decide_gift(record: TaskRecord, heir: Principal) -> list[Fact]:
+def decide_transfer(record: TaskRecord, heir: Principal) -> list[Fact]:
     """``task.updated`` with the old and the new owner, and nothing where it is the owner already.
 
     Raises:

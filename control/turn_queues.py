@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.agent_queues import AgentQueues
     from passerelle.delegation.runs.turn_request import OpenedTurn
-    from passerelle.permission_bridge.governing.command_gate import Governing
+    from passerelle.permission_bridge.governing.command_gate import CommandGate
     from passerelle.runtime.records.writes import Body, Writes
 
 
@@ -70,7 +70,7 @@ class TurnQueues:
     writes: Writes
     queues: AgentQueues
     cancelling: Cancelling
-    governing: Governing
+    governing: CommandGate
     find_principal: Callable[[str, str], Principal | None]
 
     def register(self, handlers: Handlers) -> None:

@@ -55,7 +55,7 @@ _AUTO_UP_TO: Final[Risk] = "medium"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SourceVerdict:
     """What one source says, and why. ``ref`` is the name of the rule, mode, hook or grant."""
 
     source: EvaluationSource
@@ -82,7 +82,7 @@ class PolicyFacts:
     """Whether the caller's credential covers the agent."""
     is_configured: bool = False
     """Whether the peer stands in our configuration."""
-    heard: tuple[Said, ...] = ()
+    opinions: tuple[SourceVerdict, ...] = ()
     """What hooks and the classifier have said, who were asked before."""
     grants: tuple[Grant, ...] = ()
     """Those of the owner."""
@@ -143,12 +143,12 @@ def evaluate(
 ) -> Evaluation:
     """Judges ``case``. The same arguments always give the same evaluation; nothing is written."""
     risk, risk_reasons = _weigh(case, facts)
-    said = _hear(case, facts, policy, risk, now_ms)
-    winner = _choose(said)
-    for more in (_raise, _refuse_to_ask):
-        changed = more(winner, said, facts, policy.mode)
+    verdicts = _collect(case, facts, policy, risk, now_ms)
+    winner = _choose(verdicts)
+    for more in (_escalate, _refuse_to_ask):
+        changed = more(winner, verdicts, facts, policy.mode)
         if changed is not None:
-            said.append(changed)
+            verdicts.append(changed)
             winner = changed
     return Evaluation(
         evaluation_id=facts.evaluation_id,
@@ -159,78 +159,86 @@ def evaluate(
         policy_version=policy.version,
         risk=risk,
         risk_reasons=risk_reasons,
-        trail=tuple(one.to_step() for one in said),
+        trail=tuple(one.to_step() for one in verdicts),
         evaluated_ms=now_ms,
-        rules=tuple(one.ref for one in said if one.source == "rule" and one.ref),
+        rules=tuple(one.ref for one in verdicts if one.source == "rule" and one.ref),
         grant_id=winner.ref if winner.source == "grant" else None,
-        offers_grant=_offers_grant(winner, said),
+        offers_grant=_offers_grant(winner, verdicts),
     )
 
 
 def _weigh(case: Case, facts: PolicyFacts) -> tuple[Risk, tuple[str, ...]]:
     risk, reasons = weigh(case)
-    for said in facts.heard:
-        if said.risk is not None and RISKS.index(said.risk) > RISKS.index(risk):
-            risk, reasons = said.risk, (f"{said.ref} calls it {said.risk}",)
+    for opinion in facts.opinions:
+        if opinion.risk is not None and RISKS.index(opinion.risk) > RISKS.index(risk):
+            risk, reasons = opinion.risk, (f"{opinion.ref} calls it {opinion.risk}",)
     return risk, reasons
 
 
-def _hear(case: Case, facts: PolicyFacts, policy: Policy, risk: Risk, now_ms: int) -> list[Said]:
+def _collect(
+    case: Case, facts: PolicyFacts, policy: Policy, risk: Risk, now_ms: int
+) -> list[SourceVerdict]:
     unsound = policy.unsound or facts.unsound
     if unsound is not None:
-        return [Said("integrity", "deny", unsound)]
+        return [SourceVerdict("integrity", "deny", unsound)]
     allowable = not isinstance(case, PeerAsks) or case.is_allowable
-    said = _hear_rules(case, policy, risk, now_ms) if policy.rules else []
-    said += facts.heard
+    verdicts = _apply_rules(case, policy, risk, now_ms) if policy.rules else []
+    verdicts += facts.opinions
     if isinstance(case, PeerAsks) and facts.grants:
         grant = find_grant(facts.grants, case, facts.where, now_ms)
         if grant is not None:
-            said.append(Said("grant", "allow", f"{grant.minted_by} allowed it", grant.grant_id))
-    said += _hear_mode(case, policy.mode, risk)
+            verdicts.append(
+                SourceVerdict("grant", "allow", f"{grant.minted_by} allowed it", grant.grant_id)
+            )
+    verdicts += _apply_mode(case, policy.mode, risk)
     if facts.bypass:
-        said.append(_hear_bypass(case, risk))
-    said.append(_say_default(case, facts))
+        verdicts.append(_apply_bypass(case, risk))
+    verdicts.append(_apply_default(case, facts))
     return [
-        one for one in said if one.verdict != "allow" or allowable or one.source == "classifier"
+        one for one in verdicts if one.verdict != "allow" or allowable or one.source == "classifier"
     ]
 
 
-def _hear_rules(case: Case, policy: Policy, risk: Risk, now_ms: int) -> list[Said]:
+def _apply_rules(case: Case, policy: Policy, risk: Risk, now_ms: int) -> list[SourceVerdict]:
     values = list_values(case, risk, policy.mode, now_ms)
-    return [_say(rule) for rule in policy.rules if rule.matches(case, values)]
+    return [_rule_verdict(rule) for rule in policy.rules if rule.matches(case, values)]
 
 
-def _say(rule: Rule) -> Said:
+def _rule_verdict(rule: Rule) -> SourceVerdict:
     reason = rule.reason or f"the rule {rule.ref}"
-    return Said("rule", rule.effect, reason, rule.ref, grantable=rule.grantable)
+    return SourceVerdict("rule", rule.effect, reason, rule.ref, grantable=rule.grantable)
 
 
-def _hear_mode(case: Case, mode: PolicyMode, risk: Risk) -> list[Said]:
+def _apply_mode(case: Case, mode: PolicyMode, risk: Risk) -> list[SourceVerdict]:
     match mode:
         case "normal" | "no_ask":
             return []
         case "plan":
             changes = name_type(case) in CHANGING
-            return [_tell(mode, "deny", "while planning nothing is changed")] if changes else []
+            return (
+                [_mode_verdict(mode, "deny", "while planning nothing is changed")]
+                if changes
+                else []
+            )
         case "auto":
             allows = RISKS.index(risk) <= RISKS.index(_AUTO_UP_TO)
-            return [_tell(mode, "allow", f"the risk is {risk}")] if allows else []
+            return [_mode_verdict(mode, "allow", f"the risk is {risk}")] if allows else []
         case _:
             assert_never(mode)
 
 
-def _hear_bypass(case: Case, risk: Risk) -> Said:
+def _apply_bypass(case: Case, risk: Risk) -> SourceVerdict:
     destroys = isinstance(case, PeerAsks) and case.destructive
     if risk == "critical" or destroys:
-        return _tell("bypass", "silent", "not for what is critical or destroys")
-    return _tell("bypass", "allow", "its owner has it on for a while")
+        return _mode_verdict("bypass", "silent", "not for what is critical or destroys")
+    return _mode_verdict("bypass", "allow", "its owner has it on for a while")
 
 
-def _tell(mode: str, verdict: Verdict, reason: str) -> Said:
-    return Said("mode", verdict, reason, mode)
+def _mode_verdict(mode: str, verdict: Verdict, reason: str) -> SourceVerdict:
+    return SourceVerdict("mode", verdict, reason, mode)
 
 
-def _say_default(case: Case, facts: PolicyFacts) -> Said:
+def _apply_default(case: Case, facts: PolicyFacts) -> SourceVerdict:
     match case:
         case InboundCall():
             covered = facts.may_call
@@ -239,12 +247,14 @@ def _say_default(case: Case, facts: PolicyFacts) -> Said:
             covered = facts.is_configured
             reason = f"the peer is {'configured' if covered else 'not configured'}"
         case ControlCommand():
-            return Said("default", "allow", "no rule is about this command")
+            return SourceVerdict("default", "allow", "no rule is about this command")
         case PeerAsks():
-            return Said("default", "ask", f"what a {case.asker} asks is for somebody to decide")
+            return SourceVerdict(
+                "default", "ask", f"what a {case.asker} asks is for somebody to decide"
+            )
         case _:
             assert_never(case)
-    return Said("default", "allow" if covered else "deny", reason)
+    return SourceVerdict("default", "allow" if covered else "deny", reason)
 
 
 _RANKS: Final[dict[tuple[EvaluationSource, Verdict], int]] = {
@@ -265,49 +275,51 @@ _RANKS: Final[dict[tuple[EvaluationSource, Verdict], int]] = {
 """Who decides among those that spoke: the lowest. What is not here has no say of its own."""
 
 
-def _choose(said: list[Said]) -> Said:
-    has_grant = any(one.source == "grant" for one in said)
-    heard = [
+def _choose(verdicts: list[SourceVerdict]) -> SourceVerdict:
+    has_grant = any(one.source == "grant" for one in verdicts)
+    counted = [
         one
-        for one in said
+        for one in verdicts
         if (one.source, one.verdict) in _RANKS
         and not (has_grant and one.verdict == "ask" and one.grantable)
     ]
-    return min(heard, key=lambda one: _RANKS[one.source, one.verdict])
+    return min(counted, key=lambda one: _RANKS[one.source, one.verdict])
 
 
-def _raise(winner: Said, said: list[Said], facts: PolicyFacts, mode: PolicyMode) -> Said | None:
+def _escalate(
+    winner: SourceVerdict, verdicts: list[SourceVerdict], facts: PolicyFacts, mode: PolicyMode
+) -> SourceVerdict | None:
     """A classifier in doubt turns a yes into a question."""
     del facts, mode
-    doubts = (one for one in said if one.source == "classifier" and one.verdict == "ask")
+    doubts = (one for one in verdicts if one.source == "classifier" and one.verdict == "ask")
     doubt = next(doubts, None)
     if winner.verdict != "allow" or doubt is None:
         return None
-    said.remove(doubt)
+    verdicts.remove(doubt)
     return doubt
 
 
 def _refuse_to_ask(
-    winner: Said, said: list[Said], facts: PolicyFacts, mode: PolicyMode
-) -> Said | None:
+    winner: SourceVerdict, verdicts: list[SourceVerdict], facts: PolicyFacts, mode: PolicyMode
+) -> SourceVerdict | None:
     """A question that nobody is there to answer is none."""
-    del said
+    del verdicts
     if winner.verdict != "ask":
         return None
     if mode == "no_ask":
-        return _tell(mode, "deny", "nobody is there to ask")
+        return _mode_verdict(mode, "deny", "nobody is there to ask")
     if not facts.can_ask:
-        return Said("unavailable", "deny", "there is nobody who could decide")
+        return SourceVerdict("unavailable", "deny", "there is nobody who could decide")
     return None
 
 
-def _offers_grant(winner: Said, said: list[Said]) -> bool:
+def _offers_grant(winner: SourceVerdict, verdicts: list[SourceVerdict]) -> bool:
     """Whether a standing approval would be heard the next time: not where a rule or a hook wants to ask each time."""
-    asks = [one for one in said if one.verdict == "ask" and one.source in {"rule", "hook"}]
+    asks = [one for one in verdicts if one.verdict == "ask" and one.source in {"rule", "hook"}]
     return winner.verdict == "ask" and all(one.grantable for one in asks)
 
 
-def _read_effect(winner: Said) -> Effect:
+def _read_effect(winner: SourceVerdict) -> Effect:
     if winner.verdict == "silent":
         raise AssertionError("nobody decides by silence")
     return winner.verdict

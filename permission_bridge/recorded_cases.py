@@ -21,7 +21,7 @@ from passerelle.permission_bridge.cases import (
     PeerAsks,
     name_about,
 )
-from passerelle.permission_bridge.policy import PolicyFacts, Said, evaluate
+from passerelle.permission_bridge.policy import PolicyFacts, SourceVerdict, evaluate
 
 if TYPE_CHECKING:
     from passerelle.core.payloads.approval import PermissionEvaluated
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.rules import Policy
 
 CASE_LIMIT_BYTES: Final = 4_096
-_HEARD: Final = frozenset({"hook", "classifier"})
+_CONSULTED: Final = frozenset({"hook", "classifier"})
 
 
 def state_case(case: Case) -> JsonObject | None:
@@ -119,15 +119,17 @@ def judge_again(recorded: PermissionEvaluated, policy: Policy, at_ms: int) -> Ev
     """What another policy says to a recorded case; None where the case is not recorded."""
     if recorded.case is None:
         return None
-    heard = tuple(
-        Said(
+    opinions = tuple(
+        SourceVerdict(
             cast("EvaluationSource", one.source),
             cast("Verdict", one.verdict),
             one.ref or "",
             one.ref,
         )
         for one in recorded.trail
-        if one.source in _HEARD
+        if one.source in _CONSULTED
     )
-    facts = PolicyFacts(recorded.evaluation_id, may_call=True, is_configured=True, heard=heard)
+    facts = PolicyFacts(
+        recorded.evaluation_id, may_call=True, is_configured=True, opinions=opinions
+    )
     return evaluate(read_stated(recorded.case), facts, at_ms, policy)

@@ -71,7 +71,7 @@ class JudgedSend:
     """
 
     evaluations: tuple[Evaluation, ...]
-    heard: HookResults
+    hook_results: HookResults
     message: JsonObject
     is_other: bool = False
     news: Referred = NOTHING
@@ -89,7 +89,7 @@ class JudgedSend:
     @property
     def changed(self) -> bytes | None:
         """The message as it is kept, where what the caller sent does not say it any more."""
-        is_other = self.is_other or self.heard.message is not None
+        is_other = self.is_other or self.hook_results.message is not None
         return orjson.dumps(self.message) if is_other else None
 
 
@@ -109,14 +109,14 @@ async def judge_send(
     rules, now_ms = consulting.find_rules(), consulting.clock.now_ms()
     evaluation_id = mint("eval")
     given = describe_case(send.make_case(message), send.scope, evaluation_id, now_ms)
-    heard = await consulting.hooks.hear(
+    results = await consulting.hooks.evaluate(
         "before_delegate", rules, {**given, "message": message}, stored
     )
     if is_withheld:
-        heard = heard.without_content()
-    sent = message if heard.message is None else _adopt(heard.message, message)
+        results = results.without_content()
+    sent = message if results.message is None else _adopt(results.message, message)
     opinions = await consulting.hooks.classify(rules, {**given, "message": sent})
-    facts = PolicyFacts(evaluation_id, is_configured=True, heard=(*heard.said, *opinions))
+    facts = PolicyFacts(evaluation_id, is_configured=True, opinions=(*results.verdicts, *opinions))
     found = [_evaluate(send.make_case(sent), facts, now_ms, rules)]
     if sent is not message:
         before = PolicyFacts(mint("eval"), is_configured=True)
@@ -126,7 +126,7 @@ async def judge_send(
         found.append(_evaluate(called, PolicyFacts(mint("eval"), may_call=True), now_ms, rules))
     if is_withheld:
         found = [replace(one, case=None) for one in found]
-    return JudgedSend(tuple(found), heard, sent)
+    return JudgedSend(tuple(found), results, sent)
 
 
 async def note_judgement(writes: Writes, blobs: Blobs, scope: Scope, judged: JudgedSend) -> None:
@@ -136,7 +136,7 @@ async def note_judgement(writes: Writes, blobs: Blobs, scope: Scope, judged: Jud
         StoreUnavailable: nothing is known to be stored.
     """
     spill, shard = BlobOverflow(), shard_of(scope.session_id)
-    facts = write_notes(spill, scope, judged.heard.notes)
+    facts = write_notes(spill, scope, judged.hook_results.notes)
     facts += [Fact(scope, one.to_payload()) for one in judged.evaluations]
     for blob in spill.blobs:
         await blobs.put(shard, blob)

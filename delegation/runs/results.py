@@ -119,7 +119,7 @@ async def _consult(active: ActiveRun, unheard: ConsultationRequired) -> None:
         try:
             for prompt, case in unheard.prompts:
                 if prompt.occurrence not in consulted:
-                    heard = await active.deps.consulting.hear(
+                    heard = await active.deps.consulting.consult(
                         case, owner, scope, active.run.context.mint
                     )
                     consulted[prompt.occurrence] = heard
@@ -227,8 +227,8 @@ async def _ask(active: ActiveRun, result: JsonObject) -> bool:
     consulting, record = active.deps.consulting, active.run.record
     given: JsonObject = {**name_task(record), "answer": result}
     rules = consulting.find_rules()
-    heard = await consulting.hooks.hear("before_deliver", rules, given)
-    against = next((one for one in heard.said if one.verdict in {"deny", "ask"}), None)
+    heard = await consulting.hooks.evaluate("before_deliver", rules, given)
+    against = next((one for one in heard.verdicts if one.verdict in {"deny", "ask"}), None)
     # What is stored can be read by those whom the answer is kept from.
     notes = (heard if against is None else heard.without_content()).notes
 

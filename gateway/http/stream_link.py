@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.channels.admission import name_channel
 from passerelle.channels.inputs import NoticeDue
 from passerelle.channels.link_record import LinkRecord
-from passerelle.channels.story import LinkStory, Over, Telling
+from passerelle.channels.story import LinkEnded, LinkFactWriter, LinkStory
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.wire.codec import to_bytes
 from passerelle.core.wire.times import format_ms
@@ -52,7 +52,7 @@ class StreamLink:
         self.stream = stream
         self._links = links
         self._story = LinkStory(continues=False, asked=(Subscribe(stream, cursor=cursor),))
-        self._telling = Telling(links.facts)
+        self._telling = LinkFactWriter(links.facts)
 
     def begin(self, mode: Mode, cursor: Cursor, missed: int = 0) -> None:
         """The stream goes on from ``cursor``; only the first word of it counts."""
@@ -74,7 +74,7 @@ class StreamLink:
     def end(self, code: CloseCode | None) -> None:
         """It has ended: by us with what a socket would be closed with, else by the reader."""
         over = [
-            replace(fact, code=None) if isinstance(fact, Over) else fact
+            replace(fact, code=None) if isinstance(fact, LinkEnded) else fact
             for fact in self._story.end(code, left=False)
         ]
         self._links.spawn(self._telling.finish(self, over, _FINISH_S))

@@ -44,15 +44,15 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision, Held
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
-    from passerelle.permission_bridge.answers.native_answers import Decided
-    from passerelle.permission_bridge.answers.words import WordsPolicy
+    from passerelle.permission_bridge.answers.native_answers import NativeDecision
+    from passerelle.permission_bridge.answers.words import AnswerTextPolicy
     from passerelle.permission_bridge.devices.assurance import Assurance
     from passerelle.runtime.records.inbox_arrivals import InboxArrivals
     from passerelle.runtime.records.writes import Writes
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class CarryingMessage:
     """What is stored with an answer, in its append: the message that it came as."""
 
     refs: tuple[EntityRef, ...]
@@ -75,7 +75,7 @@ class Actions:
     assurance: Assurance
     refusals: Refusals
     arrivals: InboxArrivals
-    words: WordsPolicy
+    words: AnswerTextPolicy
 
     async def respond(
         self, principal: Principal, command: RespondAction
@@ -115,7 +115,7 @@ class Actions:
         principal: Principal,
         command: RespondAction,
         turn_id: str | None = None,
-        beside: Beside | None = None,
+        carrier: CarryingMessage | None = None,
     ) -> Written:
         """Stores an answer with what comes ``beside`` it; its caller tells the driver of the task.
 
@@ -126,12 +126,12 @@ class Actions:
             InvalidInput: it came as a message to another task.
         """
         # Words want no device, so nothing is read for them that was just read.
-        known = beside.held if beside is not None and turn_id is not None else None
+        known = carrier.held if carrier is not None and turn_id is not None else None
         held, devices = (known, {}) if known else await self._read_for(principal, command)
         before = find_record(held, command.action_id)
         if not may_read(before, principal):
             raise NotFound("action", command.action_id)
-        if beside is not None and not beside.names_task_of(before):
+        if carrier is not None and not carrier.names_task_of(before):
             raise InvalidInput("message.parts", "decides an approval of another task")
         assured = Assured(principal)
         try:
@@ -142,7 +142,7 @@ class Actions:
             if turn_id is None:
                 await self._judge_words(before, answer)
             outcome = await self.close(
-                command.action_id, answer, beside=beside, held=held, is_told=True
+                command.action_id, answer, carrier=carrier, held=held, is_notified=True
             )
         except RECORDED as refused:
             await self.refusals.record(assured.who, before, refused)
@@ -152,7 +152,7 @@ class Actions:
         raise await self._close_late(command.action_id, outcome)
 
     async def answer_together(
-        self, principal: Principal, decided: Sequence[Decided], beside: Beside
+        self, principal: Principal, decided: Sequence[NativeDecision], carrier: CarryingMessage
     ) -> Written:
         """Stores the answers of one message in one append: all of them count, or none. Its caller tells the driver.
 
@@ -165,7 +165,7 @@ class Actions:
             found, devices = await self._read_for(principal, one.command)
             held |= found
             before = find_record(found, one.command.action_id)
-            if not may_read(before, principal) or not beside.names_task_of(before):
+            if not may_read(before, principal) or not carrier.names_task_of(before):
                 raise NotFound("action", one.command.action_id)
             try:
                 assured = await self.assurance.judge(principal, one.command, before, devices)
@@ -177,7 +177,7 @@ class Actions:
                 await self.refusals.record(principal, before, refused)
                 raise
             answers[one.command.action_id] = answer
-        return await self._close_together(answers, held, beside)
+        return await self._close_together(answers, held, carrier)
 
     async def _judge_words(self, question: ActionRecord, answer: AnswerAction) -> None:
         if self.words.concerns(question, answer):
@@ -186,27 +186,30 @@ class Actions:
             await self.words.judge(question, answer)
 
     async def _close_together(
-        self, answers: Mapping[str, AnswerAction], held: Mapping[EntityRef, Held], beside: Beside
+        self,
+        answers: Mapping[str, AnswerAction],
+        held: Mapping[EntityRef, Held],
+        carrier: CarryingMessage,
     ) -> Written:
         frames: list[JsonObject] = []
         tasks_of = [ref for ref in held if ref.kind is EntityKind.TASK]
 
         def body(decision: Decision) -> AppendOptions:
-            idem = beside.decide(decision)
+            idem = carrier.decide(decision)
             frames.clear()
             terms: list[AppendOptions] = []
             for action_id, answer in answers.items():
                 refs = [EntityRef(EntityKind.ACTION, action_id), *tasks_of]
-                terms.append(self._decide(decision, refs, answer, None, frames, is_told=True))
-            if beside.conclude is not None:
-                beside.conclude(decision)
+                terms.append(self._decide(decision, refs, answer, None, frames, is_notified=True))
+            if carrier.conclude is not None:
+                carrier.conclude(decision)
             ends = [one.not_after_ms for one in terms if one.not_after_ms is not None]
             due = tuple(row for one in terms for row in one.due)
             return AppendOptions(not_after_ms=min(ends, default=None), due=due, idem=idem)
 
         first = next(iter(answers))
         session = find_record(held, first).scope.session_id
-        outcome = await self.writes.decide(session, [*held, *beside.refs], body)
+        outcome = await self.writes.decide(session, [*held, *carrier.refs], body)
         if isinstance(outcome, Written):
             return replace(outcome, frames=tuple(frames))
         if isinstance(outcome, Late):
@@ -234,14 +237,14 @@ class Actions:
         action_id: str,
         command: ActionCommand,
         claim: DueClaim | None = None,
-        beside: Beside | None = None,
+        carrier: CarryingMessage | None = None,
         held: Mapping[EntityRef, Held] | None = None,
         *,
-        is_told: bool = False,
+        is_notified: bool = False,
     ) -> Written | Late:
         """One command, with all that follows from it, in one append. ``held``: what it touches, if it was just read.
 
-        ``is_told``: the driver of its task is told of it next.
+        ``is_notified``: the driver of its task is told of it next.
         """
         held = held or await self.load(action_id)
         record = find_record(held, action_id)
@@ -249,12 +252,12 @@ class Actions:
         frames: list[JsonObject] = []
 
         def body(decision: Decision) -> AppendOptions:
-            idem = beside.decide(decision) if beside else None
+            idem = carrier.decide(decision) if carrier else None
             frames.clear()
-            decided = self._decide(decision, refs, command, claim, frames, is_told=is_told)
+            decided = self._decide(decision, refs, command, claim, frames, is_notified=is_notified)
             return replace(decided, idem=idem)
 
-        wanted = dict.fromkeys((*refs, *(beside.refs if beside else ())))
+        wanted = dict.fromkeys((*refs, *(carrier.refs if carrier else ())))
         known = {ref: held[ref] for ref in wanted if ref in held}
         outcome = await self.writes.decide(
             record.scope.session_id, wanted, body, known if len(known) == len(wanted) else None
@@ -273,7 +276,7 @@ class Actions:
         claim: DueClaim | None,
         frames: list[JsonObject],
         *,
-        is_told: bool,
+        is_notified: bool,
     ) -> AppendOptions:
         action_ref = next(ref for ref in refs if ref.kind is EntityKind.ACTION)
         action = decision.state(action_ref)
@@ -288,7 +291,7 @@ class Actions:
             return AppendOptions(not_after_ms=not_after, claim=claim)
         frames += _go_on(decision, refs)
         is_here = any(self.writes.find_line(ref) is not None for ref in refs)
-        due = close_rows(closed, decision.now_ms, is_carried=is_told and is_here)
+        due = close_rows(closed, decision.now_ms, is_carried=is_notified and is_here)
         return AppendOptions(not_after_ms=not_after, due=due, claim=claim)
 
     async def load(self, action_id: str) -> dict[EntityRef, Held]:
@@ -299,11 +302,11 @@ class Actions:
         """
         return await self._load(action_id)
 
-    async def _load(self, action_id: str, *beside: EntityRef) -> dict[EntityRef, Held]:
+    async def _load(self, action_id: str, *others: EntityRef) -> dict[EntityRef, Held]:
         if read_shard(action_id) is None:
             raise NotFound("action", action_id)
         known = self.writes.whereabouts.find(action_id)
-        wanted = [EntityRef(EntityKind.ACTION, action_id), *beside]
+        wanted = [EntityRef(EntityKind.ACTION, action_id), *others]
         held = await self.writes.load([*wanted, *_refer_task(known)])
         record = find_record(held, action_id)
         missing = [ref for ref in _refer_task(record.scope.task_id) if ref not in held]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Granting:
+class GrantService:
     """Reads and changes the grants of owners."""
 
     writes: Writes

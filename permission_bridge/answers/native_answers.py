@@ -30,7 +30,7 @@ _REJECTING: Final = frozenset({"reject_once"})
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class NativeDecision:
     """One answer, bound to the question that it is for; ``native`` is what goes on to the agent."""
 
     command: RespondAction
@@ -39,7 +39,7 @@ class Decided:
 
 async def find_decisions(
     writes: Writes, record: TaskRecord, message: JsonObject, turn_id: str, *, has_own: bool
-) -> list[Decided]:
+) -> list[NativeDecision]:
     """The decisions that a message to a task is; none where it is an ordinary one. ``has_own``: it has one in our form.
 
     Raises:
@@ -125,7 +125,7 @@ def _check_unnamed(question: ActionRecord, known: Sequence[ActionRecord], last_i
         raise StaleAnswer("stale_revision", "rev")
 
 
-def _bind(answer: NativeAnswer, question: ActionRecord, decision_id: str) -> Decided:
+def _bind(answer: NativeAnswer, question: ActionRecord, decision_id: str) -> NativeDecision:
     if answer.allows is None:
         raise InvalidInput(
             _WHERE, "it is neither a plain yes nor a plain no in the form that was asked for"
@@ -142,4 +142,4 @@ def _bind(answer: NativeAnswer, question: ActionRecord, decision_id: str) -> Dec
         option_id=chosen[0].option_id,
         comment=answer.comment,
     )
-    return Decided(command, answer.kept)
+    return NativeDecision(command, answer.kept)

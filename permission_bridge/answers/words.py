@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class WordsPolicy:
+class AnswerTextPolicy:
     """Asks rules, hooks and the classifier about the words of answers; ``find_tags`` are those of an agent."""
 
     writes: Writes
@@ -71,11 +71,11 @@ class WordsPolicy:
         judged = await judge_send(
             self.consulting, send, message, lambda name: self.writes.ids.mint(name, shard)
         )
-        if judged.strictest.decision != "allow" or judged.heard.notes:
+        if judged.strictest.decision != "allow" or judged.hook_results.notes:
             await note_judgement(self.writes, self.blobs, question.scope, judged)
         if not self._is_content(judged, answer):
             check_judgement(judged)
-        if judged.heard.message is not None:
+        if judged.hook_results.message is not None:
             raise Forbidden(
                 "the answer is not sent: a hook would change its words; send them as a message to the task",
                 why="policy",
@@ -89,7 +89,7 @@ class WordsPolicy:
         found = judged.strictest
         is_person = answer.who.kind == "person" and not answer.is_host
         named = {one.ref for one in self.consulting.find_rules().rules if one.tier is not None}
-        is_asked = any(one.verdict == "ask" for one in judged.heard.said)
+        is_asked = any(one.verdict == "ask" for one in judged.hook_results.verdicts)
         return (
             found.decision == "ask" and is_person and not is_asked and named.isdisjoint(found.rules)
         )

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerAsking:
+class WorkerApprovals:
     """Opens the questions of workers, and has their answers used."""
 
     actions: Actions
@@ -98,7 +98,7 @@ class WorkerAsking:
         case = read_worker(prompt, record.scope.principal, principal.id)
         fault = find_fault(command.subject)
         owner = Principal(record.scope.principal, record.scope.tenant)
-        consulted = await consulting.hear(
+        consulted = await consulting.consult(
             replace(case, is_allowable=case.is_allowable and fault is None),
             owner,
             tasks.scope_of(record),

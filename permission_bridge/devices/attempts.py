@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 FIRST: Final = "1"
 AGAIN: Final = "2"
 REMINDER: Final = "3"
-CALM_OVER: Final = "q"
+PAUSE_OVER: Final = "q"
 BUNDLED: Final = "b"
-_NUMBERS: Final = {AGAIN: 2, REMINDER: 3, CALM_OVER: 4}
+_NUMBERS: Final = {AGAIN: 2, REMINDER: 3, PAUSE_OVER: 4}
 _KEEP_MS: Final = 31 * 24 * 3_600_000
 
 
@@ -97,7 +97,7 @@ class DeliveryAttempts:
         """Devices that earlier attempts have pushed to; ``owners`` are those who are told by bundles."""
         steps = [f"s{step}" for step in range(1, len(action.request.audience))]
         single = (self._read(action, one) for one in (FIRST, AGAIN, REMINDER, *steps))
-        many = (self._walk(action, one) for one in (CALM_OVER, *map(name_bundled, owners)))
+        many = (self._walk(action, one) for one in (PAUSE_OVER, *map(name_bundled, owners)))
         results, walks = await asyncio.gather(asyncio.gather(*single), asyncio.gather(*many))
         found: set[str] = set()
         for result in (*results, *(one for _, walked in walks for one in walked)):

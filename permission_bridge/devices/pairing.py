@@ -4,7 +4,7 @@ Who offers is authenticated, and so is who confirms. Who brings the code is not:
 minutes and count once, is all that it has. It therefore gets nothing but a nonce to sign, and a token that is worthless
 until somebody has compared the digits.
 
-By an ``Entrance`` a device that is paired finds the gateway, and knows that it is this one.
+By an ``GatewayAddress`` a device that is paired finds the gateway, and knows that it is this one.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Entrance:
+class GatewayAddress:
     """An address, and the SHA-256 of our certificate where we have one of our own."""
 
     url: str | None = None
     pin: str | None = None
 
 
-def find_entrance(url: str, certificate: Path | None) -> Entrance:
+def find_gateway_address(url: str, certificate: Path | None) -> GatewayAddress:
     """The entrance at ``url``; the certificate file is read anew, since it may have been renewed."""
     if certificate is None:
-        return Entrance(url)
+        return GatewayAddress(url)
     try:
         chain = certificate.read_text(encoding="ascii")
         leaf = chain[: chain.index(_END) + len(_END)]
         own = ssl.PEM_cert_to_DER_cert(leaf[leaf.index(_BEGIN) :])
     except (OSError, ValueError):
-        return Entrance(url)
-    return Entrance(url, f"sha256:{hashlib.sha256(own).hexdigest()}")
+        return GatewayAddress(url)
+    return GatewayAddress(url, f"sha256:{hashlib.sha256(own).hexdigest()}")
 
 
 _BEGIN = "-----BEGIN CERTIFICATE-----"
@@ -102,7 +102,7 @@ class Pairing:
     lists: DeviceLists
     ids: Ids
     clock: Clock
-    find_entrance: Callable[[], Entrance]
+    find_gateway_address: Callable[[], GatewayAddress]
 
     async def offer(self, principal: Principal, command: PairDevice, once: Once) -> DevicePaired:
         """A code for a device of the caller.
@@ -177,9 +177,11 @@ class Pairing:
         return said[2], found, device
 
     def _link(self, code: str) -> str:
-        entrance = self.find_entrance()
-        told = {"url": entrance.url, "code": code, "pin": entrance.pin}
-        return f"passerelle:pair?{urlencode({name: text for name, text in told.items() if text})}"
+        address = self.find_gateway_address()
+        members = {"url": address.url, "code": code, "pin": address.pin}
+        return (
+            f"passerelle:pair?{urlencode({name: text for name, text in members.items() if text})}"
+        )
 
 
 def hash_token(token: str) -> str:

@@ -153,7 +153,7 @@ def _encode(raw: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Pushing:
+class PushSender:
     """Sends to many browsers at once. Without ``web_push`` every push fails, and says why."""
 
     web_push: WebPush | None

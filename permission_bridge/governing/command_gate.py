@@ -66,7 +66,7 @@ class Governed:
 
 
 @dataclass(frozen=True, slots=True)
-class Governing:
+class CommandGate:
     """Holds commands to the rules about them."""
 
     actions: Actions

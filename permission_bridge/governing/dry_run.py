@@ -32,7 +32,7 @@ _MOST_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsing:
+class PolicyDryRun:
     """Tries rules on recorded cases. ``list_callers`` are those whom the configuration names."""
 
     records: TaskLists
@@ -51,7 +51,7 @@ class Rehearsing:
         cases = [one async for one in self._try_all([principal], policy, query.limit)]
         return to_wire(_count(policy, cases))
 
-    async def rehearse(
+    async def compare(
         self, principal: Principal, policy: Policy, in_force: Policy, limit: int
     ) -> PolicyTried:
         """What a policy changes against the one in force, for the work of all callers that are known.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
-    from passerelle.permission_bridge.answers.grants import Granting
+    from passerelle.permission_bridge.answers.grants import GrantService
     from passerelle.permission_bridge.cases import Case
     from passerelle.permission_bridge.governing.run_access import Tagged
     from passerelle.permission_bridge.policy import Evaluation
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Judging:
+class PolicyPreview:
     """Judges cases that are made up."""
 
-    granting: Granting
+    granting: GrantService
     ownership: Ownership
     find_rules: Callable[[], Policy]
     find_terms: Callable[[str], Tagged]
@@ -80,7 +80,7 @@ class Judging:
 class CallerPolicy:
     """Judges cases of one caller by what held at one moment."""
 
-    judging: Judging
+    judging: PolicyPreview
     principal: Principal
     facts: PolicyFacts
     rules: Policy

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.signals import RuleNews
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
-    from passerelle.permission_bridge.governing.dry_run import Rehearsing
+    from passerelle.permission_bridge.governing.dry_run import PolicyDryRun
     from passerelle.permission_bridge.governing.rulebook import Rulebook
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.records.idempotency import Once
@@ -59,7 +59,7 @@ class PolicyEditing:
     rulebook: Rulebook
     find_rules: Callable[[], Policy]
     news: RuleNews
-    rehearsing: Rehearsing
+    dry_run: PolicyDryRun
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """What was read first is never laid over what was written after it."""
 
@@ -102,7 +102,7 @@ class PolicyEditing:
         wanted = self.rulebook.preview(command.rules)
         await self.refresh()
         in_force = self.find_rules()
-        tried = await self.rehearsing.rehearse(principal, wanted, in_force, command.tries)
+        tried = await self.dry_run.compare(principal, wanted, in_force, command.tries)
         async with self.turn:
             await self._read_or_refuse()
             if command.dry_run:

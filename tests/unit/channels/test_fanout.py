@@ -12,7 +12,7 @@ import pytest
 from passerelle.channels import fanout
 from passerelle.channels.counts import ChannelCounts
 from passerelle.channels.cursor_check import LinkedEntry, link_entries
-from passerelle.channels.fanout import WINDOW_S, Fanout, Seat, find_window_s
+from passerelle.channels.fanout import WINDOW_S, Fanout, GroupMember, find_window_s
 from passerelle.channels.ring import Ring, RingBounds
 from passerelle.channels.views import FullView, PlainView, View
 from tests.unit.channels.history import History
@@ -61,7 +61,7 @@ class Stream:
             self.ring.add(linked)
         self.fanout.take_change(fresh)
 
-    def join(self, reader: Reader, view: View | None = None) -> Seat:
+    def join(self, reader: Reader, view: View | None = None) -> GroupMember:
         assert self.ring is not None
         end = self.ring.end
         seat = self.fanout.join(NAME, view or FullView(), end, end.sequence, reader.take_messages)

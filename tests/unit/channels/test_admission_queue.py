@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from passerelle.channels import doorway
-from passerelle.channels.doorway import PARTY, Doorway
+from passerelle.channels import admission_queue
+from passerelle.channels.admission_queue import PARTY, AdmissionQueue
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
 
-async def _arrive(door: Doorway, many: int) -> tuple[list[int], list[asyncio.Task[None]]]:
+async def _arrive(door: AdmissionQueue, many: int) -> tuple[list[int], list[asyncio.Task[None]]]:
     inside: list[int] = []
 
     async def enter(number: int) -> None:
@@ -31,12 +31,12 @@ async def _rest() -> None:
 
 
 async def test_who_comes_when_nobody_waits_goes_in_at_once() -> None:
-    inside, _ = await _arrive(Doorway(), PARTY)
+    inside, _ = await _arrive(AdmissionQueue(), PARTY)
     assert inside == [*range(PARTY)]
 
 
 async def test_the_next_party_goes_in_when_the_last_one_of_a_party_has_left_and_in_order() -> None:
-    door = Doorway()
+    door = AdmissionQueue()
     inside, _ = await _arrive(door, 2 * PARTY + 3)
     for _ in range(PARTY - 1):
         door.leave()
@@ -52,7 +52,7 @@ async def test_the_next_party_goes_in_when_the_last_one_of_a_party_has_left_and_
 
 
 async def test_who_gives_up_waiting_takes_nobodys_place() -> None:
-    door = Doorway()
+    door = AdmissionQueue()
     inside, arriving = await _arrive(door, 2 * PARTY + 1)
     arriving[PARTY].cancel()
     await asyncio.wait([arriving[PARTY]])
@@ -63,7 +63,7 @@ async def test_who_gives_up_waiting_takes_nobodys_place() -> None:
 
 
 async def test_who_gives_up_just_before_its_turn_is_passed_over() -> None:
-    door = Doorway()
+    door = AdmissionQueue()
     inside, arriving = await _arrive(door, 2 * PARTY + 1)
     arriving[PARTY].cancel()
     for _ in range(PARTY):
@@ -74,7 +74,7 @@ async def test_who_gives_up_just_before_its_turn_is_passed_over() -> None:
 
 
 async def test_who_is_cancelled_in_the_moment_of_its_turn_leaves_again() -> None:
-    door = Doorway()
+    door = AdmissionQueue()
     inside, arriving = await _arrive(door, 2 * PARTY + 1)
     for _ in range(PARTY):
         door.leave()
@@ -90,8 +90,8 @@ async def test_who_is_cancelled_in_the_moment_of_its_turn_leaves_again() -> None
 async def test_all_go_in_where_a_party_takes_longer_than_patience(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(doorway, "PATIENCE_S", 0.01)
-    door = Doorway()
+    monkeypatch.setattr(admission_queue, "PATIENCE_S", 0.01)
+    door = AdmissionQueue()
     inside, _ = await _arrive(door, 3 * PARTY)
     await wait_until(lambda: len(inside) == 3 * PARTY, 10.0, "all of them are inside")
     later, _ = await _arrive(door, 1)
@@ -104,8 +104,8 @@ async def test_all_go_in_where_a_party_takes_longer_than_patience(
 async def test_all_go_in_also_where_the_first_of_them_has_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(doorway, "PATIENCE_S", 0.01)
-    door = Doorway()
+    monkeypatch.setattr(admission_queue, "PATIENCE_S", 0.01)
+    door = AdmissionQueue()
     inside, arriving = await _arrive(door, PARTY + 3)
     arriving[PARTY].cancel()
     await wait_until(lambda: len(inside) == PARTY + 2, 10.0, "those who still wait are inside")
@@ -114,8 +114,8 @@ async def test_all_go_in_also_where_the_first_of_them_has_given_up(
 async def test_patience_begins_anew_with_whoever_waits_first_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(doorway, "PATIENCE_S", 0.01)
-    door = Doorway()
+    monkeypatch.setattr(admission_queue, "PATIENCE_S", 0.01)
+    door = AdmissionQueue()
     inside, _ = await _arrive(door, 2 * PARTY + 1)
     for _ in range(PARTY):
         door.leave()

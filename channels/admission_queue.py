@@ -17,7 +17,7 @@ PARTY: Final = 64
 PATIENCE_S: Final = 0.25
 
 
-class Doorway:
+class AdmissionQueue:
     """``enter``, and ``leave`` once inside, whatever came of it. Used by one event loop."""
 
     __slots__ = ("_inside", "_moves", "_patience", "_waiting")
