@@ -1,22 +1,22 @@
-"""What may happen without asking: ``evaluate`` judges one case, and the whole of its reasoning is recorded (EXT-1).
+"""Policy evaluation: ``evaluate`` decides one case without asking, and returns its reasoning for the record (EXT-1).
 
-Pure. First every source says what it has to say, so that the trail shows all of them; then a fixed order decides,
-whatever the order of the rules:
+Pure. First every source gives its verdict, so that the trail shows all of them. Then a fixed precedence decides,
+independent of the order of the rules:
 
-1. integrity: what cannot be read for certain is denied, the case or the policy, and nobody else is heard,
+1. integrity: a case or policy that cannot be parsed is denied, and no other source is evaluated,
 2. a rule that denies, the host's before its owner's; a hook that denies; the deny of a default; mode ``plan``,
-3. a hook that asks, a rule that asks; a grant answers for a rule that lets it, and for no other,
+3. a hook that asks, a rule that asks; a grant answers only for a rule that is ``grantable``,
 4. a grant,
 5. a rule that allows,
 6. a hook that would allow,
-7. mode ``auto``, which allows up to medium risk, and ``bypass``, which allows all but the critical and the destructive,
-8. the default of the direction: a caller may do what its credential covers, a configured peer may be called, and what
-   a peer asks is for somebody to decide,
-9. the classifier: it can turn a yes into a question and raise the risk, and never the other way round,
-10. where it comes to asking: mode ``no_ask`` denies, and where nobody could be asked it is denied at once.
+7. mode ``auto``, which allows up to medium risk, and ``bypass``, which allows all but critical and destructive actions,
+8. the default of the direction: a caller may do what its credential covers, a configured agent may be called, and the
+   request of an agent needs an approver,
+9. the classifier: it can turn an allow into an approval request and raise the risk, never the reverse,
+10. if the result is to ask: mode ``no_ask`` denies, and without a possible approver the case is denied at once.
 
-Deny beats ask beats allow (PRS-3). A question for words or for a credential is never allowed by policy: nobody but a
-person has the words.
+Deny beats ask beats allow (PRS-3). A request for input or for a credential is never allowed by policy: only a person
+can supply the content.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _AUTO_UP_TO: Final[Risk] = "medium"
 
 @dataclass(frozen=True, slots=True)
 class SourceVerdict:
-    """What one source says, and why. ``ref`` is the name of the rule, mode, hook or grant."""
+    """The verdict of one source, with its reason. ``ref`` is the name of the rule, mode, hook or grant."""
 
     source: EvaluationSource
     verdict: Verdict
@@ -64,40 +64,40 @@ class SourceVerdict:
     ref: str | None = None
     ms: int | None = None
     risk: Risk | None = None
-    """How great a classifier holds the risk to be."""
+    """The risk rating of a classifier."""
     grantable: bool = False
-    """Whether a grant may answer what a rule asks."""
+    """Whether a grant may answer for a rule that asks."""
 
     def to_step(self) -> TrailStep:
-        """Its line in the trail."""
+        """The verdict as a step of the trail."""
         return TrailStep(self.source, self.verdict, self.ref or self.reason, self.ms)
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyFacts:
-    """What is known beside the case. ``evaluation_id`` is minted by whoever asks."""
+    """The input besides the case. The caller mints ``evaluation_id``."""
 
     evaluation_id: str
     may_call: bool = False
     """Whether the caller's credential covers the agent."""
     is_configured: bool = False
-    """Whether the peer stands in our configuration."""
+    """Whether the agent is configured."""
     opinions: tuple[SourceVerdict, ...] = ()
-    """What hooks and the classifier have said, who were asked before."""
+    """Verdicts of hooks and the classifier, consulted before the evaluation."""
     grants: tuple[Grant, ...] = ()
-    """Those of the owner."""
+    """The grants of the owner."""
     where: Where = NOWHERE
     bypass: bool = False
-    """Whether everything of the owner is auto-approved for a while."""
+    """Whether everything of the owner is auto-approved for a limited time."""
     can_ask: bool = True
-    """Whether there is somebody who could decide."""
+    """Whether there is a possible approver."""
     unsound: str | None = None
-    """Why the input cannot be read for certain."""
+    """Why the input cannot be parsed with certainty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What policy says, and why. ``evaluated_ms`` is the time it was given."""
+    """The decision of policy and its reasons. ``evaluated_ms`` is the time that was passed in."""
 
     evaluation_id: str
     decision: Effect
@@ -111,19 +111,19 @@ class Evaluation:
     evaluated_ms: int
     rules: tuple[str, ...] = ()
     grant_id: str | None = None
-    """The grant that it relies on; its use is recorded before this is."""
+    """The grant that the decision relies on; its use is recorded before the evaluation."""
     offers_grant: bool = False
-    """Whether a yes may be given for more than this once."""
+    """Whether an approver may create a grant instead of a single approval."""
     case: JsonObject | None = None
-    """What was judged, as it is recorded."""
+    """The case as it is recorded."""
 
     @property
     def cause(self) -> PolicyCause:
-        """What a question is closed by that policy answers; a classifier only ever asks."""
+        """The cause with which a request that policy answers is closed; a classifier only ever asks."""
         return "default" if self.source == "classifier" else self.source
 
     def to_payload(self) -> PermissionEvaluated:
-        """The fact of it: recorded for allows as well (CHN-14)."""
+        """The fact that records the evaluation, also for an allow (CHN-14)."""
         return PermissionEvaluated(
             evaluation_id=self.evaluation_id,
             decision=self.decision,
@@ -141,7 +141,7 @@ class Evaluation:
 def evaluate(
     case: Case, facts: PolicyFacts, now_ms: int, policy: Policy = DEFAULT_POLICY
 ) -> Evaluation:
-    """Judges ``case``. The same arguments always give the same evaluation; nothing is written."""
+    """Decides ``case``. The same arguments always give the same evaluation; nothing is written."""
     risk, risk_reasons = _weigh(case, facts)
     verdicts = _collect(case, facts, policy, risk, now_ms)
     winner = _choose(verdicts)
@@ -171,7 +171,7 @@ def _weigh(case: Case, facts: PolicyFacts) -> tuple[Risk, tuple[str, ...]]:
     risk, reasons = weigh(case)
     for opinion in facts.opinions:
         if opinion.risk is not None and RISKS.index(opinion.risk) > RISKS.index(risk):
-            risk, reasons = opinion.risk, (f"{opinion.ref} calls it {opinion.risk}",)
+            risk, reasons = opinion.risk, (f"{opinion.ref} rates it {opinion.risk}",)
     return risk, reasons
 
 
@@ -215,11 +215,7 @@ def _apply_mode(case: Case, mode: PolicyMode, risk: Risk) -> list[SourceVerdict]
             return []
         case "plan":
             changes = name_type(case) in CHANGING
-            return (
-                [_mode_verdict(mode, "deny", "while planning nothing is changed")]
-                if changes
-                else []
-            )
+            return [_mode_verdict(mode, "deny", "mode plan allows no changes")] if changes else []
         case "auto":
             allows = RISKS.index(risk) <= RISKS.index(_AUTO_UP_TO)
             return [_mode_verdict(mode, "allow", f"the risk is {risk}")] if allows else []
@@ -230,8 +226,8 @@ def _apply_mode(case: Case, mode: PolicyMode, risk: Risk) -> list[SourceVerdict]
 def _apply_bypass(case: Case, risk: Risk) -> SourceVerdict:
     destroys = isinstance(case, PeerAsks) and case.destructive
     if risk == "critical" or destroys:
-        return _mode_verdict("bypass", "silent", "not for what is critical or destroys")
-    return _mode_verdict("bypass", "allow", "its owner has it on for a while")
+        return _mode_verdict("bypass", "silent", "not for critical or destructive actions")
+    return _mode_verdict("bypass", "allow", "the owner has turned it on")
 
 
 def _mode_verdict(mode: str, verdict: Verdict, reason: str) -> SourceVerdict:
@@ -272,7 +268,7 @@ _RANKS: Final[dict[tuple[EvaluationSource, Verdict], int]] = {
     ("default", "allow"): 11,
     ("default", "ask"): 11,
 }
-"""Who decides among those that spoke: the lowest. What is not here has no say of its own."""
+"""Precedence of verdicts: the lowest rank wins. A verdict without a rank has no effect of its own."""
 
 
 def _choose(verdicts: list[SourceVerdict]) -> SourceVerdict:
@@ -289,7 +285,7 @@ def _choose(verdicts: list[SourceVerdict]) -> SourceVerdict:
 def _escalate(
     winner: SourceVerdict, verdicts: list[SourceVerdict], facts: PolicyFacts, mode: PolicyMode
 ) -> SourceVerdict | None:
-    """A classifier in doubt turns a yes into a question."""
+    """A classifier that doubts an allow turns it into an approval request."""
     del facts, mode
     doubts = (one for one in verdicts if one.source == "classifier" and one.verdict == "ask")
     doubt = next(doubts, None)
@@ -302,19 +298,19 @@ def _escalate(
 def _refuse_to_ask(
     winner: SourceVerdict, verdicts: list[SourceVerdict], facts: PolicyFacts, mode: PolicyMode
 ) -> SourceVerdict | None:
-    """A question that nobody is there to answer is none."""
+    """Denies if the result is to ask and there is no approver."""
     del verdicts
     if winner.verdict != "ask":
         return None
     if mode == "no_ask":
-        return _mode_verdict(mode, "deny", "nobody is there to ask")
+        return _mode_verdict(mode, "deny", "the mode allows no approval requests")
     if not facts.can_ask:
-        return SourceVerdict("unavailable", "deny", "there is nobody who could decide")
+        return SourceVerdict("unavailable", "deny", "there is no possible approver")
     return None
 
 
 def _offers_grant(winner: SourceVerdict, verdicts: list[SourceVerdict]) -> bool:
-    """Whether a standing approval would be heard the next time: not where a rule or a hook wants to ask each time."""
+    """Whether a grant would have an effect the next time: not if a rule or a hook asks each time."""
     asks = [one for one in verdicts if one.verdict == "ask" and one.source in {"rule", "hook"}]
     return winner.verdict == "ask" and all(one.grantable for one in asks)
 

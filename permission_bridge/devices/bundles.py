@@ -132,7 +132,7 @@ class Bundles:
         wanted = {name: one for name, one in reach.subscriptions.items() if name in devices}
         if len(waiting) == 1:
             (alone,) = waiting
-            told = await forwarding.push(alone.action, whose, wanted, alone.pause)
+            targets = await forwarding.push(alone.action, whose, wanted, alone.pause)
         else:
             message = _describe([one.action for one in waiting])
             if all(one.pause for one in waiting):
@@ -140,11 +140,11 @@ class Bundles:
             last_ms = max(one.action.request.expires_ms for one in waiting)
             left_s = (last_ms - forwarding.push_gate.clock.now_ms()) // 1000
             topic = f"bundle {whose.key}"
-            told = await forwarding.push_sender.send(
+            targets = await forwarding.push_sender.send(
                 whose, wanted, lambda _: message, topic, left_s
             )
-            told = [replace(one, reason=one.reason or BUNDLED) for one in told]
-        return {one.device_id: one for one in told if one.device_id is not None}
+            targets = [replace(one, reason=one.reason or BUNDLED) for one in targets]
+        return {one.device_id: one for one in targets if one.device_id is not None}
 
     async def _record(
         self, one: HeldQuestion, owner: str, sent: Mapping[str, DeliveryTarget], now_ms: int

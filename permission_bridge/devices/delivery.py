@@ -86,7 +86,7 @@ class Forwarding:
         )
         targets: list[DeliveryTarget] = []
         for principal, reach in reached:
-            targets += await self._tell(action, principal, reach, attempt, before, now_ms)
+            targets += await self._notify(action, principal, reach, attempt, before, now_ms)
         number = number_attempt(attempt)
         # A later attempt without targets adds nothing to the record.
         facts = record_forwarding(action, targets, number) if targets or number == 1 else []
@@ -128,7 +128,7 @@ class Forwarding:
             return frozenset()
         return await self.attempts.list_pushed(action, [one.key for one, _ in browsers])
 
-    async def _tell(
+    async def _notify(
         self,
         action: ActionRecord,
         principal: Principal,
@@ -137,10 +137,10 @@ class Forwarding:
         before: frozenset[str],
         now_ms: int,
     ) -> list[DeliveryTarget]:
-        told = [
+        targets = [
             DeliveryTarget(link, "queued", "ws", device) for link, device in reach.links.items()
         ]
-        told += [
+        targets += [
             DeliveryTarget(name, "queued" if works else "failed", "webhook")
             for name, works in reach.webhooks.items()
         ]
@@ -150,7 +150,7 @@ class Forwarding:
             if attempt == REMINDER or name not in before
         }
         pushed = await self._push_or_hold(action, principal, reach, attempt, wanted, now_ms)
-        return [*told, *pushed] if number_attempt(attempt) == 1 else pushed
+        return [*targets, *pushed] if number_attempt(attempt) == 1 else pushed
 
     async def _push_or_hold(
         self,

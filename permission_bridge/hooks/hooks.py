@@ -132,7 +132,7 @@ def _leave_out(note: Note) -> Note:
 def _check(point: HookPoint, terms: HookTerms, answer: HookAnswer) -> HookAnswer | ErrorDetail:
     why = None
     if answer.message is not None and point not in REWRITING:
-        why = f"it may change nothing at {point}"
+        why = f"it may not change the message at {point}"
     elif answer.message is not None:
         try:
             digest(answer.message)

@@ -209,7 +209,7 @@ def test_a_classifier_raises_the_risk_and_never_lowers_it() -> None:
     policy = make_policy(mode="auto")
     high = SourceVerdict("classifier", "silent", "", "c", risk="high")
     found = evaluate(PAY, PolicyFacts(make_id("eval"), opinions=(high,)), NOW_MS, policy)
-    assert (found.decision, found.risk, found.risk_reasons) == ("ask", "high", ("c calls it high",))
+    assert (found.decision, found.risk, found.risk_reasons) == ("ask", "high", ("c rates it high",))
     low = replace(high, verdict="allow", risk="low")
     grave = replace(PAY, declared="high")
     found = evaluate(grave, PolicyFacts(make_id("eval"), opinions=(low,)), NOW_MS, policy)
