@@ -1,9 +1,9 @@
-"""Lets devices in by parties, in the order in which they came.
+"""Admits reconnecting devices in batches, in the order of arrival.
 
-Hundreds that come back at once would otherwise take every step together, and the first would have its events when the
-last one has its welcome. A party asks the store once and reads its events while the next one is let in: the work is the
-same, and both sides have some all the time. It is an order and no limit: where nobody has gone in for ``PATIENCE_S``,
-all go in beside those who take so long.
+Without batches, hundreds of reconnecting devices would pass every step together, and the first would get its events
+only when the last one has its welcome. A batch reads from the store in one call, and reads its events while the next
+batch is admitted. The queue orders and does not limit: if no device was admitted for ``MAX_WAIT_S``, all waiting ones
+are admitted next to the slow batch.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ import asyncio
 from collections import deque
 from typing import Final
 
-PARTY: Final = 64
-"""As many as the store carries out as one call."""
-PATIENCE_S: Final = 0.25
+BATCH_SIZE: Final = 64
+"""Batch size: as many as the store carries out in one call."""
+MAX_WAIT_S: Final = 0.25
 
 
 class AdmissionQueue:
-    """``enter``, and ``leave`` once inside, whatever came of it. Used by one event loop."""
+    """Call ``enter``, and after it ``leave``, whatever the outcome. Used by one event loop."""
 
-    __slots__ = ("_inside", "_moves", "_patience", "_waiting")
+    __slots__ = ("_has_admitted", "_inside", "_timer", "_waiting")
 
     def __init__(self) -> None:
         self._inside = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._patience: asyncio.TimerHandle | None = None
-        self._moves = False
-        """Whether a party has gone in since patience began."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_admitted = False
+        """Whether a batch was admitted since the timer started."""
 
     async def enter(self) -> None:
-        """Returns when it is one's turn: at once where less than a party is inside and nobody waits."""
-        if not self._waiting and self._inside < PARTY:
+        """Returns when admitted: at once if less than a batch is inside and no other connection waits."""
+        if not self._waiting and self._inside < BATCH_SIZE:
             self._inside += 1
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
-        if self._patience is None:
-            self._begin_patience()
+        if self._timer is None:
+            self._start_timer()
         try:
             await turn
         except asyncio.CancelledError:
@@ -48,13 +48,13 @@ class AdmissionQueue:
             raise
 
     def leave(self) -> None:
-        """The last one of a party makes room for the next."""
+        """The last member of a batch admits the next batch."""
         self._inside -= 1
         if self._inside == 0:
-            self._let_in(PARTY)
+            self._admit(BATCH_SIZE)
 
-    def _let_in(self, most: int) -> None:
-        self._moves = True
+    def _admit(self, most: int) -> None:
+        self._has_admitted = True
         while self._waiting and most:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -62,13 +62,13 @@ class AdmissionQueue:
                 self._inside += 1
                 most -= 1
 
-    def _begin_patience(self) -> None:
-        self._moves = False
-        self._patience = asyncio.get_running_loop().call_later(PATIENCE_S, self._look)
+    def _start_timer(self) -> None:
+        self._has_admitted = False
+        self._timer = asyncio.get_running_loop().call_later(MAX_WAIT_S, self._look)
 
     def _look(self) -> None:
-        self._patience = None
-        if not self._moves:
-            self._let_in(len(self._waiting))
+        self._timer = None
+        if not self._has_admitted:
+            self._admit(len(self._waiting))
         elif self._waiting:
-            self._begin_patience()
+            self._start_timer()

@@ -1,7 +1,7 @@
-"""Presence as one instance shows it: the words of its connections go to the store, those of all devices come back.
+"""Presence: writes the presence of this instance's connections, and shows them that of all devices of the principal.
 
-Who has said something of itself is shown who else is there: at once, then whenever that changes, with a
-pause between two. A word that runs out is told by nobody, so the store is looked at again when the next one may have.
+A device that reports its presence is sent that of all others: at once, then after each change, with a pause between two
+frames. The expiry of a presence triggers no notification, so the store is read again when the next one may expire.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from passerelle.protocol.frames import SayPresence
 
 _LATE_S: Final = 0.05
-"""How long after its end a word is looked for again."""
+"""How long after a presence's expiry the store is read again."""
 
 
 class PresenceWatcher(Protocol):
-    """A connection that is shown who is there."""
+    """A connection that is sent presence."""
 
     def show_presence(self, shown: ShowPresence) -> None:
-        """Sends it on."""
+        """Sends the frame."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class _Room:
-    """The devices of one principal, as its connections here were shown them last."""
+    """The devices of one principal, as last sent to its connections here."""
 
     watchers: dict[PresenceWatcher, tuple[Presence, ...] | None] = field(
         default_factory=dict[PresenceWatcher, "tuple[Presence, ...] | None"]
@@ -46,7 +46,7 @@ class _Room:
 
 
 class PresenceBoard:
-    """Who is there, for the connections of this instance. All methods run in one event loop."""
+    """Presence for the connections of this instance. All methods run in one event loop."""
 
     def __init__(self, presences: Presences, pause_s: float) -> None:
         self._presences = presences
@@ -54,7 +54,7 @@ class PresenceBoard:
         self._rooms: dict[str, _Room] = {}
 
     def watch(self, owner: str, watcher: PresenceWatcher) -> None:
-        """Shows who is there from now on; again for who is shown it already does nothing."""
+        """Starts sending presence to a connection; no effect if it is sent already."""
         room = self._rooms.setdefault(owner, _Room())
         if watcher not in room.watchers:
             room.watchers[watcher] = None
@@ -74,7 +74,7 @@ class PresenceBoard:
                 room.reading.cancel()
 
     def refresh(self, owner: str) -> None:
-        """Somebody may have come, gone or moved."""
+        """The presence of a device may have changed."""
         room = self._rooms.get(owner)
         if room is None:
             return
@@ -85,7 +85,7 @@ class PresenceBoard:
     async def _read(self, owner: str, room: _Room) -> None:
         while room.stale:
             room.stale = False
-            with suppress(StoreUnavailable):  # who is there is asked again with the next word
+            with suppress(StoreUnavailable):  # retried at the next change
                 self._show(owner, room, await self._presences.list_present(owner))
             await asyncio.sleep(self._pause_s)
         room.reading = None
@@ -106,22 +106,22 @@ class PresenceBoard:
 
 
 class OwnPresence:
-    """The word of one connection on its way to the store: one write at a time, and the last word wins."""
+    """Writes the presence of one connection: one write at a time; the last state wins."""
 
     def __init__(self, presences: Presences) -> None:
         self._presences = presences
         self._next: SayPresence | None = None
         self._is_writing = False
         self.has_spoken = False
-        """Whether the store was told anything."""
+        """Whether presence was ever written to the store."""
 
     def put(self, said: SayPresence) -> bool:
-        """Takes a word; True where ``write`` has to be run for it."""
+        """Sets the next state; returns True if ``write`` must be started."""
         self._next = said
         return not self._is_writing
 
     async def write(self, known: Admission) -> None:
-        """Writes the words that are taken meanwhile. A store that is away hears them with the next heartbeat."""
+        """Writes states until none is left. If the store is unavailable, the next heartbeat writes again."""
         self._is_writing = self.has_spoken = True
         try:
             while (said := self._next) is not None:
@@ -136,7 +136,7 @@ class OwnPresence:
             self._is_writing = False
 
     async def withdraw(self, known: Admission) -> None:
-        """The connection has ended. Raises StoreUnavailable; its word goes by itself then."""
+        """Removes the presence at the end of the connection. Raises StoreUnavailable; it expires by itself then."""
         await self._presences.withdraw(known.principal.key, known.channel, known.generation)
 
 

@@ -1,4 +1,4 @@
-"""Calls in the machine: commands of everybody, what an agent says about calls to it, and its own calls to others."""
+"""Calls in the state machine: commands of any client, an agent's answers, and an agent's own calls to other agents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BUSY_S: Final = 1
 
 
 def execute(state: ConnectionState, call: Call) -> ConnectionStep:
-    """Begins a call; one to an agent is a command like any other from who is no agent, and one that nobody knows."""
+    """Begins a call. A call to an agent is special only for agents: for other clients it is an unknown command."""
     if call.id in state.calls | state.asks:
         return refuse(state, Refusal("duplicate_id", f"call {call.id[:40]} is open", of="rpc"))
     if asks(state, call):
@@ -34,7 +34,7 @@ def execute(state: ConnectionState, call: Call) -> ConnectionStep:
 
 
 def asks(state: ConnectionState, call: Call) -> bool:
-    """Whether an agent calls another one."""
+    """Whether this is an agent's call to another agent."""
     return _is_agent(state) and call.method.startswith(AGENT_METHODS)
 
 
@@ -45,7 +45,7 @@ def settle(state: ConnectionState, frame: Answer | Failure) -> ConnectionStep:
 
 
 def take_agent_frame(state: ConnectionState, frame: AgentFrame) -> ConnectionStep:
-    """What only an agent says: about what it serves, or about a call, whose id says whose it is."""
+    """Routes frames that only agents send: registrations, answers, and frames about calls, by call id."""
     if not _is_agent(state):
         message = f"{frame.TAG} is for connections with the role agent"
         return refuse(state, Refusal("forbidden_frame", message, of=frame.TAG))

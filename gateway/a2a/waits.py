@@ -46,7 +46,7 @@ class AdmittedCaller:
         try:
             now = await self.authenticator.authenticate(self.shown)
             if now.key != self.principal.key:
-                raise Unauthenticated("the credential is somebody else's now")
+                raise Unauthenticated("the credential belongs to another principal now")
             if not now.sees(self.agent):
                 raise NotFound("agent", self.agent)
             require_scope(now, SCOPES[self.method])

@@ -52,7 +52,7 @@ class StreamLink:
         self.stream = stream
         self._links = links
         self._story = LinkStory(continues=False, asked=(Subscribe(stream, cursor=cursor),))
-        self._telling = LinkFactWriter(links.facts)
+        self._link_facts = LinkFactWriter(links.facts)
 
     def begin(self, mode: Mode, cursor: Cursor, missed: int = 0) -> None:
         """The stream goes on from ``cursor``; only the first word of it counts."""
@@ -77,10 +77,10 @@ class StreamLink:
             replace(fact, code=None) if isinstance(fact, LinkEnded) else fact
             for fact in self._story.end(code, left=False)
         ]
-        self._links.spawn(self._telling.finish(self, over, _FINISH_S))
+        self._links.spawn(self._link_facts.finish(self, over, _FINISH_S))
 
     def _tell(self, frame: Subscribed | Gap | Snapshot) -> None:
-        self._telling.tell(self, self._story.take(NoticeDue(frame)))
+        self._link_facts.add(self, self._story.take(NoticeDue(frame)))
 
 
 @dataclass(slots=True)
@@ -127,6 +127,6 @@ class StreamLinks:
         task.add_done_callback(self._tasks.discard)
 
     async def finish(self) -> None:
-        """Returns when what there was to tell is owed, or could not be."""
+        """Returns when the facts are stored as pending, or could not be."""
         while self._tasks:
             await asyncio.wait(self._tasks)

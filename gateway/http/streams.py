@@ -316,7 +316,7 @@ class StreamEdge:
         try:
             now = await self.authenticator.authenticate(reader.shown)
             if now.key != reader.principal.key:
-                raise Unauthenticated("the credential is somebody else's now")
+                raise Unauthenticated("the credential belongs to another principal now")
             await self.access.grant(now, reader.name, full=False)
         except RemoteError:
             return

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from passerelle.channels import admission_queue
-from passerelle.channels.admission_queue import PARTY, AdmissionQueue
+from passerelle.channels.admission_queue import BATCH_SIZE, AdmissionQueue
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -31,72 +31,72 @@ async def _rest() -> None:
 
 
 async def test_who_comes_when_nobody_waits_goes_in_at_once() -> None:
-    inside, _ = await _arrive(AdmissionQueue(), PARTY)
-    assert inside == [*range(PARTY)]
+    inside, _ = await _arrive(AdmissionQueue(), BATCH_SIZE)
+    assert inside == [*range(BATCH_SIZE)]
 
 
 async def test_the_next_party_goes_in_when_the_last_one_of_a_party_has_left_and_in_order() -> None:
     door = AdmissionQueue()
-    inside, _ = await _arrive(door, 2 * PARTY + 3)
-    for _ in range(PARTY - 1):
+    inside, _ = await _arrive(door, 2 * BATCH_SIZE + 3)
+    for _ in range(BATCH_SIZE - 1):
         door.leave()
         await _rest()
-        assert len(inside) == PARTY
+        assert len(inside) == BATCH_SIZE
     door.leave()
     await _rest()
-    assert inside == [*range(2 * PARTY)]
-    for _ in range(PARTY):
+    assert inside == [*range(2 * BATCH_SIZE)]
+    for _ in range(BATCH_SIZE):
         door.leave()
     await _rest()
-    assert inside == [*range(2 * PARTY + 3)]
+    assert inside == [*range(2 * BATCH_SIZE + 3)]
 
 
 async def test_who_gives_up_waiting_takes_nobodys_place() -> None:
     door = AdmissionQueue()
-    inside, arriving = await _arrive(door, 2 * PARTY + 1)
-    arriving[PARTY].cancel()
-    await asyncio.wait([arriving[PARTY]])
-    for _ in range(PARTY):
+    inside, arriving = await _arrive(door, 2 * BATCH_SIZE + 1)
+    arriving[BATCH_SIZE].cancel()
+    await asyncio.wait([arriving[BATCH_SIZE]])
+    for _ in range(BATCH_SIZE):
         door.leave()
     await _rest()
-    assert inside[PARTY:] == [*range(PARTY + 1, 2 * PARTY + 1)]
+    assert inside[BATCH_SIZE:] == [*range(BATCH_SIZE + 1, 2 * BATCH_SIZE + 1)]
 
 
 async def test_who_gives_up_just_before_its_turn_is_passed_over() -> None:
     door = AdmissionQueue()
-    inside, arriving = await _arrive(door, 2 * PARTY + 1)
-    arriving[PARTY].cancel()
-    for _ in range(PARTY):
+    inside, arriving = await _arrive(door, 2 * BATCH_SIZE + 1)
+    arriving[BATCH_SIZE].cancel()
+    for _ in range(BATCH_SIZE):
         door.leave()
     await _rest()
-    assert arriving[PARTY].cancelled()
-    assert inside[PARTY:] == [*range(PARTY + 1, 2 * PARTY + 1)]
+    assert arriving[BATCH_SIZE].cancelled()
+    assert inside[BATCH_SIZE:] == [*range(BATCH_SIZE + 1, 2 * BATCH_SIZE + 1)]
 
 
 async def test_who_is_cancelled_in_the_moment_of_its_turn_leaves_again() -> None:
     door = AdmissionQueue()
-    inside, arriving = await _arrive(door, 2 * PARTY + 1)
-    for _ in range(PARTY):
+    inside, arriving = await _arrive(door, 2 * BATCH_SIZE + 1)
+    for _ in range(BATCH_SIZE):
         door.leave()
-    arriving[PARTY].cancel()
+    arriving[BATCH_SIZE].cancel()
     await _rest()
-    assert inside[PARTY:] == [*range(PARTY + 1, 2 * PARTY)]
-    for _ in range(PARTY - 1):
+    assert inside[BATCH_SIZE:] == [*range(BATCH_SIZE + 1, 2 * BATCH_SIZE)]
+    for _ in range(BATCH_SIZE - 1):
         door.leave()
-    await arriving[2 * PARTY]
-    assert inside[-1] == 2 * PARTY
+    await arriving[2 * BATCH_SIZE]
+    assert inside[-1] == 2 * BATCH_SIZE
 
 
 async def test_all_go_in_where_a_party_takes_longer_than_patience(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(admission_queue, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(admission_queue, "MAX_WAIT_S", 0.01)
     door = AdmissionQueue()
-    inside, _ = await _arrive(door, 3 * PARTY)
-    await wait_until(lambda: len(inside) == 3 * PARTY, 10.0, "all of them are inside")
+    inside, _ = await _arrive(door, 3 * BATCH_SIZE)
+    await wait_until(lambda: len(inside) == 3 * BATCH_SIZE, 10.0, "all of them are inside")
     later, _ = await _arrive(door, 1)
     assert later == [], "more than a party is inside"
-    for _ in range(3 * PARTY):
+    for _ in range(3 * BATCH_SIZE):
         door.leave()
     await wait_until(lambda: later == [0], 10.0, "there is room again")
 
@@ -104,21 +104,21 @@ async def test_all_go_in_where_a_party_takes_longer_than_patience(
 async def test_all_go_in_also_where_the_first_of_them_has_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(admission_queue, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(admission_queue, "MAX_WAIT_S", 0.01)
     door = AdmissionQueue()
-    inside, arriving = await _arrive(door, PARTY + 3)
-    arriving[PARTY].cancel()
-    await wait_until(lambda: len(inside) == PARTY + 2, 10.0, "those who still wait are inside")
+    inside, arriving = await _arrive(door, BATCH_SIZE + 3)
+    arriving[BATCH_SIZE].cancel()
+    await wait_until(lambda: len(inside) == BATCH_SIZE + 2, 10.0, "those who still wait are inside")
 
 
 async def test_patience_begins_anew_with_whoever_waits_first_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(admission_queue, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(admission_queue, "MAX_WAIT_S", 0.01)
     door = AdmissionQueue()
-    inside, _ = await _arrive(door, 2 * PARTY + 1)
-    for _ in range(PARTY):
+    inside, _ = await _arrive(door, 2 * BATCH_SIZE + 1)
+    for _ in range(BATCH_SIZE):
         door.leave()
     await _rest()
-    assert len(inside) >= 2 * PARTY
-    await wait_until(lambda: len(inside) == 2 * PARTY + 1, 10.0, "the last one is inside, too")
+    assert len(inside) >= 2 * BATCH_SIZE
+    await wait_until(lambda: len(inside) == 2 * BATCH_SIZE + 1, 10.0, "the last one is inside, too")
