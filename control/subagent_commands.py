@@ -1,8 +1,8 @@
 """Spawns, steers and closes subagents: contexts that agents have for tasks of the caller (CMD-19).
 
-A subagent that is spawned is a task of its own, in a context of its own, below the task that it is for: what is known
-of tasks holds for it, and every step of it is a command for a task, judged like any other. What a command does to the
-context itself is a fact: that it was spawned, with the edge of its parent, and that it was closed.
+A spawned subagent is a task of its own, in a context of its own, below the task that it is for: everything that applies
+to tasks applies to it, and each step is a task command, subject to policy like any other. Changes of the context itself
+are facts: that it was spawned, with the edge of its parent, and that it was closed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.ownership import Ownership
 
 _TRIES: Final = 3
-"""How often a close looks for work that began while it was stored."""
+"""How often a close checks for work that began while it was stored."""
 _UNSENT: Final = frozenset({Status.DRAFT, Status.ACCEPTED})
 _STOPPED: Final = frozenset({Status.PAUSED, Status.LOST, Status.UNKNOWN, Status.STALE})
 _CLOSED: Final = "the context is closed"
@@ -72,7 +72,7 @@ _CLOSED: Final = "the context is closed"
 
 @dataclass(frozen=True, slots=True)
 class Subagents:
-    """Works on subagents. ``execute`` and ``submit`` are what any caller's command and message go through."""
+    """Works on subagents. ``execute`` and ``submit`` run commands and messages with all policy checks."""
 
     reads: SubagentReads
     ownership: Ownership
@@ -86,13 +86,13 @@ class Subagents:
     async def spawn(
         self, principal: Principal, command: SpawnSubagent, idem: str | None
     ) -> SubagentChanged:
-        """Makes the task and the context of a subagent in one append, and sends it.
+        """Creates the task and the context of a subagent in one append, and sends it.
 
-        Where the second fails nothing was sent: the subagent is there, and can be resumed or closed.
+        If the send fails, nothing was sent: the subagent exists, and can be resumed or closed.
 
         Raises:
             NotFound, UnsupportedOperation, GraphLimit: an agent, session or parent that takes no child.
-            IdempotencyConflict: the key came with another request.
+            IdempotencyConflict: the key was used for another request.
         """
         if not principal.may_call(command.agent):
             raise NotFound("agent", command.agent)
@@ -132,7 +132,7 @@ class Subagents:
         """Sends a message to the open task of a subagent, or as a new task in its context.
 
         Raises:
-            NotFound: no such subagent of the caller, or no such agent any more.
+            NotFound: no such subagent of the caller, or its agent no longer exists.
             UnsupportedOperation: it is closed, or its task takes no message now.
         """
         subagent, name, family = await self.reads.find(principal, command.subagent_id)
@@ -154,7 +154,7 @@ class Subagents:
     async def _link(
         self, principal: Principal, family: Family, name: SubagentName, taken: TurnAccepted
     ) -> None:
-        """A further task of a subagent is a child of what it was spawned for as well, while that goes on."""
+        """Makes a further task of a subagent a child of the task it was spawned for, while that is open."""
         above = family.threads[name.thread_id].parent
         known = {task.task_id: task for task in family.tasks}
         if above is None or above.thread_id == name.thread_id or taken.task_id in known:
@@ -174,7 +174,7 @@ class Subagents:
         command: SendSubagentInput,
         idem: str | None,
     ) -> TurnAccepted | None:
-        """What the key of an input has led to before: its task may have ended since, and it is not sent once more."""
+        """The result of an earlier input with the same key: its task may have ended since; it is not sent again."""
         if idem is None:
             return None
         shard = EntityRef(EntityKind.THREAD, name.thread_id).shard
@@ -191,7 +191,7 @@ class Subagents:
         raise IdempotencyConflict("the idempotency key was used for another request")
 
     async def resume(self, principal: Principal, command: ResumeSubagent) -> SubagentChanged:
-        """Has every open task of a subagent go on; nothing is sent twice.
+        """Resumes every open task of a subagent; nothing is sent twice.
 
         Raises:
             NotFound: no such subagent of the caller.
@@ -220,7 +220,7 @@ class Subagents:
         return "resumed" if task.status in _STOPPED and attached == "attached" else attached
 
     async def close(self, principal: Principal, command: CloseSubagent) -> SubagentChanged:
-        """Cancels what a subagent works on, with all below it, and lets its context go.
+        """Cancels a subagent's tasks with their subtrees, and closes its context.
 
         Raises:
             NotFound: no such subagent of the caller.
@@ -251,7 +251,7 @@ class Subagents:
     async def _store_end(
         self, principal: Principal, subagent: Subagent, name: SubagentName
     ) -> None:
-        """That the context is closed: in the record of its thread, and at the edge that was made with it."""
+        """Stores that the context is closed: in the record of its thread, and at the edge that was created with it."""
         parent, writes = subagent.parent, self.reads.models.writes
         thread = EntityRef(EntityKind.THREAD, name.thread_id)
         above = EntityRef(EntityKind.TASK, parent.task_id) if parent.task_id else None
@@ -277,7 +277,7 @@ class Subagents:
 
 
 def _close_edge(task: TaskRecord, name: str) -> list[Fact]:
-    """The edge that was made with the subagent; one that is drawn from an attempt is closed by its thread."""
+    """Closes the edge that was created with the subagent; an edge derived from an attempt is closed by its thread."""
     for edge in task.relationships:
         if edge.kind == "spawned_subagent" and edge.target == name and edge.status == "open":
             closed = TaskDependencyUpdated(
@@ -288,12 +288,12 @@ def _close_edge(task: TaskRecord, name: str) -> list[Fact]:
 
 
 def _name_key(idem: str | None, step: str) -> str | None:
-    """A command of several steps has a key for each."""
+    """A command with several steps uses one key per step."""
     return None if idem is None else f"{idem}\0{step}"
 
 
 def _list_open(subagent: Subagent, name: SubagentName, family: Family) -> list[TaskRecord]:
-    """The tasks that a subagent has to work on, the oldest first; one that went to another agent since is not its."""
+    """The open tasks of a subagent, oldest first; a task that moved to another agent since is not included."""
     known = {task.task_id: task for task in family.tasks}
     found = (known.get(facade.partition("~")[0]) for facade in subagent.open_tasks)
     return [
@@ -306,7 +306,7 @@ def _list_open(subagent: Subagent, name: SubagentName, family: Family) -> list[T
 def _find_open(
     subagent: Subagent, name: SubagentName, family: Family
 ) -> tuple[TaskRecord, str] | None:
-    """The newest task that takes a message, with the id under which callers see it."""
+    """The newest task that takes a message, with the id that callers know."""
     wanted = [one for one in _list_open(subagent, name, family) if one.attempts]
     if not wanted:
         return None
@@ -321,7 +321,7 @@ def _compose(
     name: SubagentName,
     task: tuple[TaskRecord, str] | None,
 ) -> SubmitTurn:
-    """The turn that an input is."""
+    """The turn of an input."""
     context: JsonObject = {"contextId": subagent.context_id}
     named: JsonObject = {"taskId": task[1]} if task is not None else {}
     return SubmitTurn(

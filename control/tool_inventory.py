@@ -1,10 +1,10 @@
-"""What a caller may use now: the agents that it may call, with their skills and what policy says to work for them.
+"""The tools that a caller may use now: the agents it may call, with their skills and the decision of policy for each.
 
-Nothing is written, no agent is called but for a card that was never read, and nobody is named whom the caller may not
-call. Work for an agent passes two judgements, as a send does: of the call, and of what goes out to the agent.
+Nothing is written, and no agent is called except for a card that was never read; agents that the caller may not call
+are left out. As for a send, two evaluations apply: of the call, and of the delegation to the agent.
 
-A turn says the same as a fact where a rule has a say in it (EVC-8): what is held back, and by which rule. Grants do not
-count there, as they do not where a message is judged.
+If a rule applies, a turn records the same as a fact (EVC-8): what is withheld, and by which rule. Grants do not count
+there, as for messages.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ _JUDGED: Final[tuple[_About, ...]] = ("calls", "delegations")
 _NOT_BY_RULE: Final = frozenset({"credential", "agent"})
 
 FRESH_MS: Final = 60_000
-"""How long a catalog holds for the turns of its caller: rules may look at the time, and agents come and go."""
+"""Validity of a catalog for the turns of its caller: rules may depend on the time, and agents change."""
 KEPT_CATALOGS: Final = 1_024
 NAMED_GROUPS: Final = 64
-"""Groups that a fact lists; further ones are counted."""
+"""Groups that a fact lists; further ones are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """How an agent or a command stands towards a caller, and whose word that is."""
+    """The state of an agent or command for a caller, and its source."""
 
     state: _State
     source: str
@@ -94,9 +94,9 @@ class ToolInventories:
         return to_wire(inventory)
 
     def resolve(self, principal: Principal) -> ToolCatalogResolved | None:
-        """The catalog of a turn of the caller, at most ``FRESH_MS`` old; None where nothing is held back (EVC-8).
+        """The catalog for a caller's turn, at most ``FRESH_MS`` old; None if nothing is withheld (EVC-8).
 
-        No agent is asked: of one whose card was never read no skill is named.
+        No agent is asked: the skills of an agent whose card was never read are missing.
         """
         if not self.judging.find_rules().judges_tools:
             return None
@@ -111,7 +111,7 @@ class ToolInventories:
 
     def _compose_catalog(self, policy: CallerPolicy) -> ToolCatalogResolved:
         groups, allowed = list[ToolGroup](), 0
-        # Where no rule is about it, the default allows.
+        # Without a rule about it, the default allows.
         spoken: list[_About] = [one for one in _JUDGED if policy.rules.speaks_about(one)]
         for agent in filter(policy.principal.may_call, self.catalogue.list_names()):
             card = self.catalogue.peek(agent)
@@ -160,7 +160,7 @@ class ToolInventories:
         is_known: bool,
         abouts: Sequence[_About] = _JUDGED,
     ) -> _Standing:
-        """The strictest word of policy, unless the credential says no, or the agent is away."""
+        """The strictest decision of policy, unless the credential forbids it, or the agent is unavailable."""
         judged = [policy.evaluate(EvaluatePermission(about, agent)) for about in abouts]
         found = min(judged, key=lambda one: _STRICTEST.index(one.decision))
         if not policy.principal.may_use(agent, Method.SEND_MESSAGE):
@@ -182,7 +182,7 @@ def _stand(found: Evaluation) -> _Standing:
 
 
 def _list_commands(policy: CallerPolicy) -> list[ToolGroup]:
-    """The commands that rules hold back, as far as they do not look at the task and at what is said."""
+    """The commands that rules withhold, as far as the rules do not depend on the task and the arguments."""
     groups = list[ToolGroup]()
     for tool, action_type in GOVERNED.items():
         query = EvaluatePermission("commands", action_type=action_type, subject=Subject(tool=tool))

@@ -191,7 +191,7 @@ class TaskHandlers:
         handlers.on_command(AppendTaskProgress, self.updates.steer)
         handlers.on_command(PauseTask, self.updates.steer)
         handlers.on_command(ResumeTask, self.updates.steer)
-        handlers.on_command(GiveTask, self.giving.give)
+        handlers.on_command(GiveTask, self.giving.transfer)
         handlers.on_command(CompleteTask, self.finishing.complete)
         handlers.on_command(FailTask, self.finishing.fail)
         handlers.on_repeatable(CancelTask, self.cancelling.cancel)
