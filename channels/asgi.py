@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from passerelle.channels.transport import SocketListener
 
-_LEFT: Final = frozenset({1000, 1001})
+_CLEAN_CODES: Final = frozenset({1000, 1001})
 _CLOSING_S: Final = 2.0
 """Time for the client to receive a close and to answer it."""
 _HELD_BYTES: Final = 65_536
@@ -66,7 +66,7 @@ class AsgiSocket:
                 self._pass_on(message)
                 if self._paused is not None:
                     await self._paused
-            left = message.get("code") in _LEFT
+            left = message.get("code") in _CLEAN_CODES
         except asyncio.CancelledError:
             if not self._aborted:
                 raise

@@ -398,7 +398,9 @@ class ChannelConnection:
         if self._agent is None:
             self._agent = self._begin_serving()
         if self._agent is None:
-            refusal = Refusal("unsupported", "no agents are served over channels here", frame.TAG)
+            refusal = Refusal(
+                "unsupported", "this gateway serves no agents over channels", frame.TAG
+            )
             self.feed(Undecodable(refusal))
         else:
             self._agent.take(frame)

@@ -33,7 +33,7 @@ class ChannelCounts:
     audit_mismatches: int = 0
     """Streams whose head an audit found at another position than the follower's: hints or history were lost."""
 
-    def count_deliveries(self, events: int, unhurried: int) -> None:
+    def count_deliveries(self, events: int, deferrable: int) -> None:
         """Counts events that were sent at once, and events that may share a window."""
         self.deliveries["event"] += events
-        self.deliveries["progress"] += unhurried
+        self.deliveries["progress"] += deferrable

@@ -36,7 +36,7 @@ WINDOW_S: Final = 0.01
 _WINDOW_EACH_S: Final = 100e-6
 """Twenty times the cost of a write to one reader: progress of one stream uses a twentieth of the loop at most."""
 _LONGEST_WINDOW_S: Final = 0.05
-_UNHURRIED: Final = (
+_DEFERRABLE: Final = (
     "artifact.",
     "context.",
     "evidence.",
@@ -71,19 +71,19 @@ def build_frame(stream: str, linked: LinkedEntry, previous: int) -> bytes:
 
 def count_deliveries(counts: ChannelCounts, events: Sequence[LinkedEntry], readers: int) -> None:
     """Counts events that were given to ``readers`` by other means than these messages."""
-    unhurried = sum(linked.entry.type.startswith(_UNHURRIED) for linked in events)
-    counts.count_deliveries(readers * (len(events) - unhurried), readers * unhurried)
+    deferrable = sum(linked.entry.type.startswith(_DEFERRABLE) for linked in events)
+    counts.count_deliveries(readers * (len(events) - deferrable), readers * deferrable)
 
 
 def pack_events(stream: str, events: Sequence[LinkedEntry], previous: int) -> Packed:
     """Packs events in order into messages for all readers of the stream under that name."""
     frames: list[bytes] = []
-    unhurried = 0
+    deferrable = 0
     for linked in events:
         frames.append(build_frame(stream, linked, previous))
         previous = linked.entry.sequence
-        unhurried += linked.entry.type.startswith(_UNHURRIED)
-    return Packed(pack_messages(frames), len(frames), unhurried)
+        deferrable += linked.entry.type.startswith(_DEFERRABLE)
+    return Packed(pack_messages(frames), len(frames), deferrable)
 
 
 def pack_page(stream: str, page: Page) -> Packed:
@@ -238,7 +238,7 @@ class Fanout:
         if not self._groups:
             return
         loop = asyncio.get_running_loop()
-        waits = fresh and all(linked.entry.type.startswith(_UNHURRIED) for linked in fresh)
+        waits = fresh and all(linked.entry.type.startswith(_DEFERRABLE) for linked in fresh)
         if waits and self._window_ends_s > loop.time():
             if self._handle is None:
                 self._handle = loop.call_at(self._window_ends_s, self.flush)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from passerelle.channels.endpoint import ChannelEndpoint
     from passerelle.channels.transport import SocketListener
 
-_LEFT: Final = frozenset({1000, 1001})
+_CLEAN_CODES: Final = frozenset({1000, 1001})
 _HELD_BYTES: Final = 65_536
 _READ_BYTES: Final = 2_048
 """Read buffer of an idle socket; it grows with the data."""
@@ -202,7 +202,7 @@ class FastSocket(WSListener):
 
     def _take_close(self, transport: WSTransport, frame: WSFrame) -> None:
         code = int(cast("int", frame.get_close_code()))
-        self._left = code in _LEFT
+        self._left = code in _CLEAN_CODES
         if not transport.is_close_frame_sent:
             transport.send_close(_number(code or 1000))
         transport.disconnect()
@@ -237,7 +237,7 @@ class FastListener:
         quiet = logging.LoggerAdapter(logging.getLogger("passerelle.picows"), {})
         quiet.logger.setLevel(logging.CRITICAL)
         self._server = await ws_create_server(
-            self._greet,
+            self._accept,
             sock=self._listener,
             ssl=self._tls,
             backlog=2_048,
@@ -257,7 +257,7 @@ class FastListener:
         if self._server is not None:
             self._server.close()
 
-    def _greet(
+    def _accept(
         self, request: WSUpgradeRequest
     ) -> WSUpgradeResponseWithListener | FastSocket | None:
         path, _, query = request.path.partition(b"?")

@@ -162,7 +162,7 @@ class Follower:
         self._start_reading()
         await self._caught_up.wait()
         if self._failed:
-            raise StoreUnavailable("reading on failed", "no")
+            raise StoreUnavailable("the read failed", "no")
 
     async def audit(self) -> None:
         """Compares our position with the head: finds lost hints and lost histories. Raises StoreUnavailable."""

@@ -50,7 +50,7 @@ PROBLEM: Final = "application/problem+json"
 NOT_AN_UPGRADE: Final = HandshakeRefused(
     426,
     "upgrade_required",
-    "this is a WebSocket",
+    "a WebSocket upgrade is required",
     {"Upgrade": "websocket", "Connection": "Upgrade"},
 )
 DRAINING: Final = HandshakeRefused(

@@ -100,7 +100,7 @@ class StoredLinkFacts:
         self, stored: asyncio.Future[None], link: ChannelLink, fact: LinkFact
     ) -> None:
         self._store_pending(link, fact, _SURGE_WAITS_MS).add_done_callback(
-            partial(_hand_on, stored)
+            partial(_copy_outcome, stored)
         )
 
     def _store_pending(
@@ -181,7 +181,7 @@ class StoredLinkFacts:
                 return change(ended, times=times)
 
 
-def _hand_on(stored: asyncio.Future[None], owed: asyncio.Future[None]) -> None:
+def _copy_outcome(stored: asyncio.Future[None], owed: asyncio.Future[None]) -> None:
     """A started write is never cancelled, so it ends with a result or an exception."""
     error = owed.exception()
     if stored.done():

@@ -85,7 +85,7 @@ class Outbox:
         for message in messages:
             socket.write(message)
         if not self._socket.is_writable:
-            self._watch()
+            self._watch_stall()
         return True
 
     def _put_all(self, messages: list[bytes]) -> bool:
@@ -109,7 +109,7 @@ class Outbox:
         if self._socket.is_writable:
             self._forget_stall()
         else:
-            self._watch()
+            self._watch_stall()
         self._release_waiters()
 
     def take_room(self) -> None:
@@ -153,14 +153,16 @@ class Outbox:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _watch(self) -> None:
+    def _watch_stall(self) -> None:
         if self._stalled is None:
-            self._stalled = self._loop.call_later(self._stall_s, self._judge, self._socket.buffered)
+            self._stalled = self._loop.call_later(
+                self._stall_s, self._check_stall, self._socket.buffered
+            )
 
-    def _judge(self, before: int) -> None:
+    def _check_stall(self, before: int) -> None:
         self._stalled = None
         if self._socket.buffered < before:
-            self._watch()
+            self._watch_stall()
         elif not self._socket.is_writable:
             self._on_stall()
 

@@ -30,11 +30,13 @@ class Packed:
 
     messages: list[bytes]
     events: int
-    unhurried: int
+    deferrable: int
 
     def count(self, counts: ChannelCounts, readers: int) -> None:
         """Counts the events as delivered to ``readers`` readers."""
-        counts.count_deliveries(readers * (self.events - self.unhurried), readers * self.unhurried)
+        counts.count_deliveries(
+            readers * (self.events - self.deferrable), readers * self.deferrable
+        )
 
 
 @dataclass(frozen=True, slots=True)

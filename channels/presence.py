@@ -34,7 +34,7 @@ class PresenceWatcher(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Room:
+class _PresenceGroup:
     """The devices of one principal, as last sent to its connections here."""
 
     watchers: dict[PresenceWatcher, tuple[Presence, ...] | None] = field(
@@ -51,58 +51,58 @@ class PresenceBoard:
     def __init__(self, presences: Presences, pause_s: float) -> None:
         self._presences = presences
         self._pause_s = pause_s
-        self._rooms: dict[str, _Room] = {}
+        self._groups: dict[str, _PresenceGroup] = {}
 
     def watch(self, owner: str, watcher: PresenceWatcher) -> None:
         """Starts sending presence to a connection; no effect if it is sent already."""
-        room = self._rooms.setdefault(owner, _Room())
-        if watcher not in room.watchers:
-            room.watchers[watcher] = None
+        group = self._groups.setdefault(owner, _PresenceGroup())
+        if watcher not in group.watchers:
+            group.watchers[watcher] = None
             self.refresh(owner)
 
     def leave(self, owner: str, watcher: PresenceWatcher) -> None:
         """A connection has ended."""
-        room = self._rooms.get(owner)
-        if room is None:
+        group = self._groups.get(owner)
+        if group is None:
             return
-        room.watchers.pop(watcher, None)
-        if not room.watchers:
-            del self._rooms[owner]
-            if room.timer is not None:
-                room.timer.cancel()
-            if room.reading is not None:
-                room.reading.cancel()
+        group.watchers.pop(watcher, None)
+        if not group.watchers:
+            del self._groups[owner]
+            if group.timer is not None:
+                group.timer.cancel()
+            if group.reading is not None:
+                group.reading.cancel()
 
     def refresh(self, owner: str) -> None:
         """The presence of a device may have changed."""
-        room = self._rooms.get(owner)
-        if room is None:
+        group = self._groups.get(owner)
+        if group is None:
             return
-        room.stale = True
-        if room.reading is None:
-            room.reading = asyncio.create_task(self._read(owner, room))
+        group.stale = True
+        if group.reading is None:
+            group.reading = asyncio.create_task(self._read(owner, group))
 
-    async def _read(self, owner: str, room: _Room) -> None:
-        while room.stale:
-            room.stale = False
+    async def _read(self, owner: str, group: _PresenceGroup) -> None:
+        while group.stale:
+            group.stale = False
             with suppress(StoreUnavailable):  # retried at the next change
-                self._show(owner, room, await self._presences.list_present(owner))
+                self._show(owner, group, await self._presences.list_present(owner))
             await asyncio.sleep(self._pause_s)
-        room.reading = None
+        group.reading = None
 
-    def _show(self, owner: str, room: _Room, present: tuple[PresentDevice, ...]) -> None:
-        words = tuple(one.presence for one in present)
-        frame = ShowPresence(f"inbox:{owner}", tuple(_describe(word) for word in words))
-        for watcher, shown in tuple(room.watchers.items()):
-            if shown != words:
-                room.watchers[watcher] = words
+    def _show(self, owner: str, group: _PresenceGroup, present: tuple[PresentDevice, ...]) -> None:
+        presences = tuple(one.presence for one in present)
+        frame = ShowPresence(f"inbox:{owner}", tuple(_describe(presence) for presence in presences))
+        for watcher, shown in tuple(group.watchers.items()):
+            if shown != presences:
+                group.watchers[watcher] = presences
                 watcher.show_presence(frame)
-        if room.timer is not None:
-            room.timer.cancel()
+        if group.timer is not None:
+            group.timer.cancel()
         if present:
             ends_s = min(one.left_ms for one in present) / 1000 + _LATE_S
             loop = asyncio.get_running_loop()
-            room.timer = loop.call_later(ends_s, self.refresh, owner)
+            group.timer = loop.call_later(ends_s, self.refresh, owner)
 
 
 class OwnPresence:
@@ -126,10 +126,10 @@ class OwnPresence:
         try:
             while (said := self._next) is not None:
                 self._next = None
-                word = Presence(
+                presence = Presence(
                     known.channel, known.device_id, known.tab, said.state, tuple(sorted(said.focus))
                 )
-                await self._presences.say(known.principal.key, known.generation, word)
+                await self._presences.say(known.principal.key, known.generation, presence)
         except StoreUnavailable:
             return
         finally:
@@ -140,7 +140,7 @@ class OwnPresence:
         await self._presences.withdraw(known.principal.key, known.channel, known.generation)
 
 
-def _describe(word: Presence) -> JsonObject:
-    focus: list[Json] = [*word.focus]
-    tab: JsonObject = {} if word.tab is None else {"tab": word.tab}
-    return {"device": word.device, **tab, "state": word.state, "focus": focus}
+def _describe(presence: Presence) -> JsonObject:
+    focus: list[Json] = [*presence.focus]
+    tab: JsonObject = {} if presence.tab is None else {"tab": presence.tab}
+    return {"device": presence.device, **tab, "state": presence.state, "focus": focus}

@@ -104,7 +104,7 @@ class AskingSide:
                 self._begin(frame)
             case TakeMore(call, items):
                 if (found := self._open.get(call)) is not None:
-                    _give_back(found, items)
+                    _release_items(found, items)
             case StopAsking(call):
                 self._stop(call)
             case AnswerPiece():
@@ -124,12 +124,12 @@ class AskingSide:
             self.answer(Failure(call, "cancelled", "the caller has stopped waiting"))
 
     async def _serve(self, opened: _Open, call: Call) -> None:
-        answer = await self._carry_out(opened, call)
+        answer = await self._execute(opened, call)
         if self._open.get(call.id) is opened:
             del self._open[call.id]
             self.answer(answer)
 
-    async def _carry_out(self, opened: _Open, call: Call) -> Answer | Failure:
+    async def _execute(self, opened: _Open, call: Call) -> Answer | Failure:
         async def deliver(data: bytes, cursor: str) -> None:
             await opened.room.acquire()
             await self.outbox.wait_for_room()
@@ -166,10 +166,10 @@ class AskingSide:
         held = self._pieces.setdefault(piece.id, [])
         if held is None:
             return
-        self._held += _weigh(piece.text)
+        self._held += _count_chars(piece.text)
         held.append(piece.text)
         if self._held > MAX_CALL_CHARS:
-            self._held -= sum(map(_weigh, held))
+            self._held -= sum(map(_count_chars, held))
             self._pieces[piece.id] = None
             self.refuse(Refusal("too_large", f"at most {MAX_CALL_CHARS} characters", of="more"))
 
@@ -179,16 +179,16 @@ class AskingSide:
         held = self._pieces.pop(call.id)
         if held is None:
             raise TooLarge("the call", MAX_CALL_CHARS)
-        self._held -= sum(map(_weigh, held))
+        self._held -= sum(map(_count_chars, held))
         value: Json = None
         with suppress(orjson.JSONDecodeError):
             value = orjson.loads("".join(held))
         if not isinstance(value, dict):
-            raise InvalidInput("x", "the pieces are no JSON object")
+            raise InvalidInput("x", "the pieces are not a JSON object")
         return value
 
 
-def _give_back(opened: _Open, items: int) -> None:
+def _release_items(opened: _Open, items: int) -> None:
     """Frees window space for confirmed items, at most as many as were sent."""
     taken = min(items, opened.untaken)
     opened.untaken -= taken
@@ -196,5 +196,5 @@ def _give_back(opened: _Open, items: int) -> None:
         opened.room.release()
 
 
-def _weigh(text: str) -> int:
+def _count_chars(text: str) -> int:
     return len(text) + _PIECE_COST

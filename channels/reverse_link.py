@@ -160,7 +160,7 @@ class OpenCall:
         with suppress(orjson.JSONDecodeError):
             value = orjson.loads(text)
         if not isinstance(value, dict):
-            raise InvalidInput("x", "the pieces are no JSON object")
+            raise InvalidInput("x", "the pieces are not a JSON object")
         return value
 
     def _break(self, reason: str, *, too_long: bool = False) -> None:

@@ -203,7 +203,7 @@ def _serve(  # noqa: C901 - one arm per frame of the closed union
         return limit_rate(state)
     match frame:
         case Hello():
-            return refuse(state, Refusal("forbidden_frame", "hello comes once", of="hello"))
+            return refuse(state, Refusal("forbidden_frame", "hello may be sent once", of="hello"))
         case Subscribe():
             return _subscribe(state, frame)
         case Unsubscribe(stream):

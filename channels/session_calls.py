@@ -60,9 +60,11 @@ def take_agent_frame(state: ConnectionState, frame: AgentFrame) -> ConnectionSte
 
 def _ask(state: ConnectionState, call: Call) -> ConnectionStep:
     if call.id.startswith(HOST_IDS):
-        return refuse(state, _blame(call, "id", f"begins with {HOST_IDS!r}, as the gateway's do"))
+        return refuse(
+            state, _invalid_member(call, "id", f"begins with {HOST_IDS!r}, as the gateway's do")
+        )
     if call.to is None:
-        return refuse(state, _blame(call, "to", "a non-empty text is required"))
+        return refuse(state, _invalid_member(call, "to", "a non-empty text is required"))
     most = state.limits.calls
     if len(state.asks) >= most:
         busy = Failure(call.id, "concurrency_limited", f"at most {most} calls at once", _BUSY_S)
@@ -70,7 +72,7 @@ def _ask(state: ConnectionState, call: Call) -> ConnectionStep:
     return change(state, asks=state.asks | {call.id}), (Ask(call),)
 
 
-def _blame(call: Call, member: str, reason: str) -> Failure:
+def _invalid_member(call: Call, member: str, reason: str) -> Failure:
     return Failure(call.id, "invalid_input", f"{member}: {reason}", data={"field": member})
 
 

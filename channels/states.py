@@ -62,7 +62,7 @@ class States:
         if head is None:
             return None
         cursor = end_of(head)
-        key = (_name_asker(principal, name), grant.stream, grant.view, cursor)
+        key = (_cache_identity(principal, name), grant.stream, grant.view, cursor)
         build = self._builds.get(key)
         if build is None:
             build = asyncio.create_task(self._build(principal, name, grant, cursor))
@@ -98,7 +98,7 @@ class States:
         )
 
 
-def _name_asker(principal: Principal, name: StreamName) -> Principal:
+def _cache_identity(principal: Principal, name: StreamName) -> Principal:
     """The cache identity: all devices of a principal with the same rights. An inbox may depend on the device."""
     if name.word == "inbox":
         return principal

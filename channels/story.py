@@ -169,36 +169,36 @@ class LinkFactWriter:
     once.
     """
 
-    __slots__ = ("_left", "_links", "_under_way")
+    __slots__ = ("_links", "_waiting_facts", "_write")
 
     def __init__(self, links: LinkFacts) -> None:
         self._links = links
-        self._left: list[LinkFact] = []
-        self._under_way: asyncio.Future[None] | None = None
+        self._waiting_facts: list[LinkFact] = []
+        self._write: asyncio.Future[None] | None = None
 
     def add(self, link: ChannelLink, facts: Iterable[LinkFact]) -> None:
         """Queues facts behind those that wait."""
-        self._left += facts
-        if self._under_way is None:
-            self._go_on(link)
+        self._waiting_facts += facts
+        if self._write is None:
+            self._write_next(link)
 
     async def finish(self, link: ChannelLink, facts: Iterable[LinkFact], within_s: float) -> None:
         """Queues the last facts; returns when all are written, or after ``within_s``: the rest is dropped then."""
         self.add(link, facts)
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                while self._under_way is not None:
-                    await asyncio.wait([self._under_way])
-        self._left.clear()
+                while self._write is not None:
+                    await asyncio.wait([self._write])
+        self._waiting_facts.clear()
 
-    def _go_on(self, link: ChannelLink) -> None:
-        if self._left:
-            self._under_way = self._links.record(link, self._left.pop(0))
-            self._under_way.add_done_callback(partial(self._take_end, link))
+    def _write_next(self, link: ChannelLink) -> None:
+        if self._waiting_facts:
+            self._write = self._links.record(link, self._waiting_facts.pop(0))
+            self._write.add_done_callback(partial(self._take_end, link))
 
     def _take_end(self, link: ChannelLink, written: asyncio.Future[None]) -> None:
-        self._under_way = None
-        self._go_on(link)
+        self._write = None
+        self._write_next(link)
         error = written.exception()
         if error is not None and not isinstance(
             error, StoreUnavailable

@@ -87,7 +87,7 @@ class TextReader:
         if not self._waiting:
             return
         if not self._outbox.has_room:
-            self._hold()
+            self._retry_later()
             return
         self._sent_s = self._loop.time()
         self._counts.deliveries["text"] += len(self._waiting)
@@ -96,7 +96,7 @@ class TextReader:
             self._outbox.put(encode_server(frame))
         self._waiting.clear()
 
-    def _hold(self) -> None:
+    def _retry_later(self) -> None:
         if sum(len(delta.text) for delta in self._waiting.values()) > _WAITING:
             self._waiting.clear()
         else:

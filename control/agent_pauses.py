@@ -105,7 +105,7 @@ class AgentPausing:
         if command.name not in self.list_names() or not principal.sees(name):
             raise NotFound("agent", command.name)
         if principal.tenant != OWNER.tenant:
-            raise Forbidden("an agent is paused for everybody", tenant=principal.tenant)
+            raise Forbidden("a pause applies to all tenants", tenant=principal.tenant)
         once = make_once(principal, command, idem)
         is_repeated = await once.find(self.writes.log, OWNER.home) is not None
         await self.refresh()

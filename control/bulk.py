@@ -106,7 +106,7 @@ class BulkChanges:
         self, principal: Principal, command: ChangeTasks, task: str, idem: str | None
     ) -> UnchangedTask | None:
         if parse_facade(task) is None:
-            error = InvalidInput("taskIds", f"{task!r} is no id of a task")
+            error = InvalidInput("taskIds", f"{task!r} is not a task id")
             return UnchangedTask(task, error.stable_code, error.message)
         try:
             await self.execute(principal, _name_command(command.verb, task, command.reason), idem)

@@ -47,7 +47,7 @@ SUBTREE: Final = "subtree"
 MOST_AT_ONCE: Final = 256
 """Tasks of a subtree that a caller, or one handling of the due row, waits for."""
 _TRIES: Final = 3
-_TOLD_AT_ONCE: Final = 16
+_NOTIFIED_AT_ONCE: Final = 16
 _OVER: Final = ENDED | {Status.CANCELLING}
 
 
@@ -139,7 +139,7 @@ class Cancelling:
             if not (wanted or jobs) or not left:
                 return not (wanted or jobs)
             for job in jobs[:left]:
-                await stop_job(self.writes, job, _make_stop(requested))
+                await stop_job(self.writes, job, _make_job_stop(requested))
             left -= len(jobs[:left])
             await self._notify_agents(
                 [one.ref.id for one in wanted[:left] if await self._try_request(one, requested)]
@@ -158,11 +158,11 @@ class Cancelling:
                 if not isinstance(held.record, TaskRecord) or held.record.status in _OVER:
                     return False
                 owned = Owned(owned.ref, held, held.record)
-        raise WriteConflict("a task below is changed by others again and again", task=owned.ref.id)
+        raise WriteConflict("a task below is changed concurrently too often", task=owned.ref.id)
 
     async def _notify_agents(self, task_ids: list[str]) -> None:
         """Notifies the agents of some tasks, a few at a time: a slow agent delays no other."""
-        turns = asyncio.Semaphore(_TOLD_AT_ONCE)
+        turns = asyncio.Semaphore(_NOTIFIED_AT_ONCE)
 
         async def notify(task_id: str) -> None:
             async with turns:
@@ -198,7 +198,7 @@ class Cancelling:
         return True
 
 
-def _make_stop(requested: TaskCancelRequested) -> StopJob:
+def _make_job_stop(requested: TaskCancelRequested) -> StopJob:
     """The same request, for a job."""
     source: Final = "user" if requested.source == "user" else "runtime"
     return StopJob(requested.actor, requested.reason or "a task above it is cancelled", source)

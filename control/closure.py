@@ -64,7 +64,9 @@ class Finishing:
                 principal, command, idem, lambda draft: _complete(draft, command)
             )
         frame = await self._supply(owned, owned.record.withheld)
-        return await self._end(principal, command, idem, lambda draft: _go_on(draft, frame))
+        return await self._end(
+            principal, command, idem, lambda draft: _complete_withheld(draft, frame)
+        )
 
     async def _supply(self, owned: Owned, withheld: str) -> JsonObject:
         """Tries once more to supply the missing facts before the answer; returns the agent's last frame."""
@@ -151,7 +153,7 @@ def _complete(draft: DecisionDraft, command: CompleteTask) -> None:
     draft.end_turn("task")
 
 
-def _go_on(draft: DecisionDraft, frame: JsonObject) -> None:
+def _complete_withheld(draft: DecisionDraft, frame: JsonObject) -> None:
     if draft.record.status is Status.COMPLETED:
         return  # its driver has completed it with the same frame
     go_on(draft, frame)
@@ -172,7 +174,7 @@ def _fail(draft: DecisionDraft, command: FailTask) -> None:
 def _stop(draft: DecisionDraft, requested: TaskCancelRequested) -> None:
     works = draft.record.run is not None
     if works and requested.propagation != "none":
-        raise WriteConflict("the task was started just now; cancel it once more")
+        raise WriteConflict("the task was started just now; cancel it again")
     draft.add(draft.tell(tell.RequestCancel(requested)))
     if works:
         stopped = ErrorDetail(

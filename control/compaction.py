@@ -108,12 +108,12 @@ class Compacting:
         summary = await self._read_summary(principal, command)
         boundary_id = writes.ids.mint(BOUNDARY, thread.ref.shard)
 
-        async def sum_up(thread: FoundThread) -> ThreadCompacted:
+        async def compact_thread(thread: FoundThread) -> ThreadCompacted:
             plan = await self._plan(principal, command, thread, boundary_id, summary)
             await self._store(thread, plan, summary)
             return await self._append(thread, plan, once)
 
-        return await self.histories.change(principal, thread, sum_up)
+        return await self.histories.change(principal, thread, compact_thread)
 
     async def _read_summary(self, principal: Principal, command: CompactThread) -> _Summary:
         if (command.text is None) == (command.artifact is None):

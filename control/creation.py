@@ -119,7 +119,7 @@ class Creating:
         check_profile(command.agent, command.profile)
         if command.visibility is Visibility.HIDDEN and AccessScope.OPERATE not in principal.scopes:
             raise Forbidden(
-                f"a hidden task takes the scope {AccessScope.OPERATE}", scope=AccessScope.OPERATE
+                f"a hidden task needs the scope {AccessScope.OPERATE}", scope=AccessScope.OPERATE
             )
         if command.agent != ROUTER or spawns is not None:
             self.find_peer(command.agent)
@@ -138,7 +138,7 @@ class Creating:
             if created is not None:
                 return created
             await self.turns.writes.step_back(tries)
-        raise WriteConflict("the context was changed by others again and again; try once more")
+        raise WriteConflict("the context was changed concurrently too often; try again")
 
     async def _try(self, plan: Plan, idem: str | None) -> TaskChanged | None:
         writes = self.turns.writes
@@ -361,4 +361,4 @@ class Preparing:
             await drop(shard, row)
             return
         claim = DueClaim(row.member, row.token)
-        await self.put_back(task, record.session_id, "nobody prepares it any more", claim)
+        await self.put_back(task, record.session_id, "the preparing instance is gone", claim)

@@ -73,7 +73,7 @@ class Linking:
         status, waits_for = "open", None
         if far is not None:
             command = replace(command, target=far.task_id)
-            if _needs_look(near, command):
+            if _is_new(near, command):
                 await self._check(near, far, command.kind)
             waits_for = {"blocks": near, "blocked_by": far}.get(command.kind)
             if waits_for is not None and waits_for.status is Status.COMPLETED:
@@ -173,7 +173,7 @@ class Linking:
             return near.record, None
         far = await ownership.find(principal, command.target, None, hidden=True)
         if far.ref == near.ref:
-            raise InvalidInput("target", "a task has no edge to itself")
+            raise InvalidInput("target", "a task cannot have an edge to itself")
         return near.record, far.record
 
     async def _write_edge(self, record: TaskRecord, edge: TaskDependencyUpdated) -> None:
@@ -308,7 +308,7 @@ def _follow(record: TaskRecord, edge: TaskDependencyUpdated) -> list[Fact]:
     )
 
 
-def _needs_look(near: TaskRecord, command: LinkTasks) -> bool:
+def _is_new(near: TaskRecord, command: LinkTasks) -> bool:
     """Whether the edge does not exist yet: an existing one was checked before."""
     known = _find(near, _edge(command, "open"))
     return known is None or known.status == "removed"

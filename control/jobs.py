@@ -86,7 +86,7 @@ class Jobs:
         above = command.parent_task_id
         parent = None if above is None else await find_parent(self.ownership, principal, above)
         if command.distinct:
-            command = _leave_out_equal(command)
+            command = _drop_duplicates(command)
         ref = EntityRef(EntityKind.SESSION, writes.ids.mint("se", shard))
         opened = SessionCreated(
             owner=principal.key,
@@ -134,7 +134,7 @@ class Jobs:
             return await self._repeat(written.repeated)
         await self._list_now(written.held[ref])
         writes.news(shard)
-        return render(await self._meet(written.held[ref]))
+        return render(await self._register_at_parent(written.held[ref]))
 
     def _check(self, principal: Principal, command: SubmitJob) -> None:
         for agent in dict.fromkeys(command.agents):
@@ -151,9 +151,11 @@ class Jobs:
 
     async def _repeat(self, stored: bytes) -> JobChanged:
         ref = EntityRef(EntityKind.SESSION, stored.decode())
-        return render(await self._meet((await self.writes.load([ref]))[ref]), repeated=True)
+        return render(
+            await self._register_at_parent((await self.writes.load([ref]))[ref]), repeated=True
+        )
 
-    async def _meet(self, held: Held) -> Held:
+    async def _register_at_parent(self, held: Held) -> Held:
         """Registers the job at its parent task; the job's due row does so as well, so a failure loses nothing."""
         record = held.record
         if not isinstance(record, SessionRecord) or record.job is None or record.job.parent is None:
@@ -232,7 +234,7 @@ class Jobs:
             await check_above(self.writes, parent)
 
 
-def _leave_out_equal(command: SubmitJob) -> SubmitJob:
+def _drop_duplicates(command: SubmitJob) -> SubmitJob:
     """Keeps only the first of items with the same agent, text and title."""
     items = dict.fromkeys(zip_longest(command.inputs, command.titles))
     return replace(

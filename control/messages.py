@@ -266,15 +266,15 @@ class Messages:
                 opened = await self.turns.open(request)
         except BaseException:
             charge.refund()
-            _give_back(place)
+            _release_place(place)
             raise
         if opened.repeated:
             charge.refund()
-            _give_back(place)
+            _release_place(place)
             return opened, None
         if plan.hold is not None or opened.position is not None:
-            _give_back(place)
-            await self._put_in_line(principal, command, opened)
+            _release_place(place)
+            await self._enqueue(principal, command, opened)
             return opened, None
         params: JsonObject = {**(command.params or {}), "message": command.message}
         begun = self.dispatch.begin(opened, peer, command.message, params, referred, place)
@@ -339,9 +339,7 @@ class Messages:
             raise UncoveredError(charged)
         return change(plan, hold=hold, facts=(*plan.facts, charged.fact)), FREE
 
-    async def _put_in_line(
-        self, principal: Principal, command: SubmitTurn, opened: OpenedTurn
-    ) -> None:
+    async def _enqueue(self, principal: Principal, command: SubmitTurn, opened: OpenedTurn) -> None:
         held = opened.held if isinstance(opened.held, dict) else opened.held.read()
         record = held[opened.task].record
         if isinstance(record, TaskRecord) and (
@@ -400,7 +398,7 @@ def _is_urgent(command: SubmitTurn, opened: OpenedTurn) -> bool:
     return isinstance(thread, ThreadRecord) and thread.queue_policy == "interrupt"
 
 
-def _give_back(place: SendPlace | None) -> None:
+def _release_place(place: SendPlace | None) -> None:
     """Releases the send slot: no send follows."""
     if place is not None:
         place.give_back()

@@ -119,8 +119,8 @@ class Oversight:
         self, principal: Principal, action: str, owner: str, first: int, last: int
     ) -> None:
         """The same for one approval request."""
-        said = HistoryWindowLoaded(first, last, "stream", owner=owner)
-        await self._record(principal, action, said)
+        loaded = HistoryWindowLoaded(first, last, "stream", owner=owner)
+        await self._record(principal, action, loaded)
 
     async def find_task(self, principal: Principal, task_id: str) -> Principal | None:
         """The owner of a task of the tenant, with the reader's rights; None if the reader may not oversee it."""
@@ -176,10 +176,10 @@ class Oversight:
         record = held.record if held else None
         match record:
             case TaskRecord() if principal.sees(record.agent):
-                owner = _stand_in(principal, record.scope.principal, record.scope.tenant)
+                owner = _as_owner(principal, record.scope.principal, record.scope.tenant)
                 first, last = record.first, record.last
             case SessionRecord():
-                owner = _stand_in(principal, record.principal, record.tenant)
+                owner = _as_owner(principal, record.principal, record.tenant)
                 first, last = 1, record.last
                 if owner is None or not await self._sees_all(principal, owner, name):
                     return None
@@ -187,10 +187,10 @@ class Oversight:
                 return None
         if held is None or owner is None or owner.key != record.owner:
             return None
-        said = HistoryWindowLoaded(
+        loaded = HistoryWindowLoaded(
             first, last, "stream" if held.archive is None else "archive", owner=owner.key
         )
-        await self._record(principal, name, said)
+        await self._record(principal, name, loaded)
         return owner
 
     async def _sees_all(self, principal: Principal, owner: Principal, session: str) -> bool:
@@ -222,17 +222,17 @@ class Oversight:
         session, after = str(answer["sessionId"]), answer.get("after")
         last = after if isinstance(after, int) else ArchiveRef.read(query.ref).sequence
         first = min(query.after + 1, last)
-        said = HistoryWindowLoaded(first, last, "archive", None if after is None else str(after))
-        await self._record(principal, session, said)
+        loaded = HistoryWindowLoaded(first, last, "archive", None if after is None else str(after))
+        await self._record(principal, session, loaded)
 
-    async def _record(self, principal: Principal, name: str, said: HistoryWindowLoaded) -> None:
+    async def _record(self, principal: Principal, name: str, loaded: HistoryWindowLoaded) -> None:
         hour = self.writes.clock.now_ms() // HOUR_MS
         key_of_read = (principal.key, name, hour)
         if key_of_read in self._recorded:
             return
         key = hash_key(principal, f"oversee {name} {hour}")
         await self.home.record(
-            principal, change(said, of=name), row=IdempotencyRow(key, key, b"", 2 * HOUR_MS)
+            principal, change(loaded, of=name), row=IdempotencyRow(key, key, b"", 2 * HOUR_MS)
         )
         self._recorded[key_of_read] = None
         if len(self._recorded) > _MOST_RECORDED:
@@ -244,7 +244,7 @@ def name_tenant(principal: Principal) -> str:
     return f"tenant:{principal.tenant}"
 
 
-def _stand_in(principal: Principal, owner: str | None, tenant: str) -> Principal | None:
+def _as_owner(principal: Principal, owner: str | None, tenant: str) -> Principal | None:
     """The owner with the reader's rights; None if the reader is the owner, or of another tenant."""
     if owner is None or tenant != principal.tenant or owner == principal.id:
         return None

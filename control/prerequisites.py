@@ -64,7 +64,7 @@ class Prerequisites:
             if named & {record.scope.context_id, record.thread_id}:
                 check_width(record, "blocks", field)
                 return record
-        raise InvalidInput(field, f"{facade} is no task of this context")
+        raise InvalidInput(field, f"{facade} is not a task of this context")
 
 
 def _hold(command: SubmitTurn, agent: str, undone: Sequence[TaskRecord]) -> QueueHold:

@@ -92,7 +92,7 @@ class QuestionOversight:
         pages = await asyncio.gather(
             *(self.projections.list_inbox(owner, query.limit + 1, before) for owner in owners)
         )
-        near = await self._leave_out_far(principal, [page for page in pages if page])
+        near = await self._drop_other_tenants(principal, [page for page in pages if page])
         rows = sorted(
             {(asked_ms, action) for page in near for action, asked_ms in page}, reverse=True
         )
@@ -104,7 +104,9 @@ class QuestionOversight:
         token = write_token(looked[-1]) if len(looked) < len(rows) else ""
         return {"pending": views, "nextPageToken": token}
 
-    async def _leave_out_far(self, principal: Principal, pages: Sequence[_Page]) -> Sequence[_Page]:
+    async def _drop_other_tenants(
+        self, principal: Principal, pages: Sequence[_Page]
+    ) -> Sequence[_Page]:
         """Drops pages of owners in other tenants, whose tenant was not known before: a token names a row.
 
         An owner is in one tenant, so one request tells it for all.

@@ -116,7 +116,7 @@ class Models:
                 wanted,
                 last,
                 head.first,
-                await self._find_gone(threads, events),
+                await self._find_rolled_back(threads, events),
                 after=query.after,
             ),
             str(Cursor(head.epoch, head.sequence, head.chain)),
@@ -124,7 +124,7 @@ class Models:
         )
         return to_wire(model)
 
-    async def _find_gone(
+    async def _find_rolled_back(
         self, threads: Sequence[ThreadRecord], events: Sequence[Event]
     ) -> frozenset[str]:
         """Tasks of these events that were rolled back; most threads have none."""

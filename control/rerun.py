@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.ownership import Owned, Ownership
     from passerelle.runtime.records.writes import Writes
 
-_AT_REST: Final = TERMINAL | {Status.RETRYING, Status.LOST}
+_RETRIABLE: Final = TERMINAL | {Status.RETRYING, Status.LOST}
 """States in which no agent works on the task, as far as known."""
 
 
@@ -124,7 +124,7 @@ class Rerunning:
 def _check(record: TaskRecord) -> None:
     if not record.attempts:
         raise UnsupportedOperation("the task was never started", status=record.status)
-    if record.status not in _AT_REST:
+    if record.status not in _RETRIABLE:
         raise UnsupportedOperation("the task is under way", status=record.status)
     tasks.require_unblocked(record)
 

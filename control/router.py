@@ -135,7 +135,7 @@ class Router:
         if directory is not None and self._names is not names:
             before = {one.peer.name: one for one in self._agents}
             peers = (directory.find(name) for name in names if find_tenant(name) is None)
-            self._agents = [self._know(peer, before.get(peer.name)) for peer in peers]
+            self._agents = [self._describe_agent(peer, before.get(peer.name)) for peer in peers]
             self._names = names
             self._usable.clear()
         elif now_ms < self._look_ms:
@@ -267,11 +267,11 @@ class Router:
             and one.price is price
         ):
             return
-        found = self._know(one.peer, one)
+        found = self._describe_agent(one.peer, one)
         one.card, one.tags, one.price = found.card, found.tags, found.price
         one.demands, one.offer, one.variants = found.demands, found.offer, found.variants
 
-    def _know(self, peer: RoutedPeer, before: _KnownAgent | None) -> _KnownAgent:
+    def _describe_agent(self, peer: RoutedPeer, before: _KnownAgent | None) -> _KnownAgent:
         """The current description of an agent; an unchanged offer keeps its object."""
         price = self.spending.find_price(peer.name) if self.spending else None
         found = _describe(peer, peer.peek(), self.find_terms(peer.name).tags, price)

@@ -98,7 +98,7 @@ class Schedules:
         stored = await once.find(writes.log, shard)
         if stored is not None:
             return await self._repeat(stored)
-        await self._refuse_more(principal)
+        await self._check_limit(principal)
         ref = EntityRef(EntityKind.SESSION, writes.ids.mint("se", shard))
         created = SessionCreated(
             owner=principal.key,
@@ -129,7 +129,7 @@ class Schedules:
         await self._list_now(written.held[ref])
         return await self._render(written.held[ref])
 
-    async def _refuse_more(self, principal: Principal) -> None:
+    async def _check_limit(self, principal: Principal) -> None:
         """Concurrent requests may exceed the limit by a few."""
         if await self.projections.count_index(principal.key, SCHEDULES, None) >= MOST_SCHEDULES:
             raise UnsupportedOperation(

@@ -49,7 +49,7 @@ class Service:
         """Carries out a command, once per idempotency key and principal (CMD-30), even if its caller disconnects."""
         if isinstance(command, SubmitTurn):
             return self.commands.open_run(self.messages.submit(principal, command, idem))
-        return self.commands.see_through(self._carry_out(principal, command, idem))
+        return self.commands.see_through(self._execute(principal, command, idem))
 
     def begin(
         self, principal: Principal, command: SubmitTurn, told: ResultCallback[OpenTurn]
@@ -57,7 +57,7 @@ class Service:
         """The same for a message without a key, for a caller that is notified instead of waiting."""
         self.commands.begin(self.messages.open(principal, command), told)
 
-    async def _carry_out(
+    async def _execute(
         self, principal: Principal, command: OtherCommand, idem: str | None
     ) -> Result:
         await self.governing.govern(principal, command)

@@ -267,11 +267,11 @@ class Starting:
             written = await self._append(start)
         except BaseException:
             charge.refund()
-            _give_back(place)
+            _release_place(place)
             raise
         if written.repeated is not None and written.repeated != start.run_id.encode():
             charge.refund()
-            _give_back(place)
+            _release_place(place)
             return render_change(written.held[owned.ref], repeated=True)
         if plan.hold is None:
             self._begin(start, written, peer, referred, place)
@@ -409,7 +409,7 @@ class Starting:
         self.dispatch.runs.start(*begun)
 
 
-def _give_back(place: SendPlace | None) -> None:
+def _release_place(place: SendPlace | None) -> None:
     """Releases the send slot: no send follows."""
     if place is not None:
         place.give_back()

@@ -139,34 +139,34 @@ class Subagents:
         if not principal.may_call(name.peer):
             raise NotFound("agent", name.peer)
         require_operation(principal, name.peer, Method.SEND_MESSAGE)
-        taken = await self._find_taken(principal, subagent, name, command, idem)
-        if taken is None:
+        accepted = await self._find_repeated(principal, subagent, name, command, idem)
+        if accepted is None:
             if subagent.state == "closed":
                 raise UnsupportedOperation(_CLOSED, subagent=command.subagent_id)
             task = _find_open(subagent, name, family)
-            taken = await self.submit(principal, _compose(command, subagent, name, task), idem)
-            await self._link(principal, family, name, taken)
+            accepted = await self.submit(principal, _compose(command, subagent, name, task), idem)
+            await self._link(principal, family, name, accepted)
         found, _, _ = await self.reads.find(principal, command.subagent_id)
         return SubagentChanged(
-            to_wire(found), "sent", taken.facade, taken.turn_id, repeated=taken.repeated
+            to_wire(found), "sent", accepted.facade, accepted.turn_id, repeated=accepted.repeated
         )
 
     async def _link(
-        self, principal: Principal, family: Family, name: SubagentName, taken: TurnAccepted
+        self, principal: Principal, family: Family, name: SubagentName, accepted: TurnAccepted
     ) -> None:
         """Makes a further task of a subagent a child of the task it was spawned for, while that is open."""
         above = family.threads[name.thread_id].parent
         known = {task.task_id: task for task in family.tasks}
-        if above is None or above.thread_id == name.thread_id or taken.task_id in known:
+        if above is None or above.thread_id == name.thread_id or accepted.task_id in known:
             return
         parent = known.get(above.task_id)
         if parent is None or parent.status in ENDED:
             return
         with suppress(UnsupportedOperation, GraphLimit):
-            link = LinkTasks(parent.task_id, "child", taken.task_id)
+            link = LinkTasks(parent.task_id, "child", accepted.task_id)
             await self.execute(principal, link, None)
 
-    async def _find_taken(
+    async def _find_repeated(
         self,
         principal: Principal,
         subagent: Subagent,
@@ -202,12 +202,14 @@ class Subagents:
             raise UnsupportedOperation(_CLOSED, subagent=command.subagent_id)
         outcome, went = "idle", None
         for task in _list_open(subagent, name, family):
-            outcome = await self._go_on(principal, task, command)
+            outcome = await self._resume_one(principal, task, command)
             went = task.task_id
         found, _, _ = await self.reads.find(principal, command.subagent_id)
         return SubagentChanged(to_wire(found), outcome, task_id=went)  # type: ignore[arg-type]  # one of its words
 
-    async def _go_on(self, principal: Principal, task: TaskRecord, command: ResumeSubagent) -> str:
+    async def _resume_one(
+        self, principal: Principal, task: TaskRecord, command: ResumeSubagent
+    ) -> str:
         if not task.attempts and task.status in _UNSENT:
             await self.execute(principal, StartTask(task.task_id, "http"), None)
             return "resumed"

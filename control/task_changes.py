@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     Decide: TypeAlias = Callable[[TaskRecord], list[Fact]]
 
-_OWED_MS: Final = 1_000
+_FOLLOW_UP_MS: Final = 1_000
 """Delay of the follow-up row: the appending instance continues at once; the row covers its crash."""
 
 
@@ -92,8 +92,8 @@ class TaskChanges:
                 return AppendOptions()  # its follow-up row was set when it was written
             due = make_attempt_rows(decision, owned.ref, record)
             if owed is not None:
-                due = (*due, DueChange(owed, decision.now_ms + _OWED_MS))
-            look = _look_at_line(decision, owned.ref)
+                due = (*due, DueChange(owed, decision.now_ms + _FOLLOW_UP_MS))
+            look = _make_queue_check(decision, owned.ref)
             if record.queued is not None and look not in due:
                 due = (*due, look)  # its place in the queue may have changed
             return AppendOptions(idem=idem_row, due=due)
@@ -122,11 +122,11 @@ def make_attempt_rows(
         return (DueChange(name_row(task.id), decision.now_ms),)
     if after.status in {Status.QUEUED, Status.WAITING_RESOURCE} and after.queued is not None:
         # Its turn may have passed while it was held back.
-        return (_look_at_line(decision, task),)
+        return (_make_queue_check(decision, task),)
     return ()
 
 
-def _look_at_line(decision: Decision, task: EntityRef) -> DueChange:
+def _make_queue_check(decision: Decision, task: EntityRef) -> DueChange:
     return DueChange(f"{QUEUED}:{task.id}", decision.now_ms)
 
 

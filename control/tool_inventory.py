@@ -57,7 +57,7 @@ NAMED_GROUPS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _Availability:
     """The state of an agent or command for a caller, and its source."""
 
     state: _State
@@ -115,15 +115,15 @@ class ToolInventories:
         spoken: list[_About] = [one for one in _JUDGED if policy.rules.speaks_about(one)]
         for agent in filter(policy.principal.may_call, self.catalogue.list_names()):
             card = self.catalogue.peek(agent)
-            standing = self._judge(
+            availability = self._judge(
                 policy, agent, is_known=card is not None, abouts=spoken or _JUDGED
             )
-            if standing.state == "allowed":
+            if availability.state == "allowed":
                 allowed += 1
                 continue
             skills = objects_at(card.card, "skills") if card else []
             names = tuple(text_at(skill, "id") for skill in skills)
-            groups.append(_group("skill", standing, names, agent))
+            groups.append(_group("skill", availability, names, agent))
         if policy.rules.speaks_about("commands"):
             groups += _list_commands(policy)
         return ToolCatalogResolved(
@@ -139,14 +139,14 @@ class ToolInventories:
     def _describe(self, policy: CallerPolicy, entry: JsonObject) -> AgentTools:
         agent = text_at(entry, "name")
         is_known = text_at(entry, "status") != "unreachable"
-        standing = self._judge(policy, agent, is_known=is_known)
+        availability = self._judge(policy, agent, is_known=is_known)
         return AgentTools(
             agent=agent,
-            state=standing.state,
-            source=standing.source,
-            reason=standing.reason,
-            rules=standing.found.rules,
-            risk=standing.found.risk,
+            state=availability.state,
+            source=availability.source,
+            reason=availability.reason,
+            rules=availability.found.rules,
+            risk=availability.found.risk,
             title=text_at(entry, "title"),
             tags=tuple(texts_at(entry, "tags")),
             skills=tuple(objects_at(entry, "skills")),
@@ -159,17 +159,17 @@ class ToolInventories:
         *,
         is_known: bool,
         abouts: Sequence[_About] = _JUDGED,
-    ) -> _Standing:
+    ) -> _Availability:
         """The strictest decision of policy, unless the credential forbids it, or the agent is unavailable."""
         judged = [policy.evaluate(EvaluatePermission(about, agent)) for about in abouts]
         found = min(judged, key=lambda one: _STRICTEST.index(one.decision))
         if not policy.principal.may_use(agent, Method.SEND_MESSAGE):
             why = "it may not send messages to the agent"
-            return _Standing("denied", "credential", why, found)
+            return _Availability("denied", "credential", why, found)
         missing = self._find_missing(agent, is_known=is_known)
         if missing is not None and found.decision != "deny":
-            return _Standing("unavailable", "agent", missing, found)
-        return _stand(found)
+            return _Availability("unavailable", "agent", missing, found)
+        return _to_availability(found)
 
     def _find_missing(self, agent: str, *, is_known: bool) -> str | None:
         if not is_known:
@@ -177,8 +177,8 @@ class ToolInventories:
         return "calls to it have failed" if self.catalogue.rests(agent) else None
 
 
-def _stand(found: Evaluation) -> _Standing:
-    return _Standing(_STATES[found.decision], str(found.source), found.reason, found)
+def _to_availability(found: Evaluation) -> _Availability:
+    return _Availability(_STATES[found.decision], str(found.source), found.reason, found)
 
 
 def _list_commands(policy: CallerPolicy) -> list[ToolGroup]:
@@ -188,15 +188,15 @@ def _list_commands(policy: CallerPolicy) -> list[ToolGroup]:
         query = EvaluatePermission("commands", action_type=action_type, subject=Subject(tool=tool))
         found = policy.evaluate(query)
         if found.decision != "allow":
-            groups.append(_group("gateway_action", _stand(found), (tool,)))
+            groups.append(_group("gateway_action", _to_availability(found), (tool,)))
     return groups
 
 
 def _group(
     kind: Literal["skill", "gateway_action"],
-    standing: _Standing,
+    availability: _Availability,
     names: tuple[str, ...],
     peer: str | None = None,
 ) -> ToolGroup:
-    rules = () if standing.source in _NOT_BY_RULE else standing.found.rules
-    return ToolGroup(kind, standing.state, names, peer, rules, standing.reason)
+    rules = () if availability.source in _NOT_BY_RULE else availability.found.rules
+    return ToolGroup(kind, availability.state, names, peer, rules, availability.reason)

@@ -83,7 +83,7 @@ class TurnHistories:
             except ThreadMovedError:
                 await self.writes.step_back(tries)
                 thread = await self.find(principal, thread.ref.id)
-        raise WriteConflict("the thread was changed by others again and again; try once more")
+        raise WriteConflict("the thread was changed concurrently too often; try again")
 
     async def read_turns(self, thread: ThreadRecord) -> tuple[TurnHistory, int]:
         """The turns of a thread, and the sequence up to which its stream was read.

@@ -82,7 +82,7 @@ def read_condition(text: str) -> Condition:
     except RuntimeError as refused:
         raise InvalidInput("when", _first_error(str(refused))) from None
     if program.return_type() != cel.Type.BOOL:
-        raise InvalidInput("when", "must give true or false")
+        raise InvalidInput("when", "must return true or false")
     return Condition(text, program)
 
 

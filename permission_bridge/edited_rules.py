@@ -55,7 +55,7 @@ def read_stored(stated: Sequence[StatedRule]) -> tuple[Rule, ...]:
         InvalidInput: this version cannot parse one of them.
     """
     if len(stated) > RULE_LIMIT:
-        raise InvalidInput("rules", f"are {len(stated)}, and at most {RULE_LIMIT}")
+        raise InvalidInput("rules", f"are {len(stated)}; at most {RULE_LIMIT} are allowed")
     if sum(len(to_bytes(one)) for one in stated) > BYTES_LIMIT:
         raise InvalidInput("rules", f"take more than {BYTES_LIMIT} bytes")
     seen: set[tuple[str | None, str]] = set()

@@ -142,7 +142,7 @@ def evaluate(
     case: Case, facts: PolicyFacts, now_ms: int, policy: Policy = DEFAULT_POLICY
 ) -> Evaluation:
     """Decides ``case``. The same arguments always give the same evaluation; nothing is written."""
-    risk, risk_reasons = _weigh(case, facts)
+    risk, risk_reasons = _rate_risk(case, facts)
     verdicts = _collect(case, facts, policy, risk, now_ms)
     winner = _choose(verdicts)
     for more in (_escalate, _refuse_to_ask):
@@ -167,7 +167,7 @@ def evaluate(
     )
 
 
-def _weigh(case: Case, facts: PolicyFacts) -> tuple[Risk, tuple[str, ...]]:
+def _rate_risk(case: Case, facts: PolicyFacts) -> tuple[Risk, tuple[str, ...]]:
     risk, reasons = weigh(case)
     for opinion in facts.opinions:
         if opinion.risk is not None and RISKS.index(opinion.risk) > RISKS.index(risk):
@@ -317,5 +317,5 @@ def _offers_grant(winner: SourceVerdict, verdicts: list[SourceVerdict]) -> bool:
 
 def _read_effect(winner: SourceVerdict) -> Effect:
     if winner.verdict == "silent":
-        raise AssertionError("nobody decides by silence")
+        raise AssertionError("a silent verdict cannot decide")
     return winner.verdict

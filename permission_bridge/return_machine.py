@@ -116,22 +116,22 @@ def read_attempts(record: ActionRecord, *, untaken: bool = False) -> ReturnAttem
 
 
 def choose_step(
-    sight: TaskSighting, attempts: ReturnAttempts, now_ms: int, doubt_ms: int
+    observed: TaskSighting, attempts: ReturnAttempts, now_ms: int, doubt_ms: int
 ) -> ReturnStep:
     """The next step for a decision that is ``owed`` or ``returning``, given the result of GetTask.
 
     ``doubt_ms``: how long a message of unknown outcome may still be on its way to the agent, whichever process sent it:
     data that a process has written is delivered even if the process dies.
     """
-    match sight:
+    match observed:
         case Unreachable():
             return WaitUntil(now_ms + back_off(attempts.count))
         case Gone():
             return Undeliverable("task_not_found")
         case StillWaiting(same=True, has_message=True) if attempts.count:
-            return _judge_unmoved(attempts, now_ms, doubt_ms)
-        case StillWaiting() | RunningOn() | TaskOver() if sight.has_message:
-            return Returned(sight.native_status)
+            return _judge_unaccepted(attempts, now_ms, doubt_ms)
+        case StillWaiting() | RunningOn() | TaskOver() if observed.has_message:
+            return Returned(observed.native_status)
         case StillWaiting(same=False):
             return Undeliverable("stale")
         case StillWaiting():
@@ -144,7 +144,7 @@ def choose_step(
         case TaskOver():
             return Undeliverable("peer_terminal")
         case _:
-            assert_never(sight)
+            assert_never(observed)
 
 
 def back_off(attempts: int) -> int:
@@ -193,7 +193,7 @@ def judge_sending(
             assert_never(outcome)
 
 
-def _judge_unmoved(attempts: ReturnAttempts, now_ms: int, doubt_ms: int) -> ReturnStep:
+def _judge_unaccepted(attempts: ReturnAttempts, now_ms: int, doubt_ms: int) -> ReturnStep:
     """The agent has the decision and still waits: it may be about to accept it, or its refusal was lost."""
     settled_ms = min(attempts.last_ms, now_ms) + doubt_ms
     if now_ms > settled_ms:

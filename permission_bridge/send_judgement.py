@@ -158,7 +158,7 @@ def check_judgement(judged: JudgedSend) -> None:
     found = judged.strictest
     if found.decision != "allow":
         denied = found.decision == "deny"
-        how = "policy forbids it" if denied else "it has to be allowed first"
+        how = "policy forbids it" if denied else "it needs an approval first"
         raise Forbidden(
             f"the message is not sent: {how}: {found.reason}",
             why="policy" if denied else "approval_required",

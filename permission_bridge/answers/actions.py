@@ -289,7 +289,7 @@ class Actions:
         closed = decision.state(action_ref)
         if not isinstance(closed, ActionRecord) or closed.is_open or closed.consumed_at:
             return AppendOptions(not_after_ms=not_after, claim=claim)
-        frames += _go_on(decision, refs)
+        frames += _resume_task(decision, refs)
         is_here = any(self.writes.find_line(ref) is not None for ref in refs)
         due = close_rows(closed, decision.now_ms, is_carried=is_notified and is_here)
         return AppendOptions(not_after_ms=not_after, due=due, claim=claim)
@@ -419,7 +419,7 @@ def _refer_task(task_id: str | None) -> list[EntityRef]:
     return [EntityRef(EntityKind.TASK, task_id)] if task_id else []
 
 
-def _go_on(decision: Decision, refs: list[EntityRef]) -> list[JsonObject]:
+def _resume_task(decision: Decision, refs: list[EntityRef]) -> list[JsonObject]:
     """Resumes the task once no request is open; returns the frames for callers that follow the task."""
     frames: list[JsonObject] = []
     for ref in refs:

@@ -109,7 +109,9 @@ class WorkerApprovals:
         whole = find_whole(prompt, show_subject(prompt).subject)
         if whole is not None:
             await self.dispatch.blobs.put(task.shard, whole)
-        opening = _Opening(self.dispatch, task, known, prompt, case, principal.id, consulted, whole)
+        opening = _PermissionOpening(
+            self.dispatch, task, known, prompt, case, principal.id, consulted, whole
+        )
         spill = BlobOverflow()
         for content in (one for note in consulted.notes for one in note.contents.values()):
             await self.dispatch.blobs.put(task.shard, content)
@@ -155,7 +157,7 @@ class WorkerApprovals:
             command.action_id, ConsumeAction(found.to_payload(), digest)
         )
         if not isinstance(outcome, Written):
-            raise UnsupportedOperation("its time is over", state=before.state)
+            raise UnsupportedOperation("it has expired", state=before.state)
         return PermissionView(render_view(find_record(outcome.held, command.action_id)))
 
     async def withdraw(self, principal: Principal, command: WithdrawPermission) -> PermissionView:
@@ -185,7 +187,7 @@ class WorkerApprovals:
                 raise
             return PermissionView(render_view(found), repeated=True)
         if not isinstance(outcome, Written):
-            raise UnsupportedOperation("its time is over", state=before.state)
+            raise UnsupportedOperation("it has expired", state=before.state)
         self.dispatch.wake(before.scope.task_id or "", action_id)
         return PermissionView(render_view(find_record(outcome.held, action_id)))
 
@@ -239,7 +241,7 @@ def _works_for(worker: Principal, record: TaskRecord) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opening:
+class _PermissionOpening:
     dispatch: RunAccess
     task: EntityRef
     action_id: str

@@ -97,7 +97,7 @@ class ActionTokens:
             CredentialExpired: it has expired.
         """
         if self.sealer is None:
-            raise Unauthenticated("there are no tokens here")
+            raise Unauthenticated("action tokens are not enabled")
         try:
             token = from_bytes(ActionToken, self.sealer.unseal(text.encode(), _PLACE))
         except ConfigInvalid:
@@ -114,7 +114,7 @@ def make_answer(token: ActionToken, option: str) -> RespondAction:
         UnknownOption: the token may not choose it.
     """
     if option not in token.options:
-        raise UnknownOption("optionId", "is not one of those that the token chooses")
+        raise UnknownOption("optionId", "is not an option of this token")
     return RespondAction(
         action_id=token.action_id,
         rev=token.rev,

@@ -68,7 +68,7 @@ def _load(algorithm: KeyAlgorithm, raw: bytes) -> Ed25519PublicKey | EllipticCur
             return Ed25519PublicKey.from_public_bytes(raw)
         return EllipticCurvePublicKey.from_encoded_point(SECP256R1(), raw)
     except ValueError:
-        raise InvalidInput("publicKey", f"is no key for {algorithm}") from None
+        raise InvalidInput("publicKey", f"is not a valid key for {algorithm}") from None
 
 
 def _decode(text: str, where: str) -> bytes:
@@ -140,5 +140,5 @@ def load_own_device(data_dir: Path) -> OwnDevice | None:
         return OwnDevice(str(kept["deviceId"]), Ed25519PrivateKey.from_private_bytes(raw))
     except (ValueError, KeyError, TypeError):
         raise ConfigInvalid(
-            str(path), "is no device: delete it and pair this machine anew"
+            str(path), "is not a valid device file: delete it and pair this machine again"
         ) from None

@@ -86,7 +86,7 @@ class Devices:
         if known is not None:
             return known
         try:
-            return await self._carry_out(principal, command, once)
+            return await self._execute_command(principal, command, once)
         except CallerError:
             # Two identical commands at once: the other one was carried out, and the device refuses the second.
             known = await self._repeat(principal, command, once)
@@ -108,7 +108,7 @@ class Devices:
             return DevicePaired(device.device_id, None, None, until, repeated=True)
         return DeviceChanged(describe(device), repeated=True)
 
-    async def _carry_out(
+    async def _execute_command(
         self, principal: Principal, command: DeviceRequest, once: Once
     ) -> DeviceAnswer:
         match command:
@@ -118,7 +118,7 @@ class Devices:
                 return await self._change(principal, Confirm(device, digits), once)
             case RenameDevice(device_id=device, name=name):
                 if not name.isprintable():
-                    raise InvalidInput("name", "is one line that can be shown")
+                    raise InvalidInput("name", "must be one printable line")
                 return await self._change(principal, Rename(device, name), once)
             case RevokeDevice(device_id=device):
                 return await self._revoke(principal, device, once)

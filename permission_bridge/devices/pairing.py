@@ -114,7 +114,7 @@ class Pairing:
         if principal.kind not in {"person", "service"}:
             raise Forbidden(f"a credential of kind {principal.kind} has no devices")
         if not command.name.isprintable():
-            raise InvalidInput("name", "is one line that can be shown")
+            raise InvalidInput("name", "must be one printable line")
         secret = encode_base32(self.ids.draw(5 * _CODE_CHARACTERS), _CODE_CHARACTERS)
         offer = Offer(
             device_id=self.ids.mint("dev", principal.home),
@@ -200,7 +200,7 @@ def _choose_scopes(principal: Principal, wanted: tuple[str, ...] | None) -> tupl
     known = {scope.value: scope for scope in AccessScope}
     for name in wanted:
         if name not in known:
-            raise InvalidInput("scopes", f"{name[:60]!r} is no right")
+            raise InvalidInput("scopes", f"{name[:60]!r} is not a known right")
         if known[name] not in principal.scopes:
             raise Forbidden(f"a device cannot have {name}: the caller does not have it", scope=name)
     return tuple(dict.fromkeys(wanted))

@@ -198,7 +198,7 @@ class CommandGate:
 
 def _explain(evaluation: Evaluation, action_id: str) -> Forbidden:
     return Forbidden(
-        f"it needs an approval; send it again after that: {evaluation.reason}",
+        f"it needs an approval first; send it again after that: {evaluation.reason}",
         why="approval_required",
         actionId=action_id,
     )

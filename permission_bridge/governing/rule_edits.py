@@ -106,7 +106,7 @@ class PolicyEditing:
         async with self.turn:
             await self._read_or_refuse()
             if command.dry_run:
-                return self._foresee(command, wanted, tried)
+                return self._preview(command, wanted, tried)
             answer = await self._write(principal, command, wanted, tried, once)
         await self._notify_instances()
         return answer
@@ -126,7 +126,7 @@ class PolicyEditing:
                 f"the edited rules cannot be read: {wrong.message}"
             ) from None
 
-    def _foresee(self, command: SetPolicy, wanted: Policy, tried: PolicyTried) -> PolicySet:
+    def _preview(self, command: SetPolicy, wanted: Policy, tried: PolicyTried) -> PolicySet:
         current = self.rulebook.revision
         if command.version != current:
             raise VersionMismatch(command.version, current)
