@@ -50,7 +50,7 @@ _SURGE: Final = 16
 _SURGE_WITHIN_S: Final = 1.0
 _SURGE_DEFERS_S: Final = 0.25
 _SURGE_WAITS_MS: Final = 3_000
-"""This many links within a second are a surge: their facts are written later, so that events are sent first."""
+"""In a surge (``_SURGE`` links within ``_SURGE_WITHIN_S``) facts are written this much later, after the events."""
 _NOTHING: Final = OwedLink(b"", b"", 0, 0)
 
 
