@@ -1,4 +1,4 @@
-"""Writes the acks of one connection: which generation has a stream of a device, and how far the device has come."""
+"""Writes the acks of one connection: the generation that owns a device's stream, and the acknowledged cursor."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 
 class AckWriter:
-    """What the store says of an ack is fed to the machine."""
+    """Feeds the store's result for each ack back into the connection's state machine."""
 
-    __slots__ = ("_feed", "_services", "_standing", "_under_way")
+    __slots__ = ("_feed", "_pending", "_rights", "_services")
 
     def __init__(
-        self, services: ChannelServices, standing: HolderRights, feed: Callable[[Input], None]
+        self, services: ChannelServices, rights: HolderRights, feed: Callable[[Input], None]
     ) -> None:
         self._services = services
-        self._standing = standing
+        self._rights = rights
         self._feed = feed
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._pending: set[asyncio.Task[None]] = set()
 
     def name_device(self, stream: str, grant: StreamGrant) -> str:
-        """The field of a stream's acks: a task's view never moves the ack of its session."""
-        return name_ack(self._standing.known.device, stream, grant)
+        """The field of a stream's acks: acks of a task's view never move the ack of its session."""
+        return name_ack(self._rights.known.device, stream, grant)
 
     async def claim(self, stream: str, grant: StreamGrant) -> bool:
-        """Writes our generation beside the ack, so that an older connection can move it no more.
+        """Writes this connection's generation to the ack row, so that older connections can no longer move it.
 
-        False where a newer connection of the device has done so.
+        Returns False if a newer connection of the device has done so.
         """
         result = await self._write(stream, grant, "")
         if result == "stale_generation":
@@ -48,15 +48,15 @@ class AckWriter:
         return result != "stale_generation"
 
     def store(self, stream: str, grant: StreamGrant, cursor: Cursor) -> None:
-        """Stores an ack. It outlives the connection: the socket may have ended, the ack was said before."""
+        """Stores an ack in a task that outlives the connection: the client sent it before the socket ended."""
         task = asyncio.create_task(self._store(stream, grant, cursor))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)
 
     async def finish(self, within_s: float) -> None:
-        """Returns when the acks so far are stored, or after ``within_s``."""
-        if self._under_way:
-            await asyncio.wait(self._under_way, timeout=within_s)
+        """Returns when pending acks are stored, or after ``within_s``."""
+        if self._pending:
+            await asyncio.wait(self._pending, timeout=within_s)
 
     async def _store(self, stream: str, grant: StreamGrant, cursor: Cursor) -> None:
         with suppress(StoreUnavailable):  # the client still has its cursor, and acks the next one
@@ -65,7 +65,7 @@ class AckWriter:
             self._feed(AckJudged(stream, result))
 
     def _write(self, stream: str, grant: StreamGrant, cursor: str) -> Awaitable[AckResult]:
-        services, known = self._services, self._standing.known
+        services, known = self._services, self._rights.known
         return services.acks.store_ack(
             grant.stream,
             name_ack(known.device, stream, grant),
@@ -76,7 +76,7 @@ class AckWriter:
 
 
 def name_ack(device: str, stream: str, grant: StreamGrant) -> str:
-    """Under which name a device's ack is stored: one stream that is read off another never moves the ack of that."""
+    """The name of a device's ack: a view derived from a stream never moves the ack of the stream itself."""
     return f"{device}@{stream}" if isinstance(grant.view, _READ_OFF) else device
 
 

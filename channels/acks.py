@@ -1,4 +1,4 @@
-"""Judging an acknowledgement by what was told on its connection (CHN-5)."""
+"""Checks acknowledgements against the cursors that were sent on the connection (CHN-5)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ AckFault: TypeAlias = Literal["not_subscribed", "ack_epoch", "ack_ahead"]
 
 ACK_FAULTS: Final[Mapping[AckFault, str]] = {
     "not_subscribed": "this connection does not follow the stream",
-    "ack_epoch": "the cursor is of another life of the stream",
+    "ack_epoch": "the cursor belongs to another epoch of the stream",
     "ack_ahead": "the cursor is beyond what was sent on this connection",
 }
 
 
-def judge_cursor(told: Mapping[str, Cursor | None], stream: str, cursor: Cursor) -> AckFault | None:
-    """What is wrong with acknowledging ``cursor``; ``told`` is the last cursor given out per stream."""
-    if stream not in told:
+def judge_cursor(sent: Mapping[str, Cursor | None], stream: str, cursor: Cursor) -> AckFault | None:
+    """Why ``cursor`` cannot be acknowledged, or None; ``sent`` is the last sent cursor per stream."""
+    if stream not in sent:
         return "not_subscribed"
-    last = told[stream]
+    last = sent[stream]
     if last is None or cursor.epoch != last.epoch:
         return "ack_epoch"
     if cursor.sequence > last.sequence:

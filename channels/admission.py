@@ -1,4 +1,4 @@
-"""Admission: from a ``hello`` to a ``welcome``. Nothing is written for who is not known (CHN-11)."""
+"""Admission: from ``hello`` to ``welcome``. Nothing is written for an unauthenticated client (CHN-11)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who a connection is. The highest ``generation`` has the channel.
+    """The identity of a connection. The highest ``generation`` owns the channel.
 
-    ``device`` is ``device_id`` and ``tab`` as ``join_tab`` has them: the name of its acks.
-    ``continues``: it came back with the token of the connection before it, or of the one before that.
+    ``device`` combines ``device_id`` and ``tab`` as ``join_tab`` does: the name of its acks. ``continues``: it resumed
+    with the token of the previous connection, or of the one before that.
     """
 
     principal: Principal
@@ -53,10 +53,10 @@ class Admission:
 
 
 async def show(services: ChannelServices, hello: Hello, shown: Credentials) -> Credentials:
-    """What a connection shows of itself in all: in its ``hello``, and in the handshake (``shown``).
+    """All credentials of a connection: those of its ``hello`` and of the handshake (``shown``).
 
     Raises:
-        Unauthenticated: a ticket that does not hold here.
+        Unauthenticated: the ticket is not valid here.
     """
     if hello.ticket is not None:
         shown = await services.redeem(hello.ticket, shown.origin, hello.device)
@@ -64,10 +64,10 @@ async def show(services: ChannelServices, hello: Hello, shown: Credentials) -> C
 
 
 async def identify(services: ChannelServices, shown: Credentials) -> Principal:
-    """Who it is; nothing is written.
+    """Authenticates the credentials; nothing is written.
 
     Raises:
-        Unauthenticated: there is no credential that holds.
+        Unauthenticated: there is no valid credential.
         Forbidden: the credential may not open channels.
     """
     principal = await services.authenticator.authenticate(shown)
@@ -79,7 +79,7 @@ async def identify(services: ChannelServices, shown: Credentials) -> Principal:
 async def admit(
     services: ChannelServices, limits: ChannelLimits, hello: Hello, principal: Principal
 ) -> Admission:
-    """The channel record first, then the open actions, where there were any in the moment of the record.
+    """Writes the channel record, then reads the open actions if there were any at that moment.
 
     Raises:
         StoreUnavailable: the record could not be written.
@@ -123,7 +123,7 @@ def _count_left_s(principal: Principal, now_ms: int) -> int | None:
 
 
 def name_channel(principal: Principal, device: str) -> str:
-    """The id of a device's channel; ``device`` with its tab or its stream, as it is stored."""
+    """The id of a device's channel; ``device`` includes its tab or its stream, as stored."""
     return _derive_channel(principal.home, principal.key, device)
 
 
@@ -133,10 +133,10 @@ def _derive_channel(home: Shard, owner: str, device: str) -> str:
 
 
 def name_generation(channel: str, generation: int) -> str:
-    """The resume token: a reference that grants nothing, since tenant, principal and device are in the channel's id.
+    """The resume token. It grants nothing: tenant, principal and device are part of the channel's id.
 
-    The one before the last counts too: a client may have been cut off between a welcome and storing its token. Any
-    other token is passed over: the connection is a new one, and resumes by its cursors all the same.
+    The previous token is valid too: a client may lose its connection between a welcome and storing the token. An
+    invalid token is ignored: the connection is a new one, and still resumes by its cursors.
     """
     return f"{channel}.{generation}"
 

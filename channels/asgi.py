@@ -1,4 +1,4 @@
-"""The channel over an ASGI server. The request's own task reads; another writes while something is to be written."""
+"""Channels over an ASGI server. The request's task reads; a second task writes while there is data to write."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
     from passerelle.channels.transport import SocketListener
 
-_LEFT: Final = frozenset({1000, 1001})
+_CLEAN_CODES: Final = frozenset({1000, 1001})
 _CLOSING_S: Final = 2.0
-"""How long the other side may take to let a close through, and to answer it."""
+"""Time for the client to receive a close and to answer it."""
 _HELD_BYTES: Final = 65_536
-"""When so much waits for the server, beside what that holds itself, the socket takes no more."""
+"""With this much waiting for the server, in addition to the server's own buffer, the socket is not writable."""
 
 
 class AsgiSocket:
-    """A socket that an ASGI server has accepted."""
+    """A socket accepted by an ASGI server."""
 
     __slots__ = (
         "_aborted",
@@ -58,15 +58,15 @@ class AsgiSocket:
         return self._held
 
     async def serve(self, receiver: SocketListener) -> None:
-        """Reads until the socket is gone, in the task of the request."""
+        """Reads until the socket is closed, in the task of the request."""
         self._receiver, self._reader = receiver, asyncio.current_task()
         left = False
         try:
             while (message := await self._receive())["type"] != "websocket.disconnect":
-                self._give_on(message)
+                self._pass_on(message)
                 if self._paused is not None:
                     await self._paused
-            left = message.get("code") in _LEFT
+            left = message.get("code") in _CLEAN_CODES
         except asyncio.CancelledError:
             if not self._aborted:
                 raise
@@ -76,15 +76,15 @@ class AsgiSocket:
             if self._closer is not None:
                 self._closer.cancel()
             self._reader = None
-            self._tell_end(left=left)
+            self._notify_end(left=left)
 
-    def _give_on(self, message: Message) -> None:
+    def _pass_on(self, message: Message) -> None:
         if self._receiver is not None:
             text: str | None = message.get("text")
             data: bytes = message.get("bytes") or b""
             self._receiver.take_message(data if text is None else text)
 
-    def _tell_end(self, *, left: bool) -> None:
+    def _notify_end(self, *, left: bool) -> None:
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             receiver.take_end(left=left)
@@ -113,7 +113,7 @@ class AsgiSocket:
             self._closer = asyncio.get_running_loop().call_later(_CLOSING_S, self.abort)
 
     def abort(self) -> None:
-        """The server drops a socket whose application has returned; there is no other way to ask for it."""
+        """The server closes a socket whose application has returned; ASGI has no other way to abort."""
         self._aborted = True
         self._receiver = None
         if self._reader is not None:

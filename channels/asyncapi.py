@@ -1,4 +1,4 @@
-"""The AsyncAPI 3.0 document of the channel, drawn from the frames that serve it."""
+"""The AsyncAPI 3.0 document of the channel, generated from the frame codecs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def render_asyncapi(version: str) -> JsonObject:
 
 
 def render_frame_schema() -> JsonObject:
-    """JSON Schema of both directions: ``client`` and ``server`` are what one side may send."""
+    """JSON Schema of both directions: ``client`` and ``server`` are what each side may send."""
     definitions = {**_draw_schemas(CLIENT_CODECS), **_draw_schemas(SERVER_CODECS)}
     return {
         "$schema": _DIALECT,

@@ -1,6 +1,7 @@
-"""Carries out a call of a client over a channel, and says how errors of ours look there.
+"""Carries out a client's call, and maps errors to frames.
 
-An error is the ``err`` of its call, the ``error`` of a stream that cannot be followed, or the end of the connection.
+An error becomes the ``err`` of its call, the ``error`` of a stream that cannot be followed, or the end of the
+connection.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def refuse_call(call: str, error: PasserelleError) -> Failure:
-    """The ``err`` frame of an error; a loser always learns the winner (I7)."""
+    """The ``err`` frame of an error; a losing answer always learns the winner (I7)."""
     data: JsonObject = {**error.details}
     if isinstance(error, ActionClosed):
         data["winner"] = error.winner
@@ -38,7 +39,7 @@ def refuse_call(call: str, error: PasserelleError) -> Failure:
 
 
 def refuse_subscription(stream: str, error: PasserelleError, ask: str | None = None) -> Refusal:
-    """The ``error`` frame of a stream that cannot be followed; ``ask`` is the id of the frame that wanted it."""
+    """The ``error`` frame of a stream that cannot be followed; ``ask`` is the id of the subscribe frame."""
     return Refusal(
         error.stable_code, error.message, "sub", stream, retry_s=_read_retry(error), id=ask
     )
@@ -47,9 +48,9 @@ def refuse_subscription(stream: str, error: PasserelleError, ask: str | None = N
 def end_connection(
     error: PasserelleError, of: str, *, admitted: bool = False
 ) -> tuple[CloseCode, Refusal]:
-    """The close code and the notice before it, for an error that a connection cannot outlive.
+    """The close code and the final notice for an error that ends the connection.
 
-    ``admitted``: the credential did hold, so one that does not was taken away.
+    ``admitted``: the credential was valid before, so an invalid one was revoked.
     """
     notice = Refusal(error.stable_code, error.message, of, fatal=True, retry_s=_read_retry(error))
     code = _choose_code(error)
@@ -83,13 +84,13 @@ def _read_retry(error: PasserelleError) -> int | None:
 
 
 async def execute_call(services: ChannelServices, known: Admission, call: Call) -> Answer | Failure:
-    """The answer, or why there is none. A fault of ours is one too: the streams beside the call go on."""
+    """The answer or the error of a call. An internal error fails the call only; its connection continues."""
     try:
         data = await services.calls.call(known.principal, call.method, call.data, call.idem)
         return Answer(call.id, data)
     except PasserelleError as error:
         return refuse_call(call.id, error)
-    except Exception as error:  # noqa: BLE001  one call that fails must not end the streams beside it
+    except Exception as error:  # noqa: BLE001  a call that fails must not end the streams of its connection
         structlog.get_logger().error(
             "channel.fault",
             method=call.method,

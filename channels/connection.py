@@ -1,7 +1,7 @@
-"""One connection: the shell around its machine. It owns the socket and every task of the connection.
+"""One connection: the shell around its state machine. It owns the socket and all tasks of the connection.
 
-A back-end calls it with what comes in, and it writes without awaiting, so an idle connection has no task but those that
-its streams need. What the machine wants is carried out here, what comes of it is fed back; nothing is decided.
+The transport calls it with received data, and it writes without awaiting, so an idle connection has no tasks except
+those of its streams. It carries out the outputs of the state machine and feeds the results back; it decides nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from passerelle.channels.reverse_side import AgentSide
 from passerelle.channels.session import step
 from passerelle.channels.session_state import ConnectionPhase, start
 from passerelle.channels.session_time import next_tick_s
-from passerelle.channels.story import LinkStory, Telling
+from passerelle.channels.story import LinkFactWriter, LinkStory
 from passerelle.channels.subscriptions import Subscriptions
 from passerelle.core.errors import PasserelleError, StoreUnavailable, UnknownMethod
 from passerelle.protocol.closing import CloseCode, fit_reason
@@ -62,7 +62,7 @@ from passerelle.protocol.wire import encode_server
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from passerelle.channels.doorway import Doorway
+    from passerelle.channels.admission_queue import AdmissionQueue
     from passerelle.channels.limits import ChannelLimits
     from passerelle.channels.presence import PresenceBoard
     from passerelle.channels.roster import Roster
@@ -75,36 +75,36 @@ if TYPE_CHECKING:
     from passerelle.protocol.reverse_frames import AnswerPiece, AskingFrame, ServingFrame
 
 _DECIDES: Final = "respond_action"
-_FORGOTTEN: Final = "what this gateway knew of you is forgotten: begin anew, and pair devices again"
+_FORGOTTEN: Final = "your data was erased here: start again, and pair your devices again"
 _DRAIN_FLUSH_S: Final = 1.0
-"""The same for the last frames while an instance ends: who took nothing until then has had its time."""
+"""The flush timeout while the instance shuts down: a client that did not read until then had time enough."""
 _FLUSH_S: Final = 5.0
-"""How long the last frames, the close and the last acks may take on a socket that takes nothing."""
+"""Timeout for the last frames, the close and the last acks on a socket that accepts no data."""
 
 
 class ChannelConnection:
-    """Serves one accepted socket until it ends; ``on_end`` is told when all that it did is done."""
+    """Serves one accepted socket until it ends; ``on_end`` is called when all its work is done."""
 
     __slots__ = (
+        "_admissions",
         "_agent",
         "_asking",
         "_board",
         "_closing",
-        "_doorway",
         "_ending",
         "_intake",
         "_left",
+        "_link_facts",
         "_loop",
         "_on_end",
         "_presence",
+        "_rights",
         "_roster",
         "_socket",
-        "_standing",
         "_state",
         "_story",
         "_subscriptions",
         "_tasks",
-        "_telling",
         "_timer",
         "acks",
         "limits",
@@ -118,7 +118,7 @@ class ChannelConnection:
         services: ChannelServices,
         limits: ChannelLimits,
         credentials: Credentials,
-        doorway: Doorway,
+        admissions: AdmissionQueue,
         roster: Roster,
         board: PresenceBoard,
         on_end: Callable[[ChannelConnection], None],
@@ -126,12 +126,12 @@ class ChannelConnection:
         self.services = services
         self.limits = limits
         self.outbox = Outbox(socket, limits.buffered_bytes, limits.stall_s, self._give_up)
-        self._standing = HolderRights(services, limits, credentials, self)
-        self.acks = AckWriter(services, self._standing, self.feed)
+        self._rights = HolderRights(services, limits, credentials, self)
+        self.acks = AckWriter(services, self._rights, self.feed)
         self._intake = Intake(socket, limits, self)
         self._subscriptions = Subscriptions(self)
         self._socket = socket
-        self._doorway = doorway
+        self._admissions = admissions
         self._roster = roster
         self._board = board
         self._presence = OwnPresence(services.presences)
@@ -146,49 +146,49 @@ class ChannelConnection:
         self._story: LinkStory | None = None
         self._agent: AgentSide | None = None
         self._asking: AskingSide | None = None
-        self._telling = Telling(services.links)
+        self._link_facts = LinkFactWriter(services.links)
         self._schedule()
 
     @property
     def channel(self) -> str:
-        """The channel that this connection is of; empty before the welcome."""
-        admission = self._standing.admission
+        """The channel of this connection; empty before the welcome."""
+        admission = self._rights.admission
         return admission.channel if admission else ""
 
     @property
     def generation(self) -> int:
-        """Which connection of the channel this is; 0 before the welcome."""
-        admission = self._standing.admission
+        """The connection's number within the channel; 0 before the welcome."""
+        admission = self._rights.admission
         return admission.generation if admission else 0
 
     @property
     def principal(self) -> Principal:
-        """Who is at the other end."""
-        return self._standing.known.principal
+        """The authenticated principal."""
+        return self._rights.known.principal
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing counts any more."""
+        """Whether the connection is closed."""
         return self._state.phase is ConnectionPhase.CLOSED
 
     @property
     def must_wait(self) -> bool:
-        """Whether no frame is taken for now."""
+        """Whether no frames are processed now."""
         return self._state.phase is ConnectionPhase.ADMITTING or self._state.is_saturated
 
     def feed(self, given: Input) -> None:
-        """Gives the machine an input and carries out what follows; at its end there is nothing that it would do."""
+        """Feeds an input to the state machine and carries out its outputs; ignored once the connection ends."""
         if self._ending is not None:
             return
         if self._story is not None and isinstance(given, NoticeDue):
             facts = self._story.take(given)
             if facts:
-                self._telling.tell(self._standing.known, facts)
+                self._link_facts.add(self._rights.known, facts)
         self._state, outputs = step(self._state, given, self._loop.time())
         for output in outputs:
-            self._carry_out(output)
+            self._execute(output)
         if isinstance(given, NoticeDue | EventsDelivered):
-            return  # these end nothing, let nothing in, and make nothing due
+            return  # these inputs end nothing, admit nothing, and move no deadline
         if self.is_over and self._ending is None:
             self._ending = self._loop.create_task(self._end())
         if self._intake.waits and not self.must_wait:
@@ -196,7 +196,7 @@ class ChannelConnection:
         self._schedule()
 
     def receive(self, frame: ClientFrame) -> None:
-        """Takes a frame of the client, after what has been delivered until now."""
+        """Processes a frame of the client, after the deliveries before it."""
         self._subscriptions.note_delivered()
         if isinstance(frame, ClientBeat):
             self.feed(Received(frame, self._subscriptions.read_reached()))
@@ -204,21 +204,21 @@ class ChannelConnection:
             self.feed(Received(frame))
 
     def can(self, capability: str) -> bool:
-        """Whether both sides have a capability."""
-        return capability in self._standing.known.welcome.capabilities
+        """Whether both sides support a capability."""
+        return capability in self._rights.known.welcome.capabilities
 
     def find_lag(self) -> int:
-        """How many events the furthest of its streams is behind."""
+        """The lag of its slowest stream, in events."""
         return self._subscriptions.lag
 
-    def _carry_out(self, output: Output) -> None:  # noqa: C901, PLR0912 - one arm per output of the closed union
+    def _execute(self, output: Output) -> None:  # noqa: C901, PLR0912 - one arm per output of the closed union
         match output:
             case Send(frame):
                 self.outbox.put(encode_server(frame))
             case Admit(hello):
                 self.spawn(self._admit(hello))
             case Reauthenticate(token):
-                self.spawn(self._standing.renew(token))
+                self.spawn(self._rights.renew(token))
             case Open(ask):
                 self._subscriptions.open(ask)
             case Release(stream):
@@ -235,7 +235,7 @@ class ChannelConnection:
                 self._ask_agents(frame)
             case NotePresence(said):
                 if self._presence.put(said):
-                    self.spawn(self._say_presence())
+                    self.spawn(self._write_presence())
             case Close():
                 self._closing = output
             case _:
@@ -252,7 +252,7 @@ class ChannelConnection:
         self.outbox.take_room()
 
     def take_end(self, *, left: bool) -> None:
-        """The socket is gone."""
+        """The socket is closed."""
         self._left = self._left or left
         self.outbox.drop()
         self.feed(SocketGone())
@@ -262,15 +262,15 @@ class ChannelConnection:
         self.services.counts.slow += 1
         self.feed(EndRequested(CloseCode.TOO_SLOW))
 
-    # Its end
+    # End
 
     async def _end(self) -> None:
-        """What is left to do once nothing more is taken: the last frames and the close, the last facts and acks."""
+        """Sends the last frames and the close, then stores the last facts and acks."""
         if self._timer is not None:
             self._timer.cancel()
-        self._standing.stop()
-        owner = self._standing.owner
-        self._roster.leave(owner, self)  # first: its device comes back, and is counted
+        self._rights.stop()
+        owner = self._rights.owner
+        self._roster.leave(owner, self)  # first: its device may reconnect, and is counted
         self._intake.drop()
         tasks = tuple(self._tasks)
         for task in tasks:
@@ -285,16 +285,16 @@ class ChannelConnection:
         if self._story is not None:
             code = self._closing.code if self._closing else None
             over = self._story.end(code, left=self._left)
-            await self._telling.finish(self._standing.known, over, _FLUSH_S)
+            await self._link_facts.finish(self._rights.known, over, _FLUSH_S)
         await self.acks.finish(_FLUSH_S)
         self._on_end(self)
-        self._let_go()
+        self._drop_parts()
 
-    def _let_go(self) -> None:
-        """Gives up the parts that know it: nothing is called any more, and it goes without the cycle collector."""
+    def _drop_parts(self) -> None:
+        """Drops the references between the parts, so that no garbage collection is needed."""
         self._subscriptions.clear()
         self.outbox.drop()
-        del self._intake, self._standing, self._subscriptions, self._agent, self._asking
+        del self._intake, self._rights, self._subscriptions, self._agent, self._asking
         del self.acks, self.outbox
 
     async def _close_socket(self) -> None:
@@ -307,7 +307,7 @@ class ChannelConnection:
             self._socket.abort()
 
     async def _finish_writing(self, *, drains: bool) -> None:
-        """Raises TimeoutError where the socket does not take the last frames; a socket that is gone has none."""
+        """Raises TimeoutError if the socket does not accept the last frames; a closed socket has none."""
         if self.outbox.is_empty:
             await self.outbox.finish()
             return
@@ -321,12 +321,12 @@ class ChannelConnection:
         self.feed(EndRequested(CloseCode.SUPERSEDED, notice))
 
     def forget(self) -> None:
-        """Ends this connection because what was known of its principal is forgotten."""
+        """Ends this connection because the data of its principal was erased."""
         notice = Refusal("forgotten", _FORGOTTEN, fatal=True)
         self.feed(EndRequested(CloseCode.REVOKED, notice))
 
     def drain(self, within_ms: int, jitter_ms: int) -> None:
-        """Tells the client to go elsewhere."""
+        """Asks the client to reconnect elsewhere."""
         self.feed(DrainAsked(within_ms, jitter_ms))
 
     # Time
@@ -343,50 +343,50 @@ class ChannelConnection:
         self._timer = None
         self.feed(Ticked())
 
-    # Who is at the other end
+    # Authentication
 
     async def _admit(self, hello: Hello) -> None:
-        standing = self._standing
-        await self._doorway.enter()
+        rights = self._rights
+        await self._admissions.enter()
         try:
-            principal = await standing.identify(hello)
-            await self._roster.enter(standing.owner, hello.device, self)
-            admission = await standing.admit(hello, principal)
+            principal = await rights.identify(hello)
+            await self._roster.enter(rights.owner, hello.device, self)
+            admission = await rights.admit(hello, principal)
         except PasserelleError as error:
             self.feed(EndRequested(*end_connection(error, "hello")))
             return
         finally:
-            self._doorway.leave()
-        self._roster.install(standing.owner, self)
+            self._admissions.leave()
+        self._roster.install(rights.owner, self)
         self._story = LinkStory(admission.continues, hello.subscriptions)
-        self._telling.tell(admission, self._story.begin())
-        self.feed(Admitted(admission.welcome, standing.find_end_s()))
-        standing.recheck_later()
+        self._link_facts.add(admission, self._story.begin())
+        self.feed(Admitted(admission.welcome, rights.find_end_s()))
+        rights.recheck_later()
 
     def recheck(self) -> None:
-        """Looks at credential and rights now."""
-        self._standing.recheck()
+        """Checks credential and rights now."""
+        self._rights.recheck()
 
     async def recheck_rights(self) -> None:
-        """Looks whether all that is followed and served may still be."""
+        """Checks whether all followed and served streams are still permitted."""
         if self._agent is not None:
             self._agent.recheck()
         await self._subscriptions.recheck()
 
-    # Who sits before it
+    # Presence
 
     def show_presence(self, shown: ShowPresence) -> None:
-        """Tells the client who is there."""
+        """Sends the client the presence of the principal's devices."""
         self.feed(NoticeDue(shown))
 
-    async def _say_presence(self) -> None:
-        """Whoever has spoken is shown who is there, itself among them."""
-        await self._presence.write(self._standing.known)
-        self._board.watch(self._standing.owner, self)
+    async def _write_presence(self) -> None:
+        """Writes the device's presence, and subscribes it to the presence of all devices, its own included."""
+        await self._presence.write(self._rights.known)
+        self._board.watch(self._rights.owner, self)
 
     async def _withdraw(self) -> None:
-        """Nobody sits before this connection any more; where that cannot be said it is forgotten in time."""
-        admission = self._standing.admission
+        """Removes the device's presence; if the store is unavailable it expires."""
+        admission = self._rights.admission
         if admission is not None and self._presence.has_spoken:
             with suppress(StoreUnavailable, TimeoutError):
                 async with asyncio.timeout(_FLUSH_S):
@@ -398,7 +398,9 @@ class ChannelConnection:
         if self._agent is None:
             self._agent = self._begin_serving()
         if self._agent is None:
-            refusal = Refusal("unsupported", "no agents are served over channels here", frame.TAG)
+            refusal = Refusal(
+                "unsupported", "this gateway serves no agents over channels", frame.TAG
+            )
             self.feed(Undecodable(refusal))
         else:
             self._agent.take(frame)
@@ -408,7 +410,7 @@ class ChannelConnection:
         if host is None:
             return None
         link = AgentLink(
-            self._standing.known.welcome.connection,
+            self._rights.known.welcome.connection,
             lambda frame: self.outbox.put(encode_server(frame)),
         )
         return AgentSide(
@@ -454,17 +456,17 @@ class ChannelConnection:
         except PasserelleError as error:
             self.feed(CallAnswered(refuse_call(call.id, error)))
             return
-        self.feed(CallAnswered(await execute_call(self.services, self._standing.known, call)))
+        self.feed(CallAnswered(await execute_call(self.services, self._rights.known, call)))
 
     async def _may_not_decide(self, call: Call) -> bool:
-        """Whether a newer socket has replaced this one; what the call is about is read meanwhile."""
+        """Whether a newer socket has replaced this one; the call's data is prefetched meanwhile."""
         self.services.calls.foresee(self.principal, call.method, call.data)
-        return await self._standing.is_superseded()
+        return await self._rights.is_superseded()
 
     # Tasks
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Runs beside the reader, and ends with the connection; a fault in it ends the connection."""
+        """Runs a coroutine that ends with the connection; an exception in it ends the connection."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._forget)

@@ -1,4 +1,4 @@
-"""What an instance counts of its channels: plain numbers, added to on the hot path and read at each scrape."""
+"""Channel counters of an instance: plain integers, incremented on the hot path and read at each scrape."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 DeliveryClass: TypeAlias = Literal["event", "progress", "text"]
-"""What goes out at once, what shares a window, and text on its way."""
+"""Events that are sent at once, events that share a window, and text deltas."""
 
 
 @dataclass(slots=True)
@@ -15,25 +15,25 @@ class ChannelCounts:
     """Counts since the start of the instance."""
 
     deliveries: Counter[DeliveryClass] = field(default_factory=Counter["DeliveryClass"])
-    """Events that were handed to sockets, one for each reader."""
+    """Events handed to sockets, once per reader."""
     gaps: Counter[str] = field(default_factory=Counter[str])
-    """Gaps that were announced, by why."""
+    """Announced gaps, by reason."""
     acks: Counter[str] = field(default_factory=Counter[str])
-    """Acks that the store judged, by its word."""
+    """Acks, by the result of the store."""
     repairs: int = 0
-    """Snapshots that were sent in place of what is missing."""
+    """Snapshots sent in place of missing events."""
     replayed: int = 0
     """Events that readers got before they were live."""
     slow: int = 0
-    """Readers that were closed, or lost their place, as they took too little."""
+    """Readers that were closed, or lost their position, because they read too slowly."""
     refused: int = 0
-    """Connections that were sent away as the instance was full."""
+    """Connections refused because the instance was full."""
     takeovers: int = 0
-    """Connections that a newer one of their device has ended."""
+    """Connections ended by a newer one of their device."""
     audit_mismatches: int = 0
-    """Streams that an audit found elsewhere than we were: hints were lost, or history was."""
+    """Streams whose head an audit found at another position than the follower's: hints or history were lost."""
 
-    def count_deliveries(self, events: int, unhurried: int) -> None:
-        """Counts events that went out at once, and those that may share a window."""
+    def count_deliveries(self, events: int, deferrable: int) -> None:
+        """Counts events that were sent at once, and events that may share a window."""
         self.deliveries["event"] += events
-        self.deliveries["progress"] += unhurried
+        self.deliveries["progress"] += deferrable

@@ -1,7 +1,7 @@
-"""What a cursor is worth: judged by the head of its stream and the entries behind it (I8).
+"""Verifies a cursor against the head of its stream and the entries after it (I8).
 
-A position is proven by its successor, which stores the chain before it, or by the head where there is none. What cannot
-be honoured exactly is told as broken, with the reason; nothing is skipped.
+A position is proven by its successor, which stores the chain before it, or by the head if there is none. A cursor that
+cannot be honoured exactly is reported as broken, with the reason; no event is skipped.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LinkedEntry:
-    """A stored entry whose place in the chain has been checked; ``chain`` is the chain after it.
+    """A stored entry whose place in the chain was checked; ``chain`` is the chain after it.
 
-    ``memo`` keeps other forms of the entry (prebuilt frames), made once and not once per reader.
+    ``memo`` caches other forms of the entry (prebuilt frames), built once for all readers.
     """
 
     entry: Entry
@@ -34,7 +34,7 @@ class LinkedEntry:
 
 @dataclass(frozen=True, slots=True)
 class CursorHeld:
-    """The cursor holds; ``entries`` follow it without a hole. Empty: it was the end when ``head`` was read."""
+    """The cursor is valid; ``entries`` follow it without a gap. Empty: it was the end when ``head`` was read."""
 
     entries: tuple[LinkedEntry, ...]
     head: Head
@@ -42,7 +42,7 @@ class CursorHeld:
 
 @dataclass(frozen=True, slots=True)
 class CursorBroken:
-    """The cursor does not hold; ``head`` is what was read, None where there is no stream."""
+    """The cursor is not valid; ``head`` is the one that was read, None if there is no stream."""
 
     why: GapReason
     head: Head | None
@@ -50,7 +50,7 @@ class CursorBroken:
 
 @dataclass(frozen=True, slots=True)
 class ReadAgain:
-    """Entries are missing; a trim may have come between the two reads."""
+    """Entries are missing; a trim may have happened between the two reads."""
 
 
 CursorVerdict: TypeAlias = CursorHeld | CursorBroken | ReadAgain
@@ -62,10 +62,10 @@ def end_of(head: Head) -> Cursor:
 
 
 def verify(head: Head | None, page: Sequence[Entry], cursor: Cursor) -> CursorVerdict:
-    """Judges a cursor by the head and the page after it, read in this order.
+    """Verifies a cursor by the head and the page after it, read in this order.
 
-    The page may reach past the head, which is older. On ``ReadAgain`` both are to be read once more and
-    given to ``verify_again``.
+    The page may reach beyond the head, which is older. After ``ReadAgain`` both are read once more and passed to
+    ``verify_again``.
     """
     if head is None:
         return CursorBroken(GapReason.LOST, None)
@@ -89,7 +89,7 @@ def verify(head: Head | None, page: Sequence[Entry], cursor: Cursor) -> CursorVe
 def verify_again(
     head: Head | None, page: Sequence[Entry], cursor: Cursor
 ) -> CursorHeld | CursorBroken:
-    """Judges the second reading of both: entries that are still missing are gone."""
+    """Verifies the second read of both: entries that are still missing are gone."""
     verdict = verify(head, page, cursor)
     if not isinstance(verdict, ReadAgain):
         return verdict
@@ -100,7 +100,7 @@ def verify_again(
 def link_entries(page: Sequence[Entry], cursor: Cursor) -> tuple[LinkedEntry, ...]:
     """The longest prefix of ``page`` that continues the chain of ``cursor``.
 
-    Where it ends early, the next read begins at the break and tells what it is.
+    If it ends early, the next read begins at the break and finds the reason.
     """
     linked: list[LinkedEntry] = []
     sequence, chain = cursor.sequence, cursor.chain
@@ -113,7 +113,7 @@ def link_entries(page: Sequence[Entry], cursor: Cursor) -> tuple[LinkedEntry, ..
 
 
 def build_event(stream: str, linked: LinkedEntry, previous: int) -> bytes:
-    """The ``ev`` frame of a stored entry, its envelope byte for byte in ``d``: one frame for all readers of a name."""
+    """The ``ev`` frame of a stored entry, its envelope byte for byte in ``d``; shared by all readers."""
     entry = linked.entry
     return b'{"t":"ev","s":%b,"o":%d,"p":%d,"h":"%b","d":%b}' % (
         orjson.dumps(stream),

@@ -1,8 +1,8 @@
-"""The channel endpoint of an instance: its handshakes, its connections over whatever carries them, and their drain.
+"""The channel endpoint of an instance: handshakes, connections over any transport, and their drain.
 
-Over ASGI it is mounted by the gateway at ``GET /v1/channel``; ``channels/fast.py`` has a port of its own. The server
-underneath must bound one message at ``Limits.inbound_bytes``, so that an unknown client costs no more than a timer and
-that much memory (CHN-11).
+The gateway mounts it over ASGI at ``GET /v1/channel``; ``channels/fast.py`` has a port of its own. The server must
+bound one message at ``Limits.inbound_bytes``, so that an unauthenticated client costs at most a timer and that much
+memory (CHN-11).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.responses import Response
 
+from passerelle.channels.admission_queue import AdmissionQueue
 from passerelle.channels.asgi import AsgiSocket
 from passerelle.channels.connection import ChannelConnection
-from passerelle.channels.doorway import Doorway
 from passerelle.channels.handshake import (
     DRAINING,
     FULL,
@@ -44,7 +44,7 @@ _CLOSING_S: Final = 2.0
 
 
 class ChannelEndpoint:
-    """Over ASGI: ``WebSocketRoute("/v1/channel", endpoint.handle)``. Others ask ``judge``, then ``serve``."""
+    """Over ASGI: ``WebSocketRoute("/v1/channel", endpoint.handle)``. Others call ``judge``, then ``serve``."""
 
     def __init__(
         self,
@@ -53,13 +53,13 @@ class ChannelEndpoint:
         origins: WebOrigins | None = None,
         on_arrival: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_arrival`` is told of each socket that is accepted."""
+        """``on_arrival`` is called for each accepted socket."""
         self.limits = limits or ChannelLimits()
         self._services = services
         self._origins = origins or WebOrigins()
         self._connections: set[ChannelConnection] = set()
         self._board = PresenceBoard(services.presences, self.limits.presence_interval_s)
-        self._doorway = Doorway()
+        self._admissions = AdmissionQueue()
         self._roster = Roster(services.channels, self.limits, self._board.refresh)
         self._on_arrival = on_arrival
         self._draining = False
@@ -68,11 +68,11 @@ class ChannelEndpoint:
 
     @property
     def connections(self) -> int:
-        """How many sockets are served, greeted or not."""
+        """Number of served sockets, welcomed or not."""
         return len(self._connections)
 
     def find_lag(self) -> int:
-        """How many events the furthest reader of all connections is behind."""
+        """The lag of the slowest reader of all connections, in events."""
         return max((connection.find_lag() for connection in self._connections), default=0)
 
     async def handle(self, websocket: WebSocket) -> None:
@@ -86,11 +86,11 @@ class ChannelEndpoint:
         await socket.serve(self.serve(socket, websocket.scope))
 
     async def explain(self, _request: Request) -> Response:
-        """Answers what comes to the path and is no handshake."""
+        """Answers requests to the path that are not a handshake."""
         return _render(NOT_AN_UPGRADE)
 
     def judge(self, scope: Scope) -> HandshakeRefused | None:
-        """Why a handshake is not served, or None; ``scope`` is that of an ASGI WebSocket."""
+        """Why a handshake is refused, or None; ``scope`` is that of an ASGI WebSocket."""
         if self._draining:
             return DRAINING
         refused = judge_handshake(scope, self._origins)
@@ -100,7 +100,7 @@ class ChannelEndpoint:
         return refused
 
     def serve(self, socket: Socket, scope: Scope) -> ChannelConnection:
-        """The connection of a socket that was just accepted; it ends when the socket does."""
+        """Creates the connection of an accepted socket; it ends when the socket does."""
         self._on_arrival()
         shown = read_shown(self._services, scope)
         connection = ChannelConnection(
@@ -108,7 +108,7 @@ class ChannelEndpoint:
             self._services,
             self.limits,
             shown,
-            self._doorway,
+            self._admissions,
             self._roster,
             self._board,
             self._leave,
@@ -118,14 +118,14 @@ class ChannelEndpoint:
         return connection
 
     def recheck(self) -> None:
-        """Has every connection look at its credential and rights now."""
+        """Makes every connection check its credential and rights now."""
         for connection in self._connections:
             connection.recheck()
 
     async def drain(self, within_ms: int = 2_000, jitter_ms: int = 5_000) -> None:
-        """Takes no new socket, tells every client to go elsewhere, and returns when they are gone.
+        """Refuses new sockets, asks every client to reconnect elsewhere, and returns when all are gone.
 
-        Sockets that are left after ``within_ms + jitter_ms`` are closed with 4001, their acks stored before.
+        Sockets that are left after ``within_ms + jitter_ms`` are closed with 4001, after their acks are stored.
         """
         self._draining = True
         for connection in tuple(self._connections):

@@ -1,14 +1,14 @@
-"""Everybody who is at the end of one stream, written to together.
+"""Fan-out to the live readers of one stream: a group is written to at once.
 
-Readers of one stream under one name and view are in one place while they are caught up: a *group*, which has the
-position for all of them. What is added to the ring is made into a message once and written to each member in one go,
-without a task or a queue for any. A member that cannot take it leaves, and goes on by itself from where the group was
-before; it comes back when it has caught up. So nothing is skipped (I8): a member has everything up to the group's
-cursor, or is no member.
+Readers of one stream with the same name and view are in one *group* while they are caught up; the group has the
+position of all members. An event added to the ring is encoded once and written to each member directly, without a task
+or a queue per member. A member whose socket is full leaves, and continues by itself from the group's previous position;
+it joins again when it has caught up. So no event is skipped (I8): a member has everything up to the group's cursor, or
+is not a member.
 
-Events that people wait for go out in the turn of the loop in which they came. The others open a window: the first goes
-at once, what follows within the window goes together at its end. Order is kept, since a group has only one cursor. A
-write to hundreds takes milliseconds of everybody's loop, so their window is longer.
+Urgent events are sent in the same event loop iteration. Others open a window: the first is sent at once, those that
+follow within the window are sent together at its end. Order is kept, since a group has one cursor. A write to hundreds
+of readers blocks the event loop for milliseconds, so their window is longer.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from passerelle.channels.views import View
 
 WINDOW_S: Final = 0.01
-"""For so few readers that a write to all of them takes no time."""
+"""The shortest window, for groups so small that a write takes no noticeable time."""
 _WINDOW_EACH_S: Final = 100e-6
-"""Twenty times what a write to one reader takes: progress of one stream has a twentieth of the loop, and not all."""
+"""Twenty times the cost of a write to one reader: progress of one stream uses a twentieth of the loop at most."""
 _LONGEST_WINDOW_S: Final = 0.05
-_UNHURRIED: Final = (
+_DEFERRABLE: Final = (
     "artifact.",
     "context.",
     "evidence.",
@@ -49,17 +49,17 @@ _UNHURRIED: Final = (
     "task.progress",
     "tool.",
 )
-"""Types, or beginnings of types, of which several in one message are as good as one after another."""
+"""Types, or type prefixes, of events that may be sent together after a delay."""
 _MEMOS: Final = 8
-"""Prebuilt frames kept per entry: one per name and view; a resumed reader's first one may differ."""
+"""Prebuilt frames cached per entry: one per name and view; a resumed reader's first one may differ."""
 
 
 Write: TypeAlias = "Callable[[list[bytes]], bool]"
-"""Writes messages to a reader that is caught up; False where there is no room, and then none of them was taken."""
+"""Writes messages to a live reader; returns False, and takes none of them, if there is no room."""
 
 
 def build_frame(stream: str, linked: LinkedEntry, previous: int) -> bytes:
-    """The ``ev`` frame of an entry, made once for all who read the stream under that name."""
+    """The ``ev`` frame of an entry, built once for all readers of the stream under that name."""
     key = f"{stream}\0{previous}"
     frame = linked.memo.get(key)
     if frame is None:
@@ -70,24 +70,24 @@ def build_frame(stream: str, linked: LinkedEntry, previous: int) -> bytes:
 
 
 def count_deliveries(counts: ChannelCounts, events: Sequence[LinkedEntry], readers: int) -> None:
-    """Counts events that are given to so many readers otherwise than in messages of ours."""
-    unhurried = sum(linked.entry.type.startswith(_UNHURRIED) for linked in events)
-    counts.count_deliveries(readers * (len(events) - unhurried), readers * unhurried)
+    """Counts events that were given to ``readers`` by other means than these messages."""
+    deferrable = sum(linked.entry.type.startswith(_DEFERRABLE) for linked in events)
+    counts.count_deliveries(readers * (len(events) - deferrable), readers * deferrable)
 
 
 def pack_events(stream: str, events: Sequence[LinkedEntry], previous: int) -> Packed:
-    """Events in order, as they go to everybody who reads the stream under that name."""
+    """Packs events in order into messages for all readers of the stream under that name."""
     frames: list[bytes] = []
-    unhurried = 0
+    deferrable = 0
     for linked in events:
         frames.append(build_frame(stream, linked, previous))
         previous = linked.entry.sequence
-        unhurried += linked.entry.type.startswith(_UNHURRIED)
-    return Packed(pack_messages(frames), len(frames), unhurried)
+        deferrable += linked.entry.type.startswith(_DEFERRABLE)
+    return Packed(pack_messages(frames), len(frames), deferrable)
 
 
 def pack_page(stream: str, page: Page) -> Packed:
-    """The same of a page, once for all who are given it."""
+    """The same for a page, packed once for all its readers."""
     packed = page.packed.get(stream)
     if packed is None:
         packed = pack_events(stream, page.entries, page.previous)
@@ -97,14 +97,14 @@ def pack_page(stream: str, page: Page) -> Packed:
 
 
 def find_window_s(readers: int) -> float:
-    """How long progress waits behind a write to so many readers."""
+    """How long further progress waits after a write to ``readers`` readers."""
     return min(max(WINDOW_S, readers * _WINDOW_EACH_S), _LONGEST_WINDOW_S)
 
 
-class Seat:
-    """One member's place in a group; it goes on by itself from ``cursor`` and ``previous`` when ``left`` is done."""
+class GroupMember:
+    """One member of a group; when ``left`` is done it continues from ``cursor`` and ``previous``."""
 
-    __slots__ = ("_cursor", "_group", "_previous", "_told", "left", "write")
+    __slots__ = ("_cursor", "_group", "_last_sent", "_previous", "left", "write")
 
     def __init__(self, write: Write, group: Group, left: asyncio.Future[None]) -> None:
         self.write = write
@@ -112,11 +112,11 @@ class Seat:
         self._group: Group | None = group
         self._cursor = group.cursor
         self._previous = group.previous
-        self._told = group.told
+        self._last_sent = group.last_sent
 
     @property
     def cursor(self) -> Cursor:
-        """How far this member is, hidden events included."""
+        """The position of this member, hidden events included."""
         return self._group.cursor if self._group else self._cursor
 
     @property
@@ -125,16 +125,20 @@ class Seat:
         return self._group.previous if self._group else self._previous
 
     @property
-    def told(self) -> Cursor | None:
-        """The last event that the group was given."""
-        return self._group.told if self._group else self._told
+    def last_sent(self) -> Cursor | None:
+        """The last event that the group was sent."""
+        return self._group.last_sent if self._group else self._last_sent
 
     def leave(self) -> None:
-        """Takes the member out of its group."""
+        """Removes the member from its group."""
         group = self._group
         if group is None:
             return
-        self._cursor, self._previous, self._told = group.cursor, group.previous, group.told
+        self._cursor, self._previous, self._last_sent = (
+            group.cursor,
+            group.previous,
+            group.last_sent,
+        )
         self._group = None
         group.remove(self)
         if not self.left.done():
@@ -142,9 +146,9 @@ class Seat:
 
 
 class Group:
-    """The members of one name and view."""
+    """The members with one name and view."""
 
-    __slots__ = ("_counts", "_name", "_seats", "_view", "cursor", "previous", "told")
+    __slots__ = ("_counts", "_members", "_name", "_view", "cursor", "last_sent", "previous")
 
     def __init__(
         self, name: str, view: View, cursor: Cursor, previous: int, counts: ChannelCounts
@@ -152,31 +156,31 @@ class Group:
         self._counts = counts
         self.cursor = cursor
         self.previous = previous
-        self.told: Cursor | None = None
+        self.last_sent: Cursor | None = None
         self._name = name
         self._view = view
-        self._seats: dict[Seat, None] = {}
+        self._members: dict[GroupMember, None] = {}
 
     @property
     def size(self) -> int:
-        """How many members there are."""
-        return len(self._seats)
+        """Number of members."""
+        return len(self._members)
 
-    def add(self, write: Write) -> Seat:
-        """Takes in a member that is exactly where the group is."""
-        seat = Seat(write, self, asyncio.get_running_loop().create_future())
-        self._seats[seat] = None
-        return seat
+    def add(self, write: Write) -> GroupMember:
+        """Adds a member whose position equals the group's."""
+        member = GroupMember(write, self, asyncio.get_running_loop().create_future())
+        self._members[member] = None
+        return member
 
-    def remove(self, seat: Seat) -> None:
-        """Lets a member go."""
-        self._seats.pop(seat, None)
+    def remove(self, member: GroupMember) -> None:
+        """Removes a member."""
+        self._members.pop(member, None)
 
     def advance(self, ring: Ring | None) -> None:
-        """Gives the members what the ring has behind the cursor; where it has no such place, all of them leave."""
+        """Sends the members what the ring has after the cursor; if the ring does not reach it, all of them leave."""
         entries = ring.read_after(self.cursor, ring.events) if ring else None
         if entries is None:
-            self._dissolve(tuple(self._seats))
+            self._dissolve(tuple(self._members))
             return
         if not entries:
             return
@@ -187,22 +191,22 @@ class Group:
         self.cursor = Cursor(self.cursor.epoch, last.entry.sequence, last.chain)
         if visible:
             self.previous = visible[-1].entry.sequence
-            self.told = Cursor(self.cursor.epoch, self.previous, visible[-1].chain)
+            self.last_sent = Cursor(self.cursor.epoch, self.previous, visible[-1].chain)
 
     def _write(self, visible: list[LinkedEntry]) -> None:
         packed = pack_events(self._name, visible, self.previous)
-        messages, seats = packed.messages, tuple(self._seats)
-        full = [seat for seat in seats if not seat.write(messages)]
-        packed.count(self._counts, len(seats) - len(full))
+        messages, members = packed.messages, tuple(self._members)
+        full = [member for member in members if not member.write(messages)]
+        packed.count(self._counts, len(members) - len(full))
         self._dissolve(full)
 
-    def _dissolve(self, seats: Iterable[Seat]) -> None:
-        for seat in seats:
-            seat.leave()
+    def _dissolve(self, members: Iterable[GroupMember]) -> None:
+        for member in members:
+            member.leave()
 
 
 class Fanout:
-    """The groups of one stream. ``find_ring`` gives its ring as it is now."""
+    """The groups of one stream. ``find_ring`` returns its current ring."""
 
     __slots__ = ("_counts", "_find_ring", "_groups", "_handle", "_window_ends_s", "_within_window")
 
@@ -217,8 +221,8 @@ class Fanout:
 
     def join(
         self, name: str, view: View, cursor: Cursor, previous: int, write: Write
-    ) -> Seat | None:
-        """A seat for a reader that is at the ring's end; None where it is not."""
+    ) -> GroupMember | None:
+        """Adds a reader that is at the ring's end to its group; None if it is not at the end."""
         group = self._groups.get((name, view))
         if group is not None and group.cursor != cursor:
             group.advance(self._find_ring())
@@ -230,11 +234,11 @@ class Fanout:
         return group.add(write)
 
     def take_change(self, fresh: Sequence[LinkedEntry]) -> None:
-        """The ring has changed, by ``fresh`` or altogether; what is new goes out in this turn, or with its window."""
+        """Called when the ring has new entries (``fresh``) or was replaced; schedules the write."""
         if not self._groups:
             return
         loop = asyncio.get_running_loop()
-        waits = fresh and all(linked.entry.type.startswith(_UNHURRIED) for linked in fresh)
+        waits = fresh and all(linked.entry.type.startswith(_DEFERRABLE) for linked in fresh)
         if waits and self._window_ends_s > loop.time():
             if self._handle is None:
                 self._handle = loop.call_at(self._window_ends_s, self.flush)

@@ -1,7 +1,7 @@
-"""The channel over picows: a port of its own, where a write is one system call and an idle socket needs no task.
+"""Channels over picows: a port of its own, where a write is one system call and an idle socket needs no task.
 
-Nowhere else is picows known, which is an extra. The handshake is described as an ASGI scope, so all that judges it is
-the same as over ASGI. What picows does not do is done here: putting fragments together, and the closing handshake.
+Only this module knows picows, which is an extra. The handshake is described as an ASGI scope, so the same checks apply
+as over ASGI. This module adds what picows lacks: reassembling fragments, and the closing handshake.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ if TYPE_CHECKING:
     from passerelle.channels.endpoint import ChannelEndpoint
     from passerelle.channels.transport import SocketListener
 
-_LEFT: Final = frozenset({1000, 1001})
+_CLEAN_CODES: Final = frozenset({1000, 1001})
 _HELD_BYTES: Final = 65_536
 _READ_BYTES: Final = 2_048
-"""What an idle socket keeps to read into; it grows with what comes."""
+"""Read buffer of an idle socket; it grows with the data."""
 _CLOSING_S: Final = 2.0
-"""How long the other side may take to answer a close."""
+"""Time for the client to answer a close."""
 _TEXT: Final = WSMsgType.TEXT
 _COPIED_BYTES: Final = 8_192
 """The largest message that picows copies."""
 _HEAD_ROOM: Final = bytes(14)
-"""What picows asks for before a message whose head it is to write in place."""
+"""Space that picows needs before a message to write its head in place."""
 _PART_COST: Final = 64
-"""Bytes that a further part of a message counts beside its own: empty ones would never come to an end."""
+"""Bytes counted for each further fragment on top of its size: empty fragments must be bounded as well."""
 
 
 class FastSocket(WSListener):
-    """One accepted socket; ``endpoint`` serves it once it is open, by the ``scope`` of its handshake."""
+    """One accepted socket; once it is open, ``endpoint`` serves it with the ``scope`` of its handshake."""
 
     __slots__ = (
         "_closer",
@@ -118,11 +118,11 @@ class FastSocket(WSListener):
         if self._transport is not None:
             self._stream.abort()
 
-    # What picows tells
+    # Callbacks of picows
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
-        # With TLS there are sockets of aiofastnet below, which copy what they hold.
+        # With TLS the sockets are those of aiofastnet, which copy what they buffer.
         if transport.is_secure:
             self.write = partial(transport.send, _TEXT)
         else:
@@ -139,12 +139,12 @@ class FastSocket(WSListener):
         if transport.is_close_frame_sent and frame.msg_type != WSMsgType.CLOSE:
             return
         if frame.rsv1 or frame.rsv2 or frame.rsv3:
-            raise WSProtocolError(WSCloseCode.PROTOCOL_ERROR, "nothing is compressed here")
+            raise WSProtocolError(WSCloseCode.PROTOCOL_ERROR, "compression is not supported")
         match frame.msg_type:
             case WSMsgType.TEXT | WSMsgType.BINARY if self._parts is not None:
                 raise WSProtocolError(WSCloseCode.PROTOCOL_ERROR, "a message within a message")
             case WSMsgType.TEXT | WSMsgType.BINARY as kind if frame.fin:
-                self._give_on(kind, frame.get_payload_as_bytes())
+                self._pass_on(kind, frame.get_payload_as_bytes())
             case WSMsgType.TEXT | WSMsgType.BINARY as kind:
                 self._take_first(kind, frame)
             case WSMsgType.CONTINUATION:
@@ -152,7 +152,7 @@ class FastSocket(WSListener):
             case WSMsgType.CLOSE:
                 self._take_close(transport, frame)
             case WSMsgType.PING | WSMsgType.PONG:
-                pass  # a ping is answered underneath
+                pass  # picows answers pings
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         del transport
@@ -176,7 +176,9 @@ class FastSocket(WSListener):
 
     def _take_further(self, frame: WSFrame) -> None:
         if self._parts is None:
-            raise WSProtocolError(WSCloseCode.PROTOCOL_ERROR, "a continuation of nothing")
+            raise WSProtocolError(
+                WSCloseCode.PROTOCOL_ERROR, "a continuation without a first frame"
+            )
         part = frame.get_payload_as_bytes()
         self._parts.append(part)
         self._part_bytes += len(part) + _PART_COST
@@ -184,9 +186,9 @@ class FastSocket(WSListener):
             raise WSProtocolError(WSCloseCode.MESSAGE_TOO_BIG, "message too large")
         if frame.fin:
             data, self._parts = b"".join(self._parts), None
-            self._give_on(self._kind, data)
+            self._pass_on(self._kind, data)
 
-    def _give_on(self, kind: WSMsgType, data: bytes) -> None:
+    def _pass_on(self, kind: WSMsgType, data: bytes) -> None:
         if self._receiver is None:
             return
         if kind == WSMsgType.BINARY:
@@ -200,7 +202,7 @@ class FastSocket(WSListener):
 
     def _take_close(self, transport: WSTransport, frame: WSFrame) -> None:
         code = int(cast("int", frame.get_close_code()))
-        self._left = code in _LEFT
+        self._left = code in _CLEAN_CODES
         if not transport.is_close_frame_sent:
             transport.send_close(_number(code or 1000))
         transport.disconnect()
@@ -209,7 +211,7 @@ class FastSocket(WSListener):
 class FastListener:
     """Serves ``endpoint`` on a listening socket; use as ``async with``.
 
-    ``admits`` looks at the scope of a handshake before anything else does.
+    ``admits`` checks the scope of a handshake before anything else.
     """
 
     def __init__(
@@ -231,11 +233,11 @@ class FastListener:
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
-        # An adapter, since picows would make a logger for each socket under a plain one.
+        # An adapter, since with a plain logger picows would create a logger for each socket.
         quiet = logging.LoggerAdapter(logging.getLogger("passerelle.picows"), {})
         quiet.logger.setLevel(logging.CRITICAL)
         self._server = await ws_create_server(
-            self._greet,
+            self._accept,
             sock=self._listener,
             ssl=self._tls,
             backlog=2_048,
@@ -251,11 +253,11 @@ class FastListener:
         self.stop()
 
     def stop(self) -> None:
-        """Accepts nothing more; what is open is the endpoint's to drain."""
+        """Accepts no more sockets; the endpoint drains the open ones."""
         if self._server is not None:
             self._server.close()
 
-    def _greet(
+    def _accept(
         self, request: WSUpgradeRequest
     ) -> WSUpgradeResponseWithListener | FastSocket | None:
         path, _, query = request.path.partition(b"?")
@@ -272,7 +274,7 @@ class FastListener:
     def _judge(self, request: WSUpgradeRequest, scope: Scope) -> HandshakeRefused | None:
         if not self._admits(scope):
             return HandshakeRefused(
-                HTTPStatus.FORBIDDEN, "origin", "another name for this machine, or another origin"
+                HTTPStatus.FORBIDDEN, "origin", "this host name or origin is not allowed"
             )
         if request.headers.get("upgrade", "").lower() != "websocket":
             return NOT_AN_UPGRADE
@@ -284,9 +286,9 @@ def _drop(_message: bytes) -> None:
 
 
 def _send(transport: WSTransport, message: bytes) -> None:
-    """Of a message that picows does not copy it gives the head on in a buffer that the next message overwrites.
+    """Copies messages that picows does not copy: it writes the head into a buffer that the next message overwrites.
 
-    The sockets of the loop may still hold that by then. So such a message is copied here, behind room for its head.
+    The socket may still hold that buffer then, so such a message is copied here, with room for its head.
     """
     if len(message) <= _COPIED_BYTES:
         transport.send(_TEXT, message)
@@ -296,7 +298,7 @@ def _send(transport: WSTransport, message: bytes) -> None:
 
 
 def _describe(request: WSUpgradeRequest, path: str, query: bytes, *, is_secure: bool) -> Scope:
-    """The handshake as ASGI would describe it, but for where it comes from."""
+    """The handshake as an ASGI scope, without the client's address."""
     offered = request.headers.getall("sec-websocket-protocol", [])
     return {
         "type": "websocket",
@@ -312,7 +314,7 @@ def _describe(request: WSUpgradeRequest, path: str, query: bytes, *, is_secure: 
 
 
 def _render(refused: HandshakeRefused) -> WSUpgradeResponse:
-    # picows ends the connection after it and says so, whatever a header of ours says.
+    # picows ends the connection after the response and sends its own Connection header.
     headers = {name: value for name, value in refused.headers.items() if name != "Connection"}
     headers["Content-Type"] = PROBLEM
     answer: WSUpgradeResponse = WSUpgradeResponse.create_error_response(
@@ -322,5 +324,5 @@ def _render(refused: HandshakeRefused) -> WSUpgradeResponse:
 
 
 def _number(code: int) -> WSCloseCode:
-    """Its types name an enumeration; what it takes is any number."""
+    """The annotation of picows names an enumeration; it accepts any number."""
     return cast("WSCloseCode", code)

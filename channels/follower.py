@@ -1,15 +1,14 @@
-"""One stream as this instance follows it: a position of its own, hints applied by their chain, a ring.
+"""Follows one stream for this instance: its own position, hints applied by their chain, and a ring of events.
 
-The position starts at the head and no reader's cursor moves it, so a reader far behind delays nobody.
+The position starts at the head and no reader's cursor moves it, so a slow reader delays no other.
 
-A hint that begins at our position and has its entries goes into the ring without a read. One that ends
-at or below our position with the chain that we have there is old news. Anything else (a hole, another
-chain, no entries) makes us read on from our position, and a read that does not verify is a lost history:
-the position is taken from the head anew, the ring is emptied, and every reader is verified by its own
-cursor at its next read. Skipping a hint for its low sequence, without comparing chains, is how
-re-used sequences go unnoticed.
+A hint that begins at our position and contains its entries is added to the ring without a read. A hint that ends at or
+below our position with the same chain there is outdated. Anything else (a gap, another chain, no entries) makes the
+follower read on from its position. A read that does not verify means a lost history: the position is taken from the
+head again, the ring is emptied, and every reader is verified by its own cursor at its next read. Skipping a hint for
+its low sequence, without comparing chains, would hide re-used sequences.
 
-Hints that arrive while a read is under way wait in a bounded buffer; when it overflows we read once more.
+Hints that arrive during a read wait in a bounded buffer; if it overflows, the follower reads once more.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ if TYPE_CHECKING:
 
 PAGE_EVENTS: Final = 256
 PAGE_BYTES: Final = 262_144
-"""What a page holds at the most, or one event: a reader that is slow keeps its page, and there may be many of them."""
+"""Size limit of a page, or one event: a slow reader keeps its page, and there may be many of them."""
 _BUFFERED_HINTS: Final = 256
 ROW_EVERY_S: Final = 0.25
-"""A row of a list is shown at most so often."""
+"""Minimum interval between two updates of a list row."""
 _PROVES_LOSS: Final = frozenset({GapReason.AHEAD, GapReason.FORKED})
 
 
@@ -53,7 +52,7 @@ class StreamReads(Protocol):
     """The two reads of the event log that a follower needs; both raise StoreUnavailable."""
 
     async def read_head(self, stream: StreamRef) -> Head | None:
-        """The head, or None when there is no such stream."""
+        """The head, or None if there is no such stream."""
         ...
 
     async def read_resume(
@@ -65,7 +64,7 @@ class StreamReads(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FollowerDependencies:
-    """What a follower needs from outside. ``spawn`` owns the tasks; ``on_lost`` is told of a proven loss."""
+    """The dependencies of a follower. ``spawn`` owns the tasks; ``on_lost`` is called for a proven loss."""
 
     log: StreamReads
     hints: Hints
@@ -79,7 +78,7 @@ class FollowerDependencies:
 async def read_verified(
     log: StreamReads, stream: StreamRef, cursor: Cursor
 ) -> CursorHeld | CursorBroken:
-    """Reads the page after ``cursor`` and judges both; raises StoreUnavailable."""
+    """Reads the page after ``cursor`` and verifies both; raises StoreUnavailable."""
     head, page = await log.read_resume(stream, cursor.sequence, PAGE_EVENTS)
     verdict = verify(head, page, cursor)
     if isinstance(verdict, ReadAgain):
@@ -88,7 +87,7 @@ async def read_verified(
 
 
 def _bound(held: CursorHeld) -> CursorHeld:
-    """As much of a page as is kept; the rest of it is read again by whoever has come so far."""
+    """Limits a page to its size bound; the reader reads the rest later."""
     size = 0
     for number, linked in enumerate(held.entries):
         size += len(linked.entry.data)
@@ -105,9 +104,9 @@ class Follower:
         self.ring: Ring | None = None
         """None while the stream has no head."""
         self.repairs = 0
-        """Reads that were needed because hints did not do."""
+        """Number of reads that were needed because hints were insufficient."""
         self.on_change: Callable[[Sequence[LinkedEntry]], None] = lambda _fresh: None
-        """Told of what was added to the ring, or of nothing where the ring is another one."""
+        """Called with the entries added to the ring, or with none if the ring was replaced."""
         self._around = around
         self._changed = asyncio.Event()
         self._caught_up = asyncio.Event()
@@ -117,10 +116,10 @@ class Follower:
         self._failed = False
         self._closed = False
         self._is_derived = stream.kind in DERIVED
-        """Whether entries are shown otherwise than they stand: a hint has them as they stand, so they are read."""
+        """Whether the stream shows entries in a derived form: hints contain the stored form, so they are read."""
 
     async def open(self) -> None:
-        """Hints first, then the head: whatever is stored in between is in the buffer."""
+        """Subscribes hints first, then reads the head: events stored in between are in the buffer."""
         await self._around.hints.subscribe(self.stream, self.take_hint)
         head = await self._around.log.read_head(self.stream)
         self._start_at(head)
@@ -131,17 +130,17 @@ class Follower:
         self._apply_buffer()
 
     async def close(self) -> None:
-        """Ends the hints; a read that is under way stops after its page."""
+        """Ends the hints; a read in progress stops after its page."""
         self._closed = True
         await self._around.hints.unsubscribe(self.stream)
 
     @property
     def changed(self) -> asyncio.Event:
-        """Set at the next change of the ring; a new event takes its place then."""
+        """Set at the next change of the ring; a new event replaces it then."""
         return self._changed
 
     def take_hint(self, raw: bytes) -> None:
-        """Applies one hint, or keeps it while a read is under way."""
+        """Applies one hint, or buffers it during a read."""
         hint = parse_hint(raw, self.stream.id)
         if hint is not None and not self._closed:
             self._apply_or_keep(hint)
@@ -158,12 +157,12 @@ class Follower:
         """Reads from our position to the head; returns when that is done.
 
         Raises:
-            StoreUnavailable: the read failed; it is tried again in the background.
+            StoreUnavailable: the read failed; it is retried in the background.
         """
         self._start_reading()
         await self._caught_up.wait()
         if self._failed:
-            raise StoreUnavailable("reading on failed", "no")
+            raise StoreUnavailable("the read failed", "no")
 
     async def audit(self) -> None:
         """Compares our position with the head: finds lost hints and lost histories. Raises StoreUnavailable."""
@@ -218,7 +217,7 @@ class Follower:
         try:
             while self._behind and not self._closed:
                 if self.stream.kind in LISTS:
-                    # What changes until then is read together, so that no row is shown more often.
+                    # Changes within this time are read together, so that no row is sent more often.
                     await asyncio.sleep(ROW_EVERY_S)
                 await self._read_pages()
         finally:

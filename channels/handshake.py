@@ -1,4 +1,4 @@
-"""What a handshake shows and how it is judged, the same for every back-end; each describes it as an ASGI scope."""
+"""Handshake credentials and checks, the same for every transport; each describes the request as an ASGI scope."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FULL_RETRY_S: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class HandshakeRefused:
-    """An answer in HTTP: a problem as RFC 9457 has it, ``code`` for programs and ``reason`` for people."""
+    """An HTTP error response: a problem as in RFC 9457, ``code`` for programs and ``reason`` for people."""
 
     status: int
     code: str
@@ -34,7 +34,7 @@ class HandshakeRefused:
 
     @property
     def body(self) -> bytes:
-        """The problem."""
+        """The problem document."""
         return orjson.dumps(
             {
                 "type": f"urn:passerelle:problem:{self.code}",
@@ -50,7 +50,7 @@ PROBLEM: Final = "application/problem+json"
 NOT_AN_UPGRADE: Final = HandshakeRefused(
     426,
     "upgrade_required",
-    "this is a WebSocket",
+    "a WebSocket upgrade is required",
     {"Upgrade": "websocket", "Connection": "Upgrade"},
 )
 DRAINING: Final = HandshakeRefused(
@@ -59,13 +59,13 @@ DRAINING: Final = HandshakeRefused(
 FULL: Final = HandshakeRefused(
     503,
     "instance_full",
-    "this instance has as many connections as it takes",
+    "this instance has reached its connection limit",
     {"Retry-After": str(_FULL_RETRY_S)},
 )
 
 
 def judge_handshake(scope: Scope, origins: WebOrigins) -> HandshakeRefused | None:
-    """Why a handshake cannot be served, or None. A web page must be listed or of the same host (``origins``)."""
+    """Why a handshake is refused, or None. A web page's origin must be listed or of the same host (``origins``)."""
     repeated = find_repeated([name for name, _ in scope["headers"]])
     if repeated is not None:
         return HandshakeRefused(400, "invalid_input", f"{repeated} {REASON}")
@@ -78,9 +78,9 @@ def judge_handshake(scope: Scope, origins: WebOrigins) -> HandshakeRefused | Non
 
 
 def read_shown(services: ChannelServices, scope: Scope) -> Credentials:
-    """The credential that a handshake shows: in a header, or as a subprotocol, since a browser can set no header.
+    """The credential of a handshake: a header, or a subprotocol, since a browser cannot set headers.
 
-    Never out of the URL, which ends up in logs.
+    Never the URL, which is written to logs.
     """
     read = services.read_credentials(scope)
     offered = None if read.bearer else _read_offered(scope)
@@ -88,7 +88,7 @@ def read_shown(services: ChannelServices, scope: Scope) -> Credentials:
 
 
 def _read_first(scope: Scope, wanted: bytes) -> str | None:
-    """A header that stands there once."""
+    """The first header of that name."""
     pairs: list[tuple[bytes, bytes]] = scope["headers"]
     for name, value in pairs:
         if name == wanted:

@@ -1,8 +1,8 @@
-"""Hints: news of a stream, published beside each append. A hint saves a read and decides nothing.
+"""Hints: notifications about a stream, published with each append. A hint saves a read and decides nothing.
 
-A hint of stored events reads ``e <first>-<last>.<chain before>.<chain after>`` and a line end, then, while they are few
-bytes, the events as they are stored (``core.packed_events``) and one more separator. Other hints begin with another
-letter and are none of a follower's business.
+A hint of stored events is ``e <first>-<last>.<chain before>.<chain after>`` and a line feed, then, if they are small,
+the events as stored (``core.packed_events``) and one more separator. Hints that begin with another letter are not for
+followers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIRST_LINE: Final = re.compile(rb"e ([0-9]+)-([0-9]+)\.([0-9a-f]{8})\.([0-9a-f]
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """Events ``first`` to ``last`` were stored; ``entries`` is empty where the hint had no room for them."""
+    """Events ``first`` to ``last`` were stored; ``entries`` is empty if the hint had no room for them."""
 
     first: int
     last: int
@@ -33,9 +33,9 @@ class Hint:
 
 
 def parse_hint(raw: bytes, stream: str) -> Hint | None:
-    """Reads a hint of events stored in the stream with an id; None for any other hint.
+    """Parses a hint of events stored in a stream; None for any other hint.
 
-    Entries that do not continue the chain that the first line names are dropped: the reader then reads.
+    Entries that do not continue the chain of the first line are dropped: the follower then reads.
     """
     opening = _FIRST_LINE.match(raw)
     if opening is None:

@@ -1,7 +1,7 @@
-"""Who is at the other end of a connection, by which credential, and whether that still holds.
+"""The identity of a connection's client, its credential, and whether that is still valid.
 
-A credential is looked at when the connection is admitted, when the client shows another one, and at intervals: it may
-have been withdrawn, and what it may do may have changed.
+A credential is checked at admission, when the client presents another one, and at intervals: it may have been revoked,
+and its rights may have changed.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _CRC_END: Final = 2**32
 
 
 class Holder(Protocol):
-    """The connection whose other end this is."""
+    """The connection whose client this is."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing counts any more."""
+        """Whether the connection is closed."""
         ...
 
     def feed(self, given: Input) -> None:
-        """Tells the connection's machine what happened."""
+        """Feeds an input to the connection's state machine."""
         ...
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Runs beside the reader, and ends with the connection."""
+        """Runs a coroutine that ends with the connection."""
         ...
 
     def supersede(self) -> None:
@@ -54,12 +54,12 @@ class Holder(Protocol):
         ...
 
     async def recheck_rights(self) -> None:
-        """Looks whether all that is followed and served may still be."""
+        """Checks whether all followed and served streams are still permitted."""
         ...
 
 
 class HolderRights:
-    """``owner`` is the key of the principal; empty before the credential was looked at."""
+    """``owner`` is the key of the principal; empty before authentication."""
 
     __slots__ = (
         "_admission",
@@ -68,17 +68,17 @@ class HolderRights:
         "_holder",
         "_limits",
         "_loop",
+        "_notified_as",
         "_rechecking",
         "_services",
         "_timer",
-        "_told_as",
         "owner",
     )
 
     def __init__(
         self, services: ChannelServices, limits: ChannelLimits, shown: Credentials, holder: Holder
     ) -> None:
-        """``shown`` is what the handshake showed."""
+        """``shown`` are the credentials of the handshake."""
         self.owner = ""
         self._services = services
         self._limits = limits
@@ -89,25 +89,25 @@ class HolderRights:
         self._timer: asyncio.TimerHandle | None = None
         self._rechecking: asyncio.Task[None] | None = None
         self._again = False
-        self._told_as: Principal | None = None
+        self._notified_as: Principal | None = None
 
     @property
     def admission(self) -> Admission | None:
-        """What the welcome said; None before it."""
+        """The admission; None before the welcome."""
         return self._admission
 
     @property
     def known(self) -> Admission:
-        """The same, for what happens after the welcome only."""
+        """The admission, for code that runs only after the welcome."""
         if self._admission is None:
             raise AssertionError("nothing is followed or called before the welcome")
         return self._admission
 
     async def identify(self, hello: Hello) -> Principal:
-        """Looks at the credential. Nothing is written (CHN-11).
+        """Authenticates the client. Nothing is written (CHN-11).
 
         Raises:
-            PasserelleError: it opens no channel.
+            PasserelleError: the credential opens no channel.
         """
         self._credentials = await show(self._services, hello, self._credentials)
         principal = await identify(self._services, self._credentials)
@@ -115,13 +115,13 @@ class HolderRights:
         return principal
 
     async def admit(self, hello: Hello, principal: Principal) -> Admission:
-        """Writes the record of the channel, and composes the welcome.
+        """Writes the channel record, and composes the welcome.
 
         Raises:
             StoreUnavailable: the record could not be written.
         """
         self._admission = await admit(self._services, self._limits, hello, principal)
-        self._told_as = principal
+        self._notified_as = principal
         return self._admission
 
     async def renew(self, token: str) -> None:
@@ -143,51 +143,51 @@ class HolderRights:
             self.recheck()
 
     def find_end_s(self) -> float | None:
-        """When the credential ends, by the clock of the loop; None where it does not."""
+        """When the credential expires, by the loop's clock; None if it does not."""
         expires_ms = self.known.principal.expires_ms
         if expires_ms is None:
             return None
         return self._loop.time() + (expires_ms - self._services.clock.now_ms()) / 1000
 
     def recheck_later(self) -> None:
-        """Connections that came together are not looked at together: each has a time of its own around the interval."""
+        """Spreads the rechecks of connections that arrived together: each has its own offset around the interval."""
         if not self._holder.is_over:
             spread = 0.75 + 0.5 * (crc32(self.known.channel.encode()) / _CRC_END)
             self._timer = self._loop.call_later(self._limits.recheck_s * spread, self.recheck)
 
     def recheck(self) -> None:
-        """Looks at credential and rights now: at intervals, and when who may come in has changed."""
+        """Checks credential and rights now: at intervals, and when access settings have changed."""
         if self._admission is None or self._holder.is_over:
             return
         if self._rechecking is not None:
-            self._again = True  # what has changed may have been looked at already
+            self._again = True  # the running check may have read the old settings
             return
         self.stop()
         self._rechecking = self._holder.spawn(self._recheck_once())
 
     def stop(self) -> None:
-        """Looks no more at intervals."""
+        """Stops the periodic checks."""
         if self._timer is not None:
             self._timer.cancel()
 
     async def is_superseded(self) -> bool:
-        """Whether the same device and tab has a newer connection, wherever; tells the store that this one is open."""
+        """Whether the same device and tab has a newer connection anywhere; also renews its entry in the store."""
         known, services = self.known, self._services
         driver = services.links.find_driver(self.owner)
         newest = await services.channels.keep(known.channel, known.generation, driver)
         return newest > known.generation
 
     async def _recheck_once(self) -> None:
-        """Notices a newer connection of this device, a credential that has fallen, and rights that have changed."""
+        """Detects a newer connection of this device, an invalid credential, and changed rights."""
         try:
-            with suppress(RemoteError):  # asked again at the next round
+            with suppress(RemoteError):  # retried at the next round
                 if not await self._recheck_caller():
                     return
                 if await self.is_superseded():
                     self._holder.supersede()
                     return
                 await self._holder.recheck_rights()
-                await self._tell_withdrawn()
+                await self._notify_withdrawn()
         finally:
             self._rechecking = None
         again, self._again = self._again, False
@@ -196,22 +196,22 @@ class HolderRights:
         else:
             self.recheck_later()
 
-    async def _tell_withdrawn(self) -> None:
-        """Says which open questions the client knows of and may not see or answer any more.
+    async def _notify_withdrawn(self) -> None:
+        """Notifies the client of open requests that it may no longer see or answer.
 
-        Where they cannot be read this is owed still, and done at the next round.
+        If they cannot be read, this is retried at the next round.
         """
-        before, now = self._told_as, self.known.principal
+        before, now = self._notified_as, self.known.principal
         if before is None or before == now:
             return
         for action, why in await self._services.snapshots.read_withdrawn(before, now):
             self._holder.feed(NoticeDue(Withdrawn(action, why)))
-        self._told_as = now
+        self._notified_as = now
 
     async def _recheck_caller(self) -> bool:
-        """Whether the credential still opens this channel; what it may do is what it may do now.
+        """Whether the credential still opens this channel; takes over its current rights.
 
-        One that has run out is the machine's business: it may still be renewed.
+        An expired credential is left to the state machine: it may still be renewed.
         """
         known, shown = self.known, self._credentials
         ends_ms = known.principal.expires_ms
@@ -220,12 +220,14 @@ class HolderRights:
         try:
             principal = await identify(self._services, shown)
             if principal.key != self.owner:
-                raise Unauthenticated("the credential is somebody else's now")
+                raise Unauthenticated("the credential belongs to another principal now")
         except CallerError as error:
             if self._credentials is shown:
                 self._holder.feed(EndRequested(*end_connection(error, "auth", admitted=True)))
                 return False
             return True
-        if self._credentials is shown:  # else a newer one was taken meanwhile, and counts
+        if (
+            self._credentials is shown
+        ):  # otherwise a newer credential was taken meanwhile, and is the valid one
             self._admission = replace(known, principal=principal)
         return True

@@ -1,11 +1,11 @@
-"""The hub: one per instance; everyone who follows a stream reads through it (channels and A2A streams).
+"""The hub of an instance: all readers of a stream, channels and A2A streams, read through it.
 
-A stream goes ``cold → opening → live → lingering``. Opening is shared by all who wait for it. The last
-reader's leave starts a linger, so that a page reload finds the ring warm; then the hints end.
+A stream goes ``cold → opening → live → lingering``. All readers share one opening. After the last reader left, the
+stream lingers, so that a page reload finds a warm ring; then the hints end.
 
-Every stream is audited at an interval, and at once after hints may have been lost: a lost hint costs
-latency up to one audit, never data. Equal page reads share one call; equal means the whole cursor,
-since two readers at one sequence with different chains have different answers.
+Every stream is audited at intervals, and at once after hints may have been lost: a lost hint delays events by one audit
+at most, and loses none. Equal page reads share one call; equal means the whole cursor, since two readers at one
+sequence with different chains get different answers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _AUDITED_AT_ONCE: Final = 25
 _BETWEEN_AUDITS_S: Final = 0.005
-"""Thousands of streams are looked at in small parts, so that events come through between them."""
+"""Thousands of streams are audited in small batches, so that events are delivered in between."""
 
 
 class Start(Enum):
@@ -57,19 +57,19 @@ From: TypeAlias = Cursor | Start
 
 @dataclass(frozen=True, slots=True)
 class HubSettings:
-    """Times in seconds; ``jitter`` gives the random part of an interval, from 0 to 1."""
+    """Times in seconds; ``jitter`` returns the random part of an interval, from 0 to 1."""
 
     jitter: Callable[[], float]
     audit_s: float = 30.0
     linger_s: float = 30.0
     open_s: float = 5.0
-    """How long the confirmation of a subscription may take."""
+    """Timeout for the confirmation of a subscription."""
     retry_s: float = 1.0
     bounds: RingBounds = field(default_factory=RingBounds)
 
 
 class SharedFollower:
-    """A follower with its readers counted and its page reads shared."""
+    """A follower with a count of its readers and shared page reads."""
 
     def __init__(self, follower: Follower, log: StreamReads, counts: ChannelCounts) -> None:
         self.follower = follower
@@ -104,7 +104,7 @@ class SharedFollower:
     def _forget(self, cursor: Cursor, done: asyncio.Task[CursorHeld | CursorBroken]) -> None:
         del self._reads[cursor]
         if not done.cancelled():
-            done.exception()  # seen by every reader that still waits; retrieved here for those that left
+            done.exception()  # waiting readers get the exception; retrieved here for those that left
 
     async def stop_reads(self) -> None:
         reads = list(self._reads.values())
@@ -156,12 +156,12 @@ class Hub:
 
     @property
     def streams(self) -> int:
-        """How many streams are followed or linger."""
+        """Number of streams that are followed or linger."""
         return len(self._followed)
 
     @property
     def ring_bytes(self) -> int:
-        """What all rings hold."""
+        """Size of all rings."""
         rings = (one.ring for one in self._followed.values())
         return sum(ring.size_bytes for ring in rings if ring is not None)
 
@@ -178,8 +178,8 @@ class Hub:
     ) -> StreamReading:
         """A position on ``stream``; leaving the context releases it.
 
-        The caller has authorized the stream. A stream that does not exist opens all the same, and its
-        position yields a gap. Raises StoreUnavailable where the stream cannot be opened.
+        The caller has authorized the stream. A stream that does not exist can be opened as well, and its position
+        yields a gap. Raises StoreUnavailable if the stream cannot be opened.
         """
         return StreamReading(self, stream, view, start, bounds)
 
@@ -189,12 +189,14 @@ class Hub:
         Raises:
             StoreUnavailable: it cannot be opened.
         """
-        # A late end of the old hints would take the new ones away with it.
+        # The late end of the old hints would end the new ones as well.
         while (closing := self._closing.get(stream)) is not None and not closing.done():
             await asyncio.wait([closing])
         followed = self._followed.get(stream)
         if followed is None:
-            followed = SharedFollower(Follower(stream, self._surround()), self._log, self.counts)
+            followed = SharedFollower(
+                Follower(stream, self._make_dependencies()), self._log, self.counts
+            )
             self._followed[stream] = followed
             followed.opening = asyncio.create_task(self._open(followed))
             self._own(followed.opening)
@@ -214,7 +216,7 @@ class Hub:
         stream = followed.follower.stream
         try:
             async with asyncio.timeout(self._settings.open_s):
-                await self._hear_of_losses(stream.shard)
+                await self._watch_losses(stream.shard)
                 await followed.follower.open()
         except (StoreUnavailable, TimeoutError) as error:
             if self._followed.get(stream) is followed:
@@ -225,8 +227,8 @@ class Hub:
             raise
         followed.opening = None
 
-    async def _hear_of_losses(self, shard: Shard) -> None:
-        """Once for each shard: its new epoch says that somebody has proved a loss, so everything open is audited."""
+    async def _watch_losses(self, shard: Shard) -> None:
+        """Subscribes to a shard once: a new epoch means that a loss was proven, so every open stream is audited."""
         listening = self._shards.get(shard)
         if listening is None or (listening.done() and not _has_worked(listening)):
             listening = asyncio.create_task(
@@ -237,7 +239,7 @@ class Hub:
         await asyncio.shield(listening)
 
     def release(self, stream: StreamRef, followed: SharedFollower) -> None:
-        """One reader less; after the last one the stream lingers."""
+        """Removes one reader; after the last one the stream lingers."""
         followed.readers -= 1
         if followed.readers > 0 or self._followed.get(stream) is not followed:
             return
@@ -263,7 +265,7 @@ class Hub:
         with suppress(StoreUnavailable):  # the hint connection is gone, and the hints with it
             await followed.follower.close()
 
-    def _surround(self) -> FollowerDependencies:
+    def _make_dependencies(self) -> FollowerDependencies:
         settings = self._settings
         return FollowerDependencies(
             self._log,
@@ -300,7 +302,7 @@ class Hub:
             await self._audit_all()
 
     async def _audit_all(self) -> None:
-        # Apart, so that what was audited is not held until the next time.
+        # In a function of its own, so that the audited followers are not referenced until the next audit.
         open_now = [one.follower for one in self._followed.values() if one.opening is None]
         for first in range(0, len(open_now), _AUDITED_AT_ONCE):
             if first:
@@ -310,7 +312,7 @@ class Hub:
 
 
 class StreamReading:
-    """One reader of a stream while it is inside: ``async with`` gives its position."""
+    """One reader of a stream: ``async with`` returns its position."""
 
     __slots__ = ("_bounds", "_followed", "_hub", "_start", "_stream", "_view")
 
@@ -339,9 +341,7 @@ def _has_worked(task: asyncio.Task[None]) -> bool:
 
 
 async def _audit(follower: Follower) -> None:
-    with suppress(
-        StoreUnavailable
-    ):  # the next round asks again, and a restored connection asks at once
+    with suppress(StoreUnavailable):  # the next round retries, and a restored connection at once
         await follower.audit()
 
 

@@ -1,4 +1,4 @@
-"""What can happen to a connection: the closed union of inputs to its machine."""
+"""The inputs of a connection's state machine, as a closed union."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NoticeFrame: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A frame came. ``reached`` is how far streams have come that are caught up, hidden events included."""
+    """A frame arrived. ``reached`` has the positions of live streams, hidden events included."""
 
     frame: ClientFrame
     reached: Mapping[str, Cursor] = field(default_factory=dict[str, Cursor])
@@ -39,14 +39,14 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Undecodable:
-    """Something came that is no frame, or not one for clients; ``answer`` says so."""
+    """Data arrived that is no valid client frame; ``answer`` reports that."""
 
     answer: Refusal | Failure
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The credential holds, until ``expires_s`` where it ends."""
+    """The credential is valid, until ``expires_s`` if it expires."""
 
     welcome: Welcome
     expires_s: float | None = None
@@ -54,14 +54,14 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """A new credential of the same principal holds, until ``expires_s`` where it ends."""
+    """A new credential of the same principal is valid, until ``expires_s`` if it expires."""
 
     expires_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class NoticeDue:
-    """The client is to be told about one of its streams, its other devices, or what it may not see any more."""
+    """A notice for the client: about a stream, its other devices, or a request that it may no longer see."""
 
     frame: NoticeFrame
 
@@ -75,7 +75,7 @@ class EventsDelivered:
 
 @dataclass(frozen=True, slots=True)
 class AckJudged:
-    """The store's word on an acknowledgement."""
+    """The store's result for an acknowledgement."""
 
     stream: str
     result: AckResult
@@ -103,7 +103,7 @@ class DrainAsked:
 
 @dataclass(frozen=True, slots=True)
 class EndRequested:
-    """The connection has to end, for a reason found outside of the machine."""
+    """The connection has to end, for a reason found outside of the state machine."""
 
     code: CloseCode
     notice: Refusal | None = None
@@ -111,7 +111,7 @@ class EndRequested:
 
 @dataclass(frozen=True, slots=True)
 class SocketGone:
-    """The socket is gone."""
+    """The socket is closed."""
 
 
 Input: TypeAlias = (

@@ -1,4 +1,4 @@
-"""What a socket has read and the machine has not taken yet; while something waits here the socket is not read."""
+"""Received frames that the state machine has not processed yet; while some wait, the socket is not read."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ if TYPE_CHECKING:
     from passerelle.protocol.frames import ClientFrame
 
 
-class Taker(Protocol):
-    """The connection that the frames are for."""
+class FrameConsumer(Protocol):
+    """The connection that processes the frames."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing counts any more."""
+        """Whether the connection is closed."""
         ...
 
     @property
     def must_wait(self) -> bool:
-        """Whether it takes nothing for now."""
+        """Whether it processes no frames now."""
         ...
 
     def feed(self, given: Input) -> None:
-        """Tells the connection's machine what happened."""
+        """Feeds an input to the connection's state machine."""
         ...
 
     def receive(self, frame: ClientFrame) -> None:
-        """Takes a frame."""
+        """Processes a frame."""
         ...
 
 
 class Intake:
-    """Splits messages into frames and gives them on, as far as they are taken; then TCP slows the client down."""
+    """Splits messages into frames and passes them on; while frames wait, TCP backpressure slows the client down."""
 
-    __slots__ = ("_frames", "_is_paused", "_limits", "_socket", "_taker")
+    __slots__ = ("_consumer", "_frames", "_is_paused", "_limits", "_socket")
 
-    def __init__(self, socket: Socket, limits: ChannelLimits, taker: Taker) -> None:
+    def __init__(self, socket: Socket, limits: ChannelLimits, consumer: FrameConsumer) -> None:
         self._socket = socket
         self._limits = limits
-        self._taker = taker
+        self._consumer = consumer
         self._frames: list[bytes | Refusal] = []
         self._is_paused = False
 
     @property
     def waits(self) -> bool:
-        """Whether something was left, to be taken when the machine takes frames again."""
+        """Whether frames wait until the state machine processes frames again."""
         return self._is_paused
 
     def take_message(self, message: str | bytes) -> None:
         """One message of the client."""
-        if self._taker.is_over:
+        if self._consumer.is_over:
             return
         if not isinstance(message, str):
             self._refuse(CloseCode.MALFORMED, "malformed", "text messages only")
@@ -67,21 +67,21 @@ class Intake:
             self._split(message)
 
     def go_on(self) -> None:
-        """Takes what was read, as far as the machine takes it now."""
-        taken, taker = 0, self._taker
-        while taken < len(self._frames) and not taker.must_wait and not taker.is_over:
+        """Passes on waiting frames, as far as the state machine takes them now."""
+        taken, consumer = 0, self._consumer
+        while taken < len(self._frames) and not consumer.must_wait and not consumer.is_over:
             line = self._frames[taken]
             taken += 1
             frame = decode_client(line) if isinstance(line, bytes) else line
             if isinstance(frame, Refusal | Failure):
-                taker.feed(Undecodable(frame))
+                consumer.feed(Undecodable(frame))
             else:
-                taker.receive(frame)
+                consumer.receive(frame)
         del self._frames[:taken]
         self._slow_down()
 
     def drop(self) -> None:
-        """Forgets what waits."""
+        """Drops waiting frames."""
         self._frames.clear()
 
     def _split(self, message: str) -> None:
@@ -93,9 +93,10 @@ class Intake:
         self.go_on()
 
     def _slow_down(self) -> None:
-        """Reads no more while something waits. A socket that is not read says nothing of its end, so not before that.
+        """Stops reading while frames wait, and no earlier: a paused socket does not report its end.
 
-        The end of a socket that is still being admitted has to be seen: its device has come back, and counts anew.
+        The end of a socket that is still being admitted must be noticed: its device may reconnect, and is counted
+        again.
         """
         if self._frames and not self._is_paused:
             self._is_paused = True
@@ -105,4 +106,4 @@ class Intake:
             self._socket.resume()
 
     def _refuse(self, code: CloseCode, word: str, reason: str) -> None:
-        self._taker.feed(EndRequested(code, Refusal(word, reason, fatal=True)))
+        self._consumer.feed(EndRequested(code, Refusal(word, reason, fatal=True)))

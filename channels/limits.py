@@ -1,4 +1,4 @@
-"""The limits of a connection, and the names under which ``welcome.limits`` tells them."""
+"""The limits of a connection, and their names in ``welcome.limits``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ChannelLimits:
-    """What one connection may cost. Sizes in bytes, times in seconds."""
+    """Resource limits of one connection. Sizes in bytes, times in seconds."""
 
     inbound_bytes: int = 65_536
-    """One message from a client, before authentication too (CHN-11)."""
+    """One message from a client, also before authentication (CHN-11)."""
     outbound_bytes: int = 1_048_576
     """One frame to a client."""
     frames_per_message: int = 16
@@ -24,44 +24,44 @@ class ChannelLimits:
     hello_s: float = 10.0
     heartbeat_s: float = 25.0
     idle_s: float = 35.0
-    """Silence after which either side gives the connection up (CHN-10)."""
+    """Silence after which either side closes the connection (CHN-10)."""
     ack_interval_s: float = 1.0
-    """At most one stored ack per stream in this time."""
+    """Interval in which at most one ack per stream is stored."""
     refusals: int = 8
     """Refused frames after which a connection is closed."""
     recheck_s: float = 30.0
-    """How often generation and rights of an open connection are looked at again."""
+    """Interval at which generation and rights of an open connection are checked again."""
     renew_s: float = 60.0
-    """How long before the end of a credential the client is asked for another one."""
+    """How long before its expiry a client is asked to renew its credential."""
     grace_s: float = 25.0
-    """How long after its end it may still come."""
+    """How long after the expiry a renewal is still accepted."""
     replay_events: int = 1_000
     replay_events_max: int = 10_000
-    """How far a subscription may raise ``replay_events``."""
+    """Maximum to which a subscription may raise ``replay_events``."""
     replay_bytes: int = 1_048_576
     replays: int = 100
-    """Replays and snapshots that an instance works on at once; the rest queues."""
+    """Concurrent replays and snapshots of an instance; further ones are queued."""
     replay_wait_s: float = 2.0
-    """Who would queue for longer is sent away with a time to come back."""
+    """Maximum time in that queue; a client that would wait longer is refused with a retry time."""
     snapshot_bytes: int = 262_144
-    """A larger snapshot is fetched, not sent inline."""
+    """A larger snapshot is fetched over HTTP, not sent inline."""
     pending: int = 100
     """Open actions in one ``welcome``."""
     buffered_bytes: int = 65_536
     """Frames that may wait for the socket before events stop being read."""
     presence_interval_s: float = 1.0
-    """Who is there is looked up and told at most once in this time, for each principal."""
+    """Interval in which presence is read and sent at most once, per principal."""
     connections: int = 20_000
-    """Sockets of one instance, greeted or not; a handshake beyond is answered with 503."""
+    """Sockets of one instance, welcomed or not; further handshakes get a 503."""
     device_connections: int = 8
     """Open connections of one device on this instance: its tabs."""
     principal_connections: int = 64
     """Open connections of one principal on this instance."""
     stall_s: float = 30.0
-    """A socket that takes nothing for so long is closed as too slow."""
+    """A socket that accepts no data for this long is closed as too slow."""
 
     def announce(self) -> dict[str, int]:
-        """The part that a client needs, as it stands in ``welcome.limits``."""
+        """The limits that a client needs, as in ``welcome.limits``."""
         return {
             "in": self.inbound_bytes,
             "out": self.outbound_bytes,

@@ -1,7 +1,7 @@
-"""What identifies a device link for good, over all of its sockets (CHN-1, CHN-2), and how its device is named.
+"""The lasting identity of a device link, across its sockets (CHN-1, CHN-2), and the stored name of its device.
 
-A device and its tab are stored under one name, as a channel and beside an ack. ``#`` stands before a tab and ``@``
-before the stream of an ack, so both are escaped within a device or a tab.
+A device and its tab are stored under one name, for a channel and for an ack. ``#`` precedes a tab and ``@`` the stream
+of an ack, so both are escaped within a device or a tab.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _SPELLED: Final = (("%", "%25"), ("#", "%23"), ("@", "%40"))
 
 
 def join_tab(device: str, tab: str | None) -> str:
-    """A device and one of its tabs as one name, which no other device and tab have."""
+    """One unambiguous name for a device and its tab."""
     return _spell(device) if tab is None else f"{_spell(device)}#{_spell(tab)}"
 
 
 def split_tab(name: str) -> tuple[str, str | None]:
-    """The device and the tab of a stored name, as they call themselves."""
+    """The device and the tab of a stored name, unescaped."""
     device, mark, tab = name.partition("#")
     return _read(device), _read(tab) if mark else None
 
@@ -39,7 +39,7 @@ def _read(name: str) -> str:
 
 @record
 class LinkRecord:
-    """A link as it is stored. ``device_id`` and ``tab`` are the names that the other end gives itself."""
+    """A link as stored. ``device_id`` and ``tab`` are names that the client chose."""
 
     channel_id: str
     transport: TransportName
@@ -55,4 +55,4 @@ class LinkRecord:
     tab: str | None = None
     client: str = ""
     paired: bool = False
-    """Whether the other end has shown the token of a paired device."""
+    """Whether the client presented the token of a paired device."""

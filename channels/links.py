@@ -1,9 +1,9 @@
 """Facts about device links, in the home session of their principal (EXT-8, CHN-1, CHN-4, CHN-10).
 
-What a connection has to tell is owed first, in the store, and written by the handler of a due row (I9): the first of a
-kind at once, and all that follow within a minute as one more. So hundreds of reconnects of one device leave two facts
-of each kind, whichever instances they met, and what an instance owes when it dies another one writes. That a link has
-begun is owed just after it has, and later in a surge: an instance that dies before has not said so.
+A link event is first stored as pending, and then written by the handler of a due row (I9): the first of a kind at once,
+all others within a minute as one more fact. So hundreds of reconnects of one device leave two facts of each kind,
+whichever instances they used, and another instance writes what a crashed one left pending. The start of a link is
+stored as pending right after it, and later during a surge: if the instance crashes before, that start is not recorded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from passerelle.channels.link_record import LinkRecord
-from passerelle.channels.story import Began, Over, Repaired
+from passerelle.channels.story import LinkEnded, LinkStarted, StreamRepaired
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import shard_of
 from passerelle.core.payloads.channel import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.channels.services import ChannelLink
-    from passerelle.channels.story import LinkFact, TakenUp
+    from passerelle.channels.story import LinkFact, StreamResumed
     from passerelle.core.batch import Incarnation
     from passerelle.core.ids import Shard
     from passerelle.core.ports.channels import Channels, Links
@@ -48,10 +48,9 @@ LinkPayload: TypeAlias = ChannelConnected | ChannelResumed | ChannelDisconnected
 _WAKE_S: Final = 0.05
 _SURGE: Final = 16
 _SURGE_WITHIN_S: Final = 1.0
-_SURGE_OWES_S: Final = 0.25
+_SURGE_DEFERS_S: Final = 0.25
 _SURGE_WAITS_MS: Final = 3_000
-"""So many links within a second are a surge. That they began is owed so much later, and what is owed waits so long:
-devices that come back by the hundred get their events before anything is written about them."""
+"""In a surge (``_SURGE`` links within ``_SURGE_WITHIN_S``) facts are written this much later, after the events."""
 _NOTHING: Final = OwedLink(b"", b"", 0, 0)
 
 
@@ -78,60 +77,66 @@ class StoredLinkFacts:
     drives: Callable[[Shard], Incarnation]
     wake: Callable[[Shard, float], None]
     surge: BurstDetector = field(default_factory=lambda: BurstDetector(_SURGE, _SURGE_WITHIN_S))
-    afterwards: DeferredQueue = field(default_factory=lambda: DeferredQueue(_SURGE_OWES_S))
+    afterwards: DeferredQueue = field(default_factory=lambda: DeferredQueue(_SURGE_DEFERS_S))
 
     def find_driver(self, owner: str) -> Incarnation | None:
-        """Under whose lease a link of a principal stands; None while we hold none there."""
+        """The incarnation whose lease covers a principal's links; None while this instance holds none there."""
         try:
             return self.drives(shard_of(owner))
         except StoreUnavailable:
             return None
 
-    def tell(self, link: ChannelLink, fact: LinkFact) -> asyncio.Future[None]:
-        """Owes what a connection has to tell; with StoreUnavailable in the future, nothing is known to be owed."""
+    def record(self, link: ChannelLink, fact: LinkFact) -> asyncio.Future[None]:
+        """Stores a link event as pending; if the future has StoreUnavailable, it may not be stored."""
         loop = asyncio.get_running_loop()
         in_surge = self.surge.join(loop.time())
-        if not (in_surge and isinstance(fact, Began)):
-            return self._owe(link, fact, _SURGE_WAITS_MS if in_surge else 0)
-        told: asyncio.Future[None] = loop.create_future()
-        self.afterwards.add(partial(self._owe_for, told, link, fact))
-        return told
+        if not (in_surge and isinstance(fact, LinkStarted)):
+            return self._store_pending(link, fact, _SURGE_WAITS_MS if in_surge else 0)
+        stored: asyncio.Future[None] = loop.create_future()
+        self.afterwards.add(partial(self._store_deferred, stored, link, fact))
+        return stored
 
-    def _owe_for(self, told: asyncio.Future[None], link: ChannelLink, fact: LinkFact) -> None:
-        self._owe(link, fact, _SURGE_WAITS_MS).add_done_callback(partial(_hand_on, told))
+    def _store_deferred(
+        self, stored: asyncio.Future[None], link: ChannelLink, fact: LinkFact
+    ) -> None:
+        self._store_pending(link, fact, _SURGE_WAITS_MS).add_done_callback(
+            partial(_copy_outcome, stored)
+        )
 
-    def _owe(self, link: ChannelLink, fact: LinkFact, wait_ms: int) -> asyncio.Future[None]:
+    def _store_pending(
+        self, link: ChannelLink, fact: LinkFact, wait_ms: int
+    ) -> asyncio.Future[None]:
         channel, generation = link.channel, link.generation
-        owe = partial(self.links.owe, channel, generation, wait_ms=wait_ms)
+        store = partial(self.links.owe, channel, generation, wait_ms=wait_ms)
         match fact:
-            case Began(resumed=True, streams=streams):
+            case LinkStarted(resumed=True, streams=streams):
                 owed = _Resumed(generation, tuple(_name_resumption(one) for one in streams))
-                owing = owe("resumed", to_bytes(owed))
-            case Began():
+                storing = store("resumed", to_bytes(owed))
+            case LinkStarted():
                 seen = _Connected(generation, link.since)
-                owing = owe("connected", to_bytes(seen))
-            case Repaired():
-                owing = owe("repaired", to_bytes(_name_repair(fact)), listed=True)
-            case Over(reason, code, acked):
+                storing = store("connected", to_bytes(seen))
+            case StreamRepaired():
+                storing = store("repaired", to_bytes(_name_repair(fact)), listed=True)
+            case LinkEnded(reason, code, acked):
                 ended = ChannelDisconnected(channel, generation, reason, code, {**acked})
                 driver = self.find_driver(link.owner)
                 leaves = driver.instance if driver else None
-                owing = owe("disconnected", to_bytes(ended), leaves=leaves)
+                storing = store("disconnected", to_bytes(ended), leaves=leaves)
             case _:
                 assert_never(fact)
-        told = asyncio.ensure_future(owing)
-        told.add_done_callback(partial(self._wake_when_owed, shard_of(channel), wait_ms))
-        return told
+        stored = asyncio.ensure_future(storing)
+        stored.add_done_callback(partial(self._wake_when_stored, shard_of(channel), wait_ms))
+        return stored
 
-    def _wake_when_owed(self, shard: Shard, wait_ms: int, told: asyncio.Future[None]) -> None:
-        if not told.cancelled() and told.exception() is None:
+    def _wake_when_stored(self, shard: Shard, wait_ms: int, stored: asyncio.Future[None]) -> None:
+        if not stored.cancelled() and stored.exception() is None:
             self.wake(shard, max(_WAKE_S, wait_ms / 1000))
 
     async def lose(self, channel: str, instance: str) -> None:
-        """Owes the end of a link whose instance has died.
+        """Stores the end of a link whose instance has crashed as pending.
 
         Raises:
-            StoreUnavailable: it still stands in the set of the dead.
+            StoreUnavailable: the link stays in the set of the crashed instance.
         """
         generation = await self.channels.read_generation(channel)
         ended = ChannelDisconnected(channel, generation, "instance_lost")
@@ -139,7 +144,7 @@ class StoredLinkFacts:
         self.wake(shard_of(channel), _WAKE_S)
 
     async def on_due(self, _shard: Shard, row: DueRow, _now_ms: int) -> None:
-        """Writes what is owed of one kind about one link.
+        """Writes the pending events of one kind about one link.
 
         Raises:
             StoreUnavailable: the row stays.
@@ -176,15 +181,15 @@ class StoredLinkFacts:
                 return change(ended, times=times)
 
 
-def _hand_on(told: asyncio.Future[None], owed: asyncio.Future[None]) -> None:
-    """Nobody cancels an owing that has begun, so it ends with a result or a failure."""
+def _copy_outcome(stored: asyncio.Future[None], owed: asyncio.Future[None]) -> None:
+    """A started write is never cancelled, so it ends with a result or an exception."""
     error = owed.exception()
-    if told.done():
+    if stored.done():
         return
     if error is None:
-        told.set_result(None)
+        stored.set_result(None)
     else:
-        told.set_exception(error)
+        stored.set_exception(error)
 
 
 def _describe_connection(known: LinkRecord, seen: _Connected, times: int) -> ChannelConnected:
@@ -204,10 +209,10 @@ def _describe_connection(known: LinkRecord, seen: _Connected, times: int) -> Cha
     )
 
 
-def _name_resumption(taken: TakenUp) -> Resumption:
+def _name_resumption(taken: StreamResumed) -> Resumption:
     return Resumption(taken.stream, taken.mode, taken.begins, taken.ends)
 
 
-def _name_repair(fact: Repaired) -> Repair:
+def _name_repair(fact: StreamRepaired) -> Repair:
     held = fact.have.sequence if fact.have else 0
     return Repair(fact.stream, held, fact.top.sequence, fact.why.value)

@@ -1,4 +1,4 @@
-"""Which web pages may open sockets: those of the gateway's own host, and of the origins that the settings list."""
+"""The web pages that may open sockets: those of the gateway's own host, and the configured origins."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 _QUIET_S: Final = 60.0
-"""How long an origin that was refused is not logged again."""
+"""Interval in which a refused origin is logged at most once."""
 _REMEMBERED: Final = 50
-"""Origins that are told apart; with more within a minute, further ones are not logged."""
+"""Refused origins remembered for that; with more within a minute, further ones are not logged."""
 _SHOWN: Final = 200
 
 
 class WebOrigins:
-    """Judges origins; ``clock`` counts seconds. A browser tells its page nothing of a refusal, so the log has it."""
+    """Checks origins; ``clock`` counts seconds. A browser hides the refusal from its page, so it is logged."""
 
     def __init__(
         self, listed: Iterable[str] = (), clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._listed = frozenset(listed)
         self._clock = clock
-        self._told: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
 
     def reload(self, listed: Iterable[str]) -> None:
-        """Lists others from now on; sockets that are open stay."""
+        """Replaces the configured origins; open sockets stay open."""
         self._listed = frozenset(listed)
 
     def admits(self, origin: str | None, host: str | None) -> bool:
-        """Whether a socket may be opened; a program sends no ``origin``. ``host`` is the header of that name."""
+        """Whether a socket may be opened; programs send no ``origin``. ``host`` is the header of that name."""
         if origin is None or origin in self._listed or _is_same_host(origin, host):
             return True
-        self._tell(origin)
+        self._log_refusal(origin)
         return False
 
-    def _tell(self, origin: str) -> None:
+    def _log_refusal(self, origin: str) -> None:
         now = self._clock()
-        self._told = {one: at for one, at in self._told.items() if now - at < _QUIET_S}
-        if origin in self._told or len(self._told) >= _REMEMBERED:
+        self._logged = {one: at for one, at in self._logged.items() if now - at < _QUIET_S}
+        if origin in self._logged or len(self._logged) >= _REMEMBERED:
             return
-        self._told[origin] = now
+        self._logged[origin] = now
         structlog.get_logger("passerelle").warning(
             "channel.origin_refused",
             origin=origin[:_SHOWN],

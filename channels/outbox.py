@@ -1,8 +1,8 @@
-"""The one place where the frames of a connection wait.
+"""The queue of a connection's outgoing frames.
 
-What is put in one turn of the event loop leaves as one message, or as few as its bound allows. It is filled without
-awaiting; whoever has much to send waits for room first, so what waits is bounded by one batch per stream and one answer
-per call. A socket that takes nothing for too long is given up.
+Frames added in one event loop iteration are sent as one message, or as few as the size limit allows. Adding does not
+await; senders of much data wait for room first, so the queue is bounded by one batch per stream and one answer per
+call. A socket that accepts no data for too long is given up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Outbox:
-    """``on_stall`` is called when the socket has taken nothing for ``stall_s``."""
+    """``on_stall`` is called when the socket has accepted no data for ``stall_s``."""
 
     __slots__ = (
         "_closed",
@@ -54,17 +54,17 @@ class Outbox:
 
     @property
     def size_bytes(self) -> int:
-        """What waits here, in bytes."""
+        """Size of the waiting frames."""
         return self._size
 
     @property
     def is_empty(self) -> bool:
-        """Whether the socket has all that was put, or will never have it."""
+        """Whether all frames were passed to the socket, or dropped."""
         return not self._frames
 
     @property
     def has_room(self) -> bool:
-        """Whether somebody with much to send may go on."""
+        """Whether a sender of much data may continue."""
         return self._size < self._room_bytes and self._socket.is_writable
 
     def put(self, frame: bytes) -> None:
@@ -78,14 +78,14 @@ class Outbox:
             self._loop.call_soon(self.flush)
 
     def write(self, messages: list[bytes]) -> bool:
-        """Sends what was made for many, at once where nothing waits before it; False where there is no room for it."""
+        """Sends prebuilt messages, at once if no frame waits before them; returns False if there is no room."""
         socket = self._socket
         if self._frames or self._closed or not socket.is_writable:
             return self._put_all(messages)
         for message in messages:
             socket.write(message)
         if not self._socket.is_writable:
-            self._watch()
+            self._watch_stall()
         return True
 
     def _put_all(self, messages: list[bytes]) -> bool:
@@ -96,7 +96,7 @@ class Outbox:
         return True
 
     def flush(self) -> None:
-        """Writes what the socket takes."""
+        """Writes as much as the socket accepts."""
         self._pending = False
         if self._frames and self._socket.is_writable:
             messages = pack_messages(self._frames)
@@ -109,8 +109,8 @@ class Outbox:
         if self._socket.is_writable:
             self._forget_stall()
         else:
-            self._watch()
-        self._let_go_on()
+            self._watch_stall()
+        self._release_waiters()
 
     def take_room(self) -> None:
         """The socket is writable again."""
@@ -118,7 +118,7 @@ class Outbox:
         self.flush()
 
     async def wait_for_room(self) -> None:
-        """Returns when there is room, or when nothing is taken any more."""
+        """Returns when there is room, or when the outbox is closed."""
         while not self.has_room and not self._closed:
             if self._waiting is None:
                 self._waiting = []
@@ -127,23 +127,23 @@ class Outbox:
             await waiter
 
     async def finish(self) -> None:
-        """Takes no more frames; returns when the socket has what was put before."""
+        """Accepts no more frames; returns when all earlier ones were passed to the socket."""
         self._closed = True
-        self._let_go_on()
+        self._release_waiters()
         self.flush()
         if self._frames:
             self._drained = self._loop.create_future()
             await self._drained
 
     def drop(self) -> None:
-        """Forgets what waits: the socket is gone, or given up."""
+        """Drops waiting frames: the socket is closed or given up."""
         self._closed = True
         self._frames.clear()
         self._size = 0
         self._forget_stall()
-        self._let_go_on()
+        self._release_waiters()
 
-    def _let_go_on(self) -> None:
+    def _release_waiters(self) -> None:
         if self._drained is not None and not self._drained.done() and not self._frames:
             self._drained.set_result(None)
         if self._waiting is None or not (self._closed or self.has_room):
@@ -153,14 +153,16 @@ class Outbox:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _watch(self) -> None:
+    def _watch_stall(self) -> None:
         if self._stalled is None:
-            self._stalled = self._loop.call_later(self._stall_s, self._judge, self._socket.buffered)
+            self._stalled = self._loop.call_later(
+                self._stall_s, self._check_stall, self._socket.buffered
+            )
 
-    def _judge(self, before: int) -> None:
+    def _check_stall(self, before: int) -> None:
         self._stalled = None
         if self._socket.buffered < before:
-            self._watch()
+            self._watch_stall()
         elif not self._socket.is_writable:
             self._on_stall()
 

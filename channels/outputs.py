@@ -1,4 +1,4 @@
-"""What a connection's machine wants done: the closed union of its outputs."""
+"""The outputs of a connection's state machine, as a closed union."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Look at the credential of a ``hello``; answer with Admitted or Ended."""
+    """Authenticate a ``hello``; answer with ``Admitted`` or ``EndRequested``."""
 
     hello: Hello
 
 
 @dataclass(frozen=True, slots=True)
 class Reauthenticate:
-    """Look at a credential that is to take the place of ours; answer with Renewed or Ended."""
+    """Authenticate a new credential in place of the current one; answer with ``Renewed`` or ``EndRequested``."""
 
     token: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Follow a stream, in place of what this connection follows under that name."""
+    """Follow a stream, replacing this connection's subscription of that name."""
 
     subscribe: Subscribe
 
@@ -56,7 +56,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """Build a snapshot for a client that asked for one."""
+    """Build a snapshot that the client asked for."""
 
     ask: AskSnapshot
 
@@ -70,28 +70,28 @@ class StoreAcks:
 
 @dataclass(frozen=True, slots=True)
 class Execute:
-    """Carry out a call; answer with Answered."""
+    """Carry out a call; answer with ``CallAnswered``."""
 
     call: Call
 
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """An agent registers, or says something about a call to it."""
+    """Process a frame of an agent: a registration, or an answer to a call to it."""
 
     frame: ServingFrame
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """An agent calls another one, answer with Answered; or says something about such a call."""
+    """Process a call of an agent to another agent, or a frame about such a call; answer with ``CallAnswered``."""
 
     frame: Call | AskingFrame | AnswerPiece
 
 
 @dataclass(frozen=True, slots=True)
 class NotePresence:
-    """Have the device stand among those that are there, for a while."""
+    """Store the presence of the device, for a limited time."""
 
     said: SayPresence
 

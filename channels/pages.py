@@ -1,7 +1,7 @@
-"""What readers find behind their cursors, cut out of a ring once for all who look from the same place.
+"""Pages of events after a cursor, cut from the ring once and shared by all readers at the same position.
 
-Devices that come back to a stream together were cut off together, so they miss the same events: hundreds of readers
-share one page, with the frames that are made of it.
+Devices that reconnect to a stream together lost the connection together, so they miss the same events: hundreds of
+readers share one page, with its encoded frames.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ if TYPE_CHECKING:
     from passerelle.channels.views import View
 
 _KEPT_S: Final = 1.0
-"""Whoever comes later misses something else, or comes alone."""
+"""Later readers are at another position, or alone."""
 _KEPT: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Events made into messages, and how many of them share a window."""
+    """Encoded events, and how many of them may share a window."""
 
     messages: list[bytes]
     events: int
-    unhurried: int
+    deferrable: int
 
     def count(self, counts: ChannelCounts, readers: int) -> None:
-        """Counts them as given to so many readers."""
-        counts.count_deliveries(readers * (self.events - self.unhurried), readers * self.unhurried)
+        """Counts the events as delivered to ``readers`` readers."""
+        counts.count_deliveries(
+            readers * (self.events - self.deferrable), readers * self.deferrable
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Events of the view in order, the position after them, that of the last one, and the view's before the first.
+    """Events of a view in order; ``cursor`` is the position after them, ``last`` that of the last event.
 
     No event of the view lies strictly between ``previous`` and the first entry.
     """
@@ -50,12 +52,12 @@ class Page:
     last: Cursor
     size_bytes: int = field(compare=False)
     packed: dict[str, Packed] = field(default_factory=dict[str, Packed], compare=False, repr=False)
-    """Its frames by the name of the stream in them."""
+    """Its frames, by the stream name in them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of a stream: where it ends, and what of it a view shows, if anything."""
+    """A part of a stream: its end, and the page that a view shows of it, if any."""
 
     end: Cursor
     page: Page | None
@@ -79,7 +81,7 @@ def _locate(cursor: Cursor, linked: LinkedEntry) -> Cursor:
 
 
 class Stretches:
-    """Those of one stream that were asked for last, for as long as its ring stays as it is."""
+    """The recently requested stretches of one stream, valid while its ring is unchanged."""
 
     __slots__ = ("_end", "_forgetting", "_made")
 
@@ -91,7 +93,7 @@ class Stretches:
     def look(
         self, ring: Ring, cursor: Cursor, view: View, previous: int, limit: int
     ) -> Stretch | None:
-        """What follows ``cursor``, at most ``limit`` entries; None where the ring does not reach it."""
+        """What follows ``cursor``, at most ``limit`` entries; None if the ring does not reach it."""
         if cursor == ring.end:
             return Stretch(cursor, None)
         if self._end is not ring.end:

@@ -1,9 +1,10 @@
-"""A reader of a stream: a position, never a queue.
+"""A reader of a stream: a position, not a queue.
 
-Each step looks into the ring; where the ring does not reach, it reads a page and has it verified. Being
-caught up and waiting for the next change happen in one synchronous step, so nothing can come between.
-What a position yields is complete: between two pages, and between a page and ``Live``, no event of the
-view is left out, and where that cannot be kept it yields ``Gap`` and ends (I8).
+Each step looks into the ring; if the ring does not reach, it reads a page and verifies it. Detecting the end of the
+ring and waiting for its next change is one synchronous step, so no change is missed in between.
+
+A position yields every event: between two pages, and between a page and ``ReplayEnd``, no event of the view is left
+out; if that cannot be guaranteed it yields ``CursorGap`` and ends (I8).
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from passerelle.protocol.cursor import Cursor, GapReason
 if TYPE_CHECKING:
     import asyncio
 
-    from passerelle.channels.fanout import Fanout, Seat, Write
+    from passerelle.channels.fanout import Fanout, GroupMember, Write
     from passerelle.channels.pages import Stretches
     from passerelle.channels.ring import Ring
 
 _FILTERED: Final = (TaskView, PacketView, MessageView, TaskRowView, JobRowView)
 """Views that show few of the events of their stream."""
 STEP_EVENTS: Final = 256
-"""Entries looked at in one step, so that a reader far behind does not hold the loop."""
+"""Entries processed in one step, so that a reader far behind does not block the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class ReplayEnd:
 
 @dataclass(frozen=True, slots=True)
 class CursorGap:
-    """The cursor cannot be honoured; the position has ended. ``top`` is None where no stream is left."""
+    """The cursor cannot be honoured; the position has ended. ``top`` is None if the stream is gone."""
 
     why: GapReason
     have: Cursor | None
@@ -59,14 +60,14 @@ PositionItem: TypeAlias = Page | ReplayEnd | CursorGap
 
 @dataclass(frozen=True, slots=True)
 class ReplayBounds:
-    """More than this is not replayed but answered with a gap (``limit``, or ``slow`` after having been live)."""
+    """Longer replays are answered with a gap (``limit``, or ``slow`` after having been live)."""
 
     events: int
     size_bytes: int
 
 
 class PositionSource(Protocol):
-    """What a position reads from: one followed stream of the hub."""
+    """The source of a position: one followed stream of the hub."""
 
     @property
     def ring(self) -> Ring | None:
@@ -75,12 +76,12 @@ class PositionSource(Protocol):
 
     @property
     def stretches(self) -> Stretches:
-        """What readers find in the ring, shared by those who look from the same place."""
+        """Pages of the ring, shared by readers at the same position."""
         ...
 
     @property
     def fanout(self) -> Fanout:
-        """Those who are written to together."""
+        """The groups of live readers."""
         ...
 
     @property
@@ -98,14 +99,14 @@ class PositionSource(Protocol):
 
 
 class Position:
-    """Iterate to read. A step that raises StoreUnavailable may be tried again: the position has not moved."""
+    """Iterate to read. A step that raises StoreUnavailable can be retried: the position has not moved."""
 
     def __init__(
         self, source: PositionSource, view: View, cursor: Cursor | None, bounds: ReplayBounds | None
     ) -> None:
         self.view = view
         self.cursor = cursor
-        """How far this reader is, hidden events included; None where there is no stream."""
+        """The position of this reader, hidden events included; None if there is no stream."""
         self.is_live = False
         self._source = source
         self._bounds = bounds
@@ -118,22 +119,22 @@ class Position:
 
     @property
     def missed(self) -> int:
-        """How many sequences lie between this position and the end, as far as is known here."""
+        """Number of sequences between this position and the known end."""
         ring = self._source.ring
         if ring is None or self.cursor is None:
             return 0
         return max(0, ring.end.sequence - self.cursor.sequence)
 
-    def join(self, name: str, write: Write) -> Seat | None:
-        """A seat among those who are at the end, behind ``Live``; None where there is more to read first."""
+    def join(self, name: str, write: Write) -> GroupMember | None:
+        """Membership in a group of live readers, after ``ReplayEnd``; None if there is more to read first."""
         if not self.is_live or self.cursor is None:
             return None
         return self._source.fanout.join(name, self.view, self.cursor, self._previous, write)
 
-    def go_on(self, seat: Seat) -> None:
-        """Leaves the seat: this position goes on by itself from there."""
-        seat.leave()
-        self.cursor, self._previous = seat.cursor, seat.previous
+    def go_on(self, member: GroupMember) -> None:
+        """Leaves the group; this position continues from there."""
+        member.leave()
+        self.cursor, self._previous = member.cursor, member.previous
 
     def __aiter__(self) -> Position:
         return self
@@ -187,7 +188,7 @@ class Position:
         return ReplayEnd(cursor, replayed)
 
     def _measure(self, cursor: Cursor, top: Cursor, first: int) -> CursorGap | None:
-        """Refuses a replay that is too long before it begins, where its length is known."""
+        """Refuses a too long replay before it begins, if its length is known."""
         if self._bounds is None or self._measured or self.is_live:
             return None
         self._measured = True

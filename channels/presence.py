@@ -1,7 +1,7 @@
-"""Presence as one instance shows it: the words of its connections go to the store, those of all devices come back.
+"""Presence: writes the presence of this instance's connections, and shows them that of all devices of the principal.
 
-Who has said something of itself is shown who else is there: at once, then whenever that changes, with a
-pause between two. A word that runs out is told by nobody, so the store is looked at again when the next one may have.
+A device that reports its presence is sent that of all others: at once, then after each change, with a pause between two
+frames. The expiry of a presence triggers no notification, so the store is read again when the next one may expire.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from passerelle.protocol.frames import SayPresence
 
 _LATE_S: Final = 0.05
-"""How long after its end a word is looked for again."""
+"""How long after a presence's expiry the store is read again."""
 
 
 class PresenceWatcher(Protocol):
-    """A connection that is shown who is there."""
+    """A connection that is sent presence."""
 
     def show_presence(self, shown: ShowPresence) -> None:
-        """Sends it on."""
+        """Sends the frame."""
         ...
 
 
 @dataclass(slots=True, eq=False)
-class _Room:
-    """The devices of one principal, as its connections here were shown them last."""
+class _PresenceGroup:
+    """The devices of one principal, as last sent to its connections here."""
 
     watchers: dict[PresenceWatcher, tuple[Presence, ...] | None] = field(
         default_factory=dict[PresenceWatcher, "tuple[Presence, ...] | None"]
@@ -46,101 +46,101 @@ class _Room:
 
 
 class PresenceBoard:
-    """Who is there, for the connections of this instance. All methods run in one event loop."""
+    """Presence for the connections of this instance. All methods run in one event loop."""
 
     def __init__(self, presences: Presences, pause_s: float) -> None:
         self._presences = presences
         self._pause_s = pause_s
-        self._rooms: dict[str, _Room] = {}
+        self._groups: dict[str, _PresenceGroup] = {}
 
     def watch(self, owner: str, watcher: PresenceWatcher) -> None:
-        """Shows who is there from now on; again for who is shown it already does nothing."""
-        room = self._rooms.setdefault(owner, _Room())
-        if watcher not in room.watchers:
-            room.watchers[watcher] = None
+        """Starts sending presence to a connection; no effect if it is sent already."""
+        group = self._groups.setdefault(owner, _PresenceGroup())
+        if watcher not in group.watchers:
+            group.watchers[watcher] = None
             self.refresh(owner)
 
     def leave(self, owner: str, watcher: PresenceWatcher) -> None:
         """A connection has ended."""
-        room = self._rooms.get(owner)
-        if room is None:
+        group = self._groups.get(owner)
+        if group is None:
             return
-        room.watchers.pop(watcher, None)
-        if not room.watchers:
-            del self._rooms[owner]
-            if room.timer is not None:
-                room.timer.cancel()
-            if room.reading is not None:
-                room.reading.cancel()
+        group.watchers.pop(watcher, None)
+        if not group.watchers:
+            del self._groups[owner]
+            if group.timer is not None:
+                group.timer.cancel()
+            if group.reading is not None:
+                group.reading.cancel()
 
     def refresh(self, owner: str) -> None:
-        """Somebody may have come, gone or moved."""
-        room = self._rooms.get(owner)
-        if room is None:
+        """The presence of a device may have changed."""
+        group = self._groups.get(owner)
+        if group is None:
             return
-        room.stale = True
-        if room.reading is None:
-            room.reading = asyncio.create_task(self._read(owner, room))
+        group.stale = True
+        if group.reading is None:
+            group.reading = asyncio.create_task(self._read(owner, group))
 
-    async def _read(self, owner: str, room: _Room) -> None:
-        while room.stale:
-            room.stale = False
-            with suppress(StoreUnavailable):  # who is there is asked again with the next word
-                self._show(owner, room, await self._presences.list_present(owner))
+    async def _read(self, owner: str, group: _PresenceGroup) -> None:
+        while group.stale:
+            group.stale = False
+            with suppress(StoreUnavailable):  # retried at the next change
+                self._show(owner, group, await self._presences.list_present(owner))
             await asyncio.sleep(self._pause_s)
-        room.reading = None
+        group.reading = None
 
-    def _show(self, owner: str, room: _Room, present: tuple[PresentDevice, ...]) -> None:
-        words = tuple(one.presence for one in present)
-        frame = ShowPresence(f"inbox:{owner}", tuple(_describe(word) for word in words))
-        for watcher, shown in tuple(room.watchers.items()):
-            if shown != words:
-                room.watchers[watcher] = words
+    def _show(self, owner: str, group: _PresenceGroup, present: tuple[PresentDevice, ...]) -> None:
+        presences = tuple(one.presence for one in present)
+        frame = ShowPresence(f"inbox:{owner}", tuple(_describe(presence) for presence in presences))
+        for watcher, shown in tuple(group.watchers.items()):
+            if shown != presences:
+                group.watchers[watcher] = presences
                 watcher.show_presence(frame)
-        if room.timer is not None:
-            room.timer.cancel()
+        if group.timer is not None:
+            group.timer.cancel()
         if present:
             ends_s = min(one.left_ms for one in present) / 1000 + _LATE_S
             loop = asyncio.get_running_loop()
-            room.timer = loop.call_later(ends_s, self.refresh, owner)
+            group.timer = loop.call_later(ends_s, self.refresh, owner)
 
 
 class OwnPresence:
-    """The word of one connection on its way to the store: one write at a time, and the last word wins."""
+    """Writes the presence of one connection: one write at a time; the last state wins."""
 
     def __init__(self, presences: Presences) -> None:
         self._presences = presences
         self._next: SayPresence | None = None
         self._is_writing = False
         self.has_spoken = False
-        """Whether the store was told anything."""
+        """Whether presence was ever written to the store."""
 
     def put(self, said: SayPresence) -> bool:
-        """Takes a word; True where ``write`` has to be run for it."""
+        """Sets the next state; returns True if ``write`` must be started."""
         self._next = said
         return not self._is_writing
 
     async def write(self, known: Admission) -> None:
-        """Writes the words that are taken meanwhile. A store that is away hears them with the next heartbeat."""
+        """Writes states until none is left. If the store is unavailable, the next heartbeat writes again."""
         self._is_writing = self.has_spoken = True
         try:
             while (said := self._next) is not None:
                 self._next = None
-                word = Presence(
+                presence = Presence(
                     known.channel, known.device_id, known.tab, said.state, tuple(sorted(said.focus))
                 )
-                await self._presences.say(known.principal.key, known.generation, word)
+                await self._presences.say(known.principal.key, known.generation, presence)
         except StoreUnavailable:
             return
         finally:
             self._is_writing = False
 
     async def withdraw(self, known: Admission) -> None:
-        """The connection has ended. Raises StoreUnavailable; its word goes by itself then."""
+        """Removes the presence at the end of the connection. Raises StoreUnavailable; it expires by itself then."""
         await self._presences.withdraw(known.principal.key, known.channel, known.generation)
 
 
-def _describe(word: Presence) -> JsonObject:
-    focus: list[Json] = [*word.focus]
-    tab: JsonObject = {} if word.tab is None else {"tab": word.tab}
-    return {"device": word.device, **tab, "state": word.state, "focus": focus}
+def _describe(presence: Presence) -> JsonObject:
+    focus: list[Json] = [*presence.focus]
+    tab: JsonObject = {} if presence.tab is None else {"tab": presence.tab}
+    return {"device": presence.device, **tab, "state": presence.state, "focus": focus}

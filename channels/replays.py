@@ -1,7 +1,7 @@
-"""How many replays and snapshots an instance works on at once: the rest waits its turn, and not for long.
+"""Limits the concurrent replays and snapshots of an instance; further ones wait in a queue, for a bounded time.
 
-A storm of reconnects is served in order. Who would have to wait too long is sent away with a time to come back, before
-anything of it was begun. A slot belongs to work, not to a client: who waits for a slow socket gives it back.
+A storm of reconnects is served in order. A client that would wait too long is refused with a retry time, before any
+work on its request began. A slot belongs to work, not to a client: it is released while waiting for a slow socket.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _RETRY_S: Final = 2
 
 
 class Replays:
-    """The slots of one instance, given out in the order in which they were asked for.
+    """The slots of one instance, granted in the order of the requests.
 
-    A slot that is given to somebody who has just left goes to the next one; with the semaphore of asyncio it would wait
-    until another one is given back.
+    If the next waiter has just left, its slot goes to the one after it. The semaphore of asyncio would keep that slot
+    idle until another one is released.
     """
 
     def __init__(self, most: int, wait_s: float) -> None:
@@ -31,18 +31,18 @@ class Replays:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def make_slot(self) -> ReplaySlot:
-        """A slot that is not held yet."""
+        """A slot that is not acquired yet."""
         return ReplaySlot(self, self._wait_s)
 
     def take_free(self) -> bool:
-        """Takes one that nobody has and nobody waits for; False where there is none."""
+        """Acquires a slot if one is free and no one waits; returns False otherwise."""
         if self._free <= 0 or self._waiting:
             return False
         self._free -= 1
         return True
 
     async def take(self) -> None:
-        """Returns when there is one."""
+        """Returns when a slot is acquired."""
         if self.take_free():
             return
         turn = asyncio.get_running_loop().create_future()
@@ -55,7 +55,7 @@ class Replays:
             raise
 
     def give_back(self) -> None:
-        """Hands it to whoever has waited longest."""
+        """Passes the slot to the longest waiting task."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -65,7 +65,7 @@ class Replays:
 
 
 class ReplaySlot:
-    """One subscription's place: ``async with`` holds it, unless it is held already."""
+    """One subscription's slot: ``async with`` acquires it, unless it is held already."""
 
     __slots__ = ("_slots", "_wait_s", "is_held")
 
@@ -75,7 +75,7 @@ class ReplaySlot:
         self.is_held = False
 
     async def enter(self) -> None:
-        """Returns when it is held.
+        """Acquires the slot.
 
         Raises:
             Limited: that would take too long.
@@ -91,13 +91,13 @@ class ReplaySlot:
         self.is_held = True
 
     async def enter_again(self) -> None:
-        """Returns when it is held, for work that has begun."""
+        """Acquires the slot again, for work that has begun."""
         if not self.is_held:
             await self._slots.take()
             self.is_held = True
 
     def leave(self) -> None:
-        """Gives it back, if it is held."""
+        """Releases the slot, if it is held."""
         if self.is_held:
             self.is_held = False
             self._slots.give_back()

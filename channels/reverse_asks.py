@@ -1,7 +1,7 @@
-"""The calls of one connected agent to other agents: each beside the others, each stream as fast as its reader takes it.
+"""Calls of one connected agent to other agents: concurrent, and each stream as fast as its reader.
 
-Who may call whom, and what comes of it, is the business of ``AskedAgents``, which is the same that everybody calls. A
-socket that ends takes nothing back: what a call began goes on, and is followed again by its task (I6).
+Authorization and execution are those of ``AskedAgents``, the same for every caller. The end of the socket cancels
+nothing: a started call continues, and can be followed again by its task (I6).
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from passerelle.protocol.reverse_frames import AskingFrame
 
 MAX_CALL_CHARS: Final = 1_048_576
-"""Of all calls of one connection that are still coming in pieces."""
+"""Limit for all calls of one connection that are received in pieces."""
 MOST_ITEMS: Final = 1_024
 _WINDOW: Final = 32
 _PIECE_COST: Final = 64
-"""What a piece counts for at least, so that empty ones are bounded, too."""
+"""Minimum size counted per piece, so that empty pieces are bounded as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentAsk:
-    """One call. ``method`` is its A2A name, ``find_principal`` gives the caller with the rights that it has now."""
+    """One call. ``method`` is its A2A name, ``find_principal`` returns the caller with its current rights."""
 
     find_principal: Callable[[], Principal]
     to: str
@@ -60,20 +60,20 @@ class AskedAgents(Protocol):
     async def ask(
         self, ask: AgentAsk, deliver: Callable[[bytes, str], Awaitable[None]]
     ) -> JsonObject:
-        """Carries a call through, and may be cancelled at any time.
+        """Carries out a call; may be cancelled at any time.
 
-        Each item of a stream, and the cursor after it, is given to ``deliver``, which returns when it has been sent;
-        the result of a stream is empty.
+        Each item of a stream, with the cursor after it, is passed to ``deliver``, which returns when it was sent; the
+        result of a stream is empty.
 
         Raises:
-            PasserelleError: why there is no answer, in words that the caller may read.
+            PasserelleError: why there is no answer, in a form that the caller may see.
         """
         ...
 
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """One call under way. ``untaken`` items are on their way, and ``room`` are left of its window."""
+    """One call in progress. ``untaken`` items were sent and not confirmed; ``room`` is the rest of its window."""
 
     id: str
     room: asyncio.Semaphore
@@ -84,7 +84,7 @@ class _Open:
 
 @dataclass(slots=True)
 class AskingSide:
-    """Those of one connection. ``answer`` tells its machine, ``refuse`` what is wrong with a frame."""
+    """The calls of one connection. ``answer`` feeds its state machine, ``refuse`` reports an invalid frame."""
 
     agents: AskedAgents
     outbox: Outbox
@@ -94,17 +94,17 @@ class AskingSide:
     spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
     _open: dict[str, _Open] = field(default_factory=dict[str, _Open])
     _pieces: dict[str, list[str] | None] = field(default_factory=dict[str, "list[str] | None"])
-    """None: there were too many."""
+    """None: the pieces exceeded the limit."""
     _held: int = 0
 
     def take(self, frame: Call | AskingFrame | AnswerPiece) -> None:
-        """A call, or what the agent says about one; about one that is over it is passed over."""
+        """A call, or a frame about one; frames about finished calls are ignored."""
         match frame:
             case Call():
                 self._begin(frame)
             case TakeMore(call, items):
                 if (found := self._open.get(call)) is not None:
-                    _give_back(found, items)
+                    _release_items(found, items)
             case StopAsking(call):
                 self._stop(call)
             case AnswerPiece():
@@ -121,15 +121,15 @@ class AskingSide:
         opened = self._open.pop(call, None)
         if opened is not None and opened.task is not None:
             opened.task.cancel()
-            self.answer(Failure(call, "cancelled", "nobody waits for it any more"))
+            self.answer(Failure(call, "cancelled", "the caller has stopped waiting"))
 
     async def _serve(self, opened: _Open, call: Call) -> None:
-        answer = await self._carry_out(opened, call)
+        answer = await self._execute(opened, call)
         if self._open.get(call.id) is opened:
             del self._open[call.id]
             self.answer(answer)
 
-    async def _carry_out(self, opened: _Open, call: Call) -> Answer | Failure:
+    async def _execute(self, opened: _Open, call: Call) -> Answer | Failure:
         async def deliver(data: bytes, cursor: str) -> None:
             await opened.room.acquire()
             await self.outbox.wait_for_room()
@@ -153,23 +153,23 @@ class AskingSide:
         return Answer(call.id, {} if self._send_ahead(call.id, orjson.dumps(result)) else result)
 
     def _send_ahead(self, call: str, data: bytes) -> bool:
-        """Sends what is too long for one frame in pieces; whether it was."""
+        """Sends data that is too long for one frame in pieces; returns whether it did."""
         if len(data) <= PIECE_CHARS:
             return False
         for piece in split_text(data.decode(), PIECE_CHARS):
             self.outbox.put(encode_server(CallPiece(call, piece)))
         return True
 
-    # What comes in pieces
+    # Calls in pieces
 
     def _keep(self, piece: AnswerPiece) -> None:
         held = self._pieces.setdefault(piece.id, [])
         if held is None:
             return
-        self._held += _weigh(piece.text)
+        self._held += _count_chars(piece.text)
         held.append(piece.text)
         if self._held > MAX_CALL_CHARS:
-            self._held -= sum(map(_weigh, held))
+            self._held -= sum(map(_count_chars, held))
             self._pieces[piece.id] = None
             self.refuse(Refusal("too_large", f"at most {MAX_CALL_CHARS} characters", of="more"))
 
@@ -179,22 +179,22 @@ class AskingSide:
         held = self._pieces.pop(call.id)
         if held is None:
             raise TooLarge("the call", MAX_CALL_CHARS)
-        self._held -= sum(map(_weigh, held))
+        self._held -= sum(map(_count_chars, held))
         value: Json = None
         with suppress(orjson.JSONDecodeError):
             value = orjson.loads("".join(held))
         if not isinstance(value, dict):
-            raise InvalidInput("x", "the pieces are no JSON object")
+            raise InvalidInput("x", "the pieces are not a JSON object")
         return value
 
 
-def _give_back(opened: _Open, items: int) -> None:
-    """Room for what was taken, and for no more than was sent."""
+def _release_items(opened: _Open, items: int) -> None:
+    """Frees window space for confirmed items, at most as many as were sent."""
     taken = min(items, opened.untaken)
     opened.untaken -= taken
     for _ in range(taken):
         opened.room.release()
 
 
-def _weigh(text: str) -> int:
+def _count_chars(text: str) -> int:
     return len(text) + _PIECE_COST

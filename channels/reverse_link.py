@@ -1,11 +1,11 @@
-"""Calls to an agent over the socket that it dialled in with: which answer is whose, and how much may be on its way.
+"""Calls to an agent over the socket that it dialled in with: matches answers to calls, and bounds items in flight.
 
-A call has a window. The agent may have sent so many items that nobody has stored yet, and no more; ``release`` gives
-them back once they are stored, so an agent is never faster than the store for long. An item beyond the window is
-refused, and ends its call: what follows would have a hole.
+A call has a window: the number of items that the agent may send before they are stored. ``release`` returns credit once
+an item is stored, so an agent cannot outrun the store for long. An item beyond the window is refused and ends its call:
+later items would leave a gap.
 
-When the socket ends, every open call is cut. That says nothing about what the agent does (I6): whoever made the call
-asks it over the next socket.
+When the socket ends, all open calls end. That says nothing about the agent's work (I6): the caller asks for it over the
+agent's next socket.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from passerelle.protocol.reverse_frames import AnswerFrame, HostFrame
 
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
-"""Of one answer or item, put together."""
+"""Limit of one answer or item, with all its pieces."""
 
 
 @dataclass(frozen=True, slots=True)
-class ItemCame:
-    """One more of the answers to a streaming call."""
+class ItemReceived:
+    """An item of a streaming call."""
 
     data: JsonObject
 
@@ -60,36 +60,36 @@ class AnswersEnded:
 
 @dataclass(frozen=True, slots=True)
 class AskRefused:
-    """The agent says that it failed."""
+    """The agent reports a failure."""
 
     failure: Failed
 
 
 @dataclass(frozen=True, slots=True)
 class AnswersBroken:
-    """What the agent says cannot be followed any further; ``too_long``: it would not be shorter another time."""
+    """The agent's answer is invalid; ``too_long``: a repeat would be too long again."""
 
     reason: str
     too_long: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """The socket has ended. Nobody knows how far the agent came."""
+class SocketEnded:
+    """The socket has ended. The agent's progress is unknown."""
 
 
-ReverseOutcome: TypeAlias = ItemCame | AnswersEnded | AskRefused | AnswersBroken | Cut
+ReverseOutcome: TypeAlias = ItemReceived | AnswersEnded | AskRefused | AnswersBroken | SocketEnded
 
 
 class OpenCall:
-    """One call, from its frame to whatever ends it. ``hear`` gives what the agent says, in order."""
+    """One call, from its frame to its end. ``receive`` returns the agent's answers, in order."""
 
     def __init__(self, call_id: str, agent: str, window: int, link: AgentLink) -> None:
         self.id = call_id
         self.agent = agent
         self._window = window
         self._link = link
-        self._heard: asyncio.Queue[ReverseOutcome] = asyncio.Queue()
+        self._received: asyncio.Queue[ReverseOutcome] = asyncio.Queue()
         self._unreleased = 0
         self._pieces: list[str] = []
         self._piece_bytes = 0
@@ -97,28 +97,28 @@ class OpenCall:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes."""
+        """Whether the call has ended."""
         return self._over
 
-    async def hear(self) -> ReverseOutcome:
-        """What comes next. After anything but an item nothing does."""
-        return await self._heard.get()
+    async def receive(self) -> ReverseOutcome:
+        """The next answer. After anything but an item there is none."""
+        return await self._received.get()
 
     def release(self) -> None:
-        """One item is stored, and its place in the window is free."""
+        """An item is stored: its place in the window is free again."""
         self._unreleased -= 1
         if not self._over:
             self._link.send(Credit(self.id, 1))
 
     def abandon(self) -> None:
-        """Nobody waits any more; the agent goes on with what it does."""
+        """Stops waiting; the agent continues its work."""
         self._link.forget(self)
         if not self._over:
             self._over = True
             self._link.send(StopWaiting(self.id))
 
     def take(self, frame: AnswerFrame) -> Refusal | None:
-        """What the agent says, and how it is refused if it may not."""
+        """Processes an answer frame; returns a refusal if it is not allowed."""
         try:
             return self._take(frame)
         except InvalidInput as error:
@@ -134,7 +134,7 @@ class OpenCall:
                     self._break("the agent sent more items than its window has")
                     return Refusal("window", "more items than the window has", of="item")
                 self._unreleased += 1
-                self._heard.put_nowait(ItemCame(self._assemble(data)))
+                self._received.put_nowait(ItemReceived(self._assemble(data)))
             case Done(data=data):
                 self.end(AnswersEnded(self._assemble(data)))
             case Failed():
@@ -160,7 +160,7 @@ class OpenCall:
         with suppress(orjson.JSONDecodeError):
             value = orjson.loads(text)
         if not isinstance(value, dict):
-            raise InvalidInput("x", "the pieces are no JSON object")
+            raise InvalidInput("x", "the pieces are not a JSON object")
         return value
 
     def _break(self, reason: str, *, too_long: bool = False) -> None:
@@ -170,17 +170,17 @@ class OpenCall:
             self._link.send(StopWaiting(self.id))
 
     def end(self, last: ReverseOutcome) -> None:
-        """Nothing comes after ``last``."""
+        """Ends the call with ``last``."""
         if not self._over:
             self._over = True
             self._pieces = []
             self._link.forget(self)
-            self._heard.put_nowait(last)
+            self._received.put_nowait(last)
 
 
 @dataclass(slots=True, eq=False)
 class AgentLink:
-    """One socket of an agent. ``send`` puts a frame into its outbox; the owner of the socket feeds ``take``."""
+    """One socket of an agent. ``send`` adds a frame to its outbox; the owner of the socket calls ``take``."""
 
     connection: str
     send: Callable[[HostFrame], None]
@@ -195,7 +195,7 @@ class AgentLink:
 
     @property
     def calls(self) -> int:
-        """How many calls are open."""
+        """Number of open calls."""
         return len(self._calls)
 
     def open(
@@ -230,17 +230,17 @@ class AgentLink:
         return call
 
     def take(self, frame: AnswerFrame) -> Refusal | None:
-        """Hands on what the agent says; what it says about a call that is over is passed over."""
+        """Passes an answer to its call; answers to finished calls are ignored."""
         call = self._calls.get(frame.id)
         return None if call is None else call.take(frame)
 
     def forget(self, call: OpenCall) -> None:
-        """A call is over."""
+        """Removes a finished call."""
         self._calls.pop(call.id, None)
 
     def cut(self, agent: str | None = None) -> None:
-        """Ends the calls of an agent that is not served over this socket any more; of all, with the socket."""
+        """Ends the calls of an agent that this socket no longer serves; without ``agent``, all calls."""
         self._is_cut = self._is_cut or agent is None
         for call in tuple(self._calls.values()):
             if agent in {None, call.agent}:
-                call.end(Cut())
+                call.end(SocketEnded())

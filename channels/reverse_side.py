@@ -1,6 +1,6 @@
-"""The side of a connection that an agent has beside what every client has: the names that it is served under.
+"""The serving side of an agent's connection: the agent names that it registers.
 
-The connection owns the socket and gives this its frames; who may serve what is the host's business.
+The connection owns the socket and passes its frames on; the host decides who may serve which name.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ class AgentHost(Protocol):
     """Serves agents that dial in."""
 
     async def register(
-        self, principal: Principal, link: AgentLink, frame: Register, leave: Leave
+        self, principal: Principal, link: AgentLink, frame: Register, leave: UnregisterCallback
     ) -> Registered:
-        """Serves a name over a link from now on; ``leave`` is told when a newer link has it.
+        """Serves a name over a link from now on; ``leave`` is called when a newer link takes it over.
 
         Raises:
             Forbidden: the name is not granted to the principal, or it may serve no agents.
-            InvalidInput: no agent of that name dials in, or the card cannot be used.
+            InvalidInput: no dial-in agent of that name is configured, or the card is invalid.
             StoreUnavailable: nothing is served.
         """
         ...
 
     async def unregister(self, link: AgentLink, agent: str) -> None:
-        """Serves a name no more over this link."""
+        """Stops serving a name over this link."""
         ...
 
     def may_serve(self, principal: Principal, agent: str) -> bool:
-        """Whether a name is granted to a principal, as grants stand now."""
+        """Whether a name is currently granted to a principal."""
         ...
 
 
-class Leave(Protocol):
-    """Tells a link that it has lost a name."""
+class UnregisterCallback(Protocol):
+    """Notifies a link that it has lost a name."""
 
     def __call__(self, agent: str, code: UnregisterCode) -> None: ...
 
 
 class AgentSide:
-    """What one connection serves. ``spawn`` runs beside the reader and ends with the connection."""
+    """The names that one connection serves. ``spawn`` runs a coroutine that ends with the connection."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class AgentSide:
         self._spawn = spawn
         self._served: set[str] = set()
         self._turn = asyncio.Lock()
-        """Registrations and their ends are carried out in the order in which they came."""
+        """Registrations and their ends are carried out in order of arrival."""
 
     def take(self, frame: ServingFrame) -> None:
         """One frame of the agent."""
@@ -94,7 +94,7 @@ class AgentSide:
                 assert_never(frame)
 
     def recheck(self) -> None:
-        """Grants may have changed: what is not granted any more is not served any more."""
+        """Checks the grants again, and stops serving names that are no longer granted."""
         principal = self._find_principal()
         for agent in tuple(self._served):
             if not self._host.may_serve(principal, agent):
@@ -110,14 +110,14 @@ class AgentSide:
     async def _register(self, frame: Register) -> None:
         async with self._turn:
             was_served = frame.agent in self._served
-            # Before it is known: a socket that ends meanwhile takes the name back.
+            # Before the result is known: a socket that ends meanwhile gives the name back.
             self._served.add(frame.agent)
             try:
                 registered = await self._host.register(
                     self._find_principal(), self._link, frame, self._leave
                 )
             except PasserelleError as error:
-                if not was_served:  # else it is served as it was before
+                if not was_served:  # otherwise the earlier registration stays
                     self._served.discard(frame.agent)
                 self._refuse(Refusal(error.stable_code, error.message, of="reg"))
             else:

@@ -1,7 +1,7 @@
-"""The last events of one stream, held once for all its readers.
+"""The last events of one stream, shared by all its readers.
 
-A ring begins at a cursor and continues its chain. It serves a position only where the chain at that
-sequence is the same as its own, so a reader of another history is never given what follows here.
+A ring begins at a cursor and continues its chain. It serves a position only if its chain at that sequence is the same,
+so a reader of another history never gets events of this one.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from passerelle.channels.cursor_check import LinkedEntry
 from passerelle.protocol.cursor import Cursor
 
 _OVERHEAD_BYTES: Final = 256
-"""What an entry costs beside its envelope, roughly."""
+"""Approximate memory of an entry in addition to its envelope."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingBounds:
-    """The oldest entries leave when either bound is passed."""
+    """The oldest entries are dropped when either bound is exceeded."""
 
     events: int = 1_024
     size_bytes: int = 1_048_576
 
 
 class Ring:
-    """Entries after ``start``, without a hole, up to ``end``."""
+    """Entries after ``start``, without a gap, up to ``end``."""
 
     __slots__ = ("_bounds", "_bytes", "_entries", "end", "start")
 
@@ -39,19 +39,19 @@ class Ring:
 
     @property
     def size_bytes(self) -> int:
-        """Envelopes and their overhead; prebuilt forms are not counted."""
+        """Envelopes and their overhead; prebuilt frames are not counted."""
         return self._bytes
 
     @property
     def events(self) -> int:
-        """How many entries it holds."""
+        """Number of entries."""
         return len(self._entries)
 
     def add(self, linked: LinkedEntry) -> None:
         """Adds the entry that follows ``end``.
 
         Raises:
-            ValueError: it does not follow. A ring with a hole would skip events silently (I8).
+            ValueError: it does not follow. A ring with a gap would skip events silently (I8).
         """
         entry = linked.entry
         if entry.sequence != self.end.sequence + 1 or entry.previous != self.end.chain:
@@ -63,7 +63,7 @@ class Ring:
             self._drop_oldest()
 
     def chain_at(self, sequence: int) -> str | None:
-        """The chain after ``sequence``, or None where the ring does not reach."""
+        """The chain after ``sequence``, or None if the ring does not reach it."""
         if sequence == self.start.sequence:
             return self.start.chain
         if not self.start.sequence < sequence <= self.end.sequence:
@@ -75,7 +75,7 @@ class Ring:
         return cursor.epoch == self.end.epoch and self.chain_at(cursor.sequence) == cursor.chain
 
     def read_after(self, cursor: Cursor, limit: int) -> tuple[LinkedEntry, ...] | None:
-        """At most ``limit`` entries after ``cursor``, or None where the ring does not reach it."""
+        """At most ``limit`` entries after ``cursor``, or None if the ring does not reach it."""
         if not self.reaches(cursor):
             return None
         first = cursor.sequence - self.start.sequence

@@ -1,8 +1,8 @@
-"""The connections of this instance by whose they are: how many, and which one of a channel is the newest.
+"""The connections of this instance by principal: their number, and the newest one of each channel.
 
-A newer connection of the same device and tab may be of another instance, so news of each principal that is connected
-here are listened to. A word of these that is lost costs time only: acks, answers and the next recheck compare
-generations by themselves (CHN-9).
+A newer connection of the same device and tab may be on another instance, so the instance subscribes to notifications of
+each connected principal. A lost notification only costs time: acks, answers and the next recheck compare generations
+themselves (CHN-9).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RETRY_S: Final = 5
 
 
 class RosterMember(Protocol):
-    """A connection as far as the roster knows it."""
+    """A connection in the roster."""
 
     @property
     def channel(self) -> str:
@@ -41,7 +41,7 @@ class RosterMember(Protocol):
 
     @property
     def generation(self) -> int:
-        """Its place among the connections of the channel; 0 before its welcome."""
+        """Its number within the channel; 0 before its welcome."""
         ...
 
     def supersede(self) -> None:
@@ -49,11 +49,11 @@ class RosterMember(Protocol):
         ...
 
     def recheck(self) -> None:
-        """Has it look at its credential now."""
+        """Makes it check its credential now."""
         ...
 
     def forget(self) -> None:
-        """Ends it: nothing is known any more of whose it is."""
+        """Ends it: the data of its principal was erased."""
         ...
 
 
@@ -66,12 +66,12 @@ class _Owner:
     """Connections of each device."""
     newest: dict[str, RosterMember] = field(default_factory=dict[str, "RosterMember"])
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Whose it is begins or ends to listen."""
+    """Serializes subscribing and unsubscribing."""
     listens: bool = False
     beginning: asyncio.Task[None] | None = None
 
     def forget_beginning(self, beginning: asyncio.Task[None]) -> None:
-        """A failure was told to everybody who still waits; it is retrieved here for those that left."""
+        """Waiting connections get the exception; it is retrieved here for those that left."""
         self.beginning = None
         if not beginning.cancelled():
             beginning.exception()
@@ -83,7 +83,7 @@ class Roster:
     def __init__(
         self, channels: Channels, limits: ChannelLimits, on_presence: Callable[[str], None]
     ) -> None:
-        """``on_presence`` is told of the principals whose devices say something else of themselves."""
+        """``on_presence`` is called with principals whose devices changed their presence."""
         self._channels = channels
         self._limits = limits
         self._on_presence = on_presence
@@ -91,11 +91,11 @@ class Roster:
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def enter(self, owner: str, device: str, member: RosterMember) -> None:
-        """Counts a connection, and returns when a newer one of its channel would be heard of.
+        """Counts a connection; returns when notifications of newer connections are subscribed.
 
         Raises:
-            Limited: the device or the principal has as many as it may; nothing is counted.
-            StoreUnavailable: the news cannot be had; nothing is counted.
+            Limited: the device or the principal has its maximum; nothing is counted.
+            StoreUnavailable: the subscription failed; nothing is counted.
         """
         held = self._owners.setdefault(owner, _Owner())
         self._check(held, device)
@@ -109,7 +109,10 @@ class Roster:
             raise
 
     def install(self, owner: str, member: RosterMember) -> None:
-        """A connection was welcomed: the others of its channel end, whatever they count; a store may have forgotten."""
+        """Registers a welcomed connection and ends the older one of its channel, whatever their generations.
+
+        A store that lost data may have assigned a lower generation.
+        """
         held = self._owners.get(owner)
         if held is None:
             return
@@ -136,12 +139,12 @@ class Roster:
         leaving.add_done_callback(self._leaving.discard)
 
     async def close(self) -> None:
-        """Returns when nothing is listened to any more on behalf of those who left."""
+        """Returns when the subscriptions of departed principals have ended."""
         if self._leaving:
             await asyncio.wait(self._leaving)
 
     def _listen(self, owner: str, held: _Owner) -> asyncio.Task[None]:
-        """All who enter meanwhile wait for the same confirmation, and go on together."""
+        """Connections that enter meanwhile share one confirmation."""
         if held.beginning is None:
             held.beginning = asyncio.create_task(self._begin(owner, held))
             held.beginning.add_done_callback(held.forget_beginning)
@@ -149,7 +152,7 @@ class Roster:
 
     async def _begin(self, owner: str, held: _Owner) -> None:
         async with held.turn:
-            # Whoever waited for the turn may have left meanwhile, and nobody would end it.
+            # The connections may have left while waiting for the lock; then nothing would end the subscription.
             if held.devices and not held.listens:
                 await self._channels.listen(owner, partial(self._take, owner))
                 held.listens = True
@@ -189,7 +192,7 @@ class Roster:
                 held.listens = False
                 with suppress(
                     StoreUnavailable
-                ):  # the hint connection is gone, and the news with it
+                ):  # the hint connection is gone, and the subscription with it
                     await self._channels.ignore(owner)
             if not held.devices:
                 del self._owners[owner]

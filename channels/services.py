@@ -1,4 +1,4 @@
-"""What a channel asks of the rest of the gateway, given to it as arguments: it knows no store and no service."""
+"""The dependencies of channels, passed in as arguments: channels know neither the store nor the services."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
 
 EVERY_OWNER: Final = "tenant"
-"""What is said of a list for the lists of all owners."""
+"""The stream name part for the lists of all owners."""
 StreamWord: TypeAlias = Literal[
     "session", "task", "inbox", "inputs", "results", "messages", "tasks", "jobs"
 ]
@@ -42,7 +42,7 @@ StreamWord: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class StreamName:
-    """A stream as clients name it: a word and an id, or ``inbox``, ``tasks`` or ``jobs`` alone.
+    """A stream name of clients: a word and an id, or ``inbox``, ``tasks`` or ``jobs`` alone.
 
     ``session``, ``inputs`` and ``results`` have the id of a session, ``task`` that of a task, ``inbox`` a principal.
     ``messages`` has the id of a thread. ``tasks`` may have ``tenant``: the tasks of all owners.
@@ -53,10 +53,10 @@ class StreamName:
 
 
 def parse_stream_name(text: str) -> StreamName:
-    """Reads a stream name.
+    """Parses a stream name.
 
     Raises:
-        NotFound: no stream has such a name; the same answer as for a stream of somebody else.
+        NotFound: no stream has such a name; the same answer as for another principal's stream.
     """
     word, colon, identifier = text.partition(":")
     match word:
@@ -81,7 +81,7 @@ class StreamGrant:
 
 
 class StreamAccess(Protocol):
-    """Who may follow what, asked before anything of the stream is read."""
+    """Authorizes streams, before anything of the stream is read."""
 
     async def grant(self, principal: Principal, name: StreamName, *, full: bool) -> StreamGrant:
         """The stream behind a name, in the view that the principal may see.
@@ -94,12 +94,12 @@ class StreamAccess(Protocol):
 
 
 class Snapshots(Protocol):
-    """Read models as they go over a channel."""
+    """Read models for channels."""
 
     async def read_snapshot(
         self, principal: Principal, name: StreamName, grant: StreamGrant
     ) -> JsonObject:
-        """The state of a stream; the caller has read its cursor before, so nothing is missing in it."""
+        """The state of a stream; the caller has read its cursor before, so no event is missed."""
         ...
 
     async def read_pending(
@@ -111,12 +111,12 @@ class Snapshots(Protocol):
     async def read_withdrawn(
         self, before: Principal, now: Principal
     ) -> Sequence[tuple[str, WithdrawalReason]]:
-        """Open actions that a principal could see or answer ``before`` and cannot ``now``, and why."""
+        """Open actions that a principal could see or answer ``before`` and cannot ``now``, with the reason."""
         ...
 
 
 class ChannelCalls(Protocol):
-    """The commands and reads that a channel offers; HTTP offers the same table (CMD-27)."""
+    """The commands and reads of a channel; HTTP offers the same table (CMD-27)."""
 
     async def call(
         self, principal: Principal, method: str, data: JsonObject, idem: str | None
@@ -125,12 +125,12 @@ class ChannelCalls(Protocol):
         ...
 
     def foresee(self, principal: Principal, method: str, data: JsonObject) -> None:
-        """A call of this task's context comes, unless its link does not count any more: reading may begin."""
+        """Prefetches for a call that follows in this task's context, unless its connection is superseded."""
         ...
 
 
 class ChannelLink(Protocol):
-    """One connection of a channel, as far as facts about it go."""
+    """One connection of a channel, for facts about it."""
 
     @property
     def owner(self) -> str:
@@ -139,40 +139,40 @@ class ChannelLink(Protocol):
 
     @property
     def channel(self) -> str:
-        """The channel that it is of."""
+        """Its channel."""
         ...
 
     @property
     def generation(self) -> int:
-        """Its place among the connections of the channel."""
+        """Its number within the channel."""
         ...
 
     @property
     def since(self) -> str:
-        """When it began."""
+        """When it was welcomed."""
         ...
 
 
 class LinkFacts(Protocol):
-    """Where a connection says what there is to tell of its link (EXT-8)."""
+    """Records facts about links (EXT-8)."""
 
     def find_driver(self, owner: str) -> Incarnation | None:
-        """Under whose lease a link of a principal stands; None while this instance holds none there."""
+        """The incarnation whose lease covers a principal's links; None while this instance holds none there."""
         ...
 
-    def tell(self, link: ChannelLink, fact: LinkFact) -> asyncio.Future[None]:
-        """Has a fact written, several of a kind as one. It has begun; the future may raise StoreUnavailable."""
+    def record(self, link: ChannelLink, fact: LinkFact) -> asyncio.Future[None]:
+        """Starts to write a fact, several of a kind as one; the future may raise StoreUnavailable."""
         ...
 
 
 async def refuse_ticket(_ticket: str, _origin: str | None, _device: str) -> Credentials:
-    """Where no tickets are given out, none holds."""
+    """Refuses every ticket: for a gateway that issues none."""
     raise Unauthenticated("the ticket is not known")
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelServices:
-    """Everything that a connection works with."""
+    """The dependencies of a connection."""
 
     hub: Hub
     texts: Texts
@@ -188,20 +188,20 @@ class ChannelServices:
     links: LinkFacts
     authenticator: Authenticator
     read_credentials: Callable[[Scope], Credentials]
-    """What the handshake shows, from its ASGI scope."""
+    """The credentials of a handshake, from its ASGI scope."""
     clock: Clock
-    """Of this machine: credentials end by it."""
+    """The time of this machine: credentials expire by it."""
     store_clock: Clock
-    """Of the store: what is stored has its times."""
+    """The store's time: stored records use it."""
     ids: Ids
     agents: AgentHost | None = None
-    """Serves agents that dial in; None: nobody does here."""
+    """Serves agents that dial in; None: not supported here."""
     asked: AskedAgents | None = None
-    """Takes the calls of agents that dialled in; None: they call nobody here."""
+    """Carries out calls of dialled-in agents; None: not supported here."""
     redeem: Callable[[str, str | None, str], Awaitable[Credentials]] = refuse_ticket
-    """What was shown for a ticket, by the ticket, the origin and the device; raises Unauthenticated."""
+    """The credentials behind a ticket, by ticket, origin and device; raises Unauthenticated."""
 
     @property
     def counts(self) -> ChannelCounts:
-        """Where all that happens to channels here is counted."""
+        """The channel counters of this instance."""
         return self.hub.counts

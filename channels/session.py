@@ -1,22 +1,22 @@
-"""The connection machine: what one side of a channel may do when, and what follows.
+"""The connection state machine: what a client may do in which phase, and what follows.
 
-``step`` is pure: a state, an input and a time give a new state and a list of outputs. The shell owns the
-socket, carries the outputs out and feeds their results back as inputs; it decides nothing.
+``step`` is pure: a state, an input and a time give a new state and a list of outputs. The shell owns the socket,
+carries the outputs out and feeds their results back as inputs; it decides nothing.
 
-A connection is ``GREETING`` until its ``hello`` comes, which is the only frame that it may send there, and
-nothing is written for it (CHN-11). While the credential is being looked at it is ``ADMITTING``. ``OPEN``
-serves frames until something closes it; a drain only sets the time at which that happens. ``CLOSED`` is
-final: what arrives late is dropped, so a closed or superseded socket decides nothing (I6, CHN-9).
+A connection is ``GREETING`` until its ``hello`` arrives, the only frame allowed there, and nothing is written for it
+(CHN-11). During authentication it is ``ADMITTING``. ``OPEN`` processes frames until something closes it; a drain only
+sets the time of the close. ``CLOSED`` is final: late inputs are dropped, so a closed or superseded socket decides
+nothing (I6, CHN-9).
 
-A frame is refused when its type is not for clients, when a member is wrong, or when it asks for something
-that this connection cannot have; a refusal changes nothing (CMD-29), and many of them close.
+A frame is refused if its type is not for clients, a member is invalid, or it asks for something that this connection
+cannot have. A refusal changes nothing (CMD-29); many refusals close the connection.
 
-An acknowledgement is checked against what was told on this connection, so a stored cursor is always one
-that we gave out; it is stored at most once per interval, and at once when the connection ends (CHN-5). It
-is never inferred from what was written to a socket.
+An acknowledgement is checked against the cursors sent on this connection, so a stored cursor is always one that the
+gateway issued; it is stored at most once per interval, and at once when the connection ends (CHN-5). It is never
+inferred from writes to a socket.
 
-Times are seconds of one monotonic clock. What one connection knows is in ``session_state``; acks, time and endings have
-a file each beside this one.
+Times are seconds of one monotonic clock. The state is in ``session_state``; acks, timers and endings have modules of
+their own.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from passerelle.channels.outputs import (
     TakeSnapshot,
 )
 from passerelle.channels.session_acks import acknowledge, answer_beat, judge_stored
-from passerelle.channels.session_calls import asks, execute, hear_agent, settle
+from passerelle.channels.session_calls import asks, execute, settle, take_agent_frame
 from passerelle.channels.session_end import (
     close,
     count_frame,
@@ -127,11 +127,11 @@ ACCEPTS: Final[Mapping[ConnectionPhase, frozenset[type[Input]]]] = {
     ),
     ConnectionPhase.CLOSED: frozenset(),
 }
-"""What means something in which phase; anything else comes late and changes nothing."""
+"""Inputs accepted in each phase; any other input is late and ignored."""
 
 
-def step(state: ConnectionState, given: Input, now_s: float) -> ConnectionStep:  # noqa: C901, PLR0912 - one arm per input of the closed union
-    """The next state and what is to be done. Total: it never raises."""
+def step(state: ConnectionState, given: Input, now_s: float) -> ConnectionStep:  # noqa: C901, PLR0912 - one arm per input
+    """The next state and the outputs. Total: it never raises."""
     if type(given) not in ACCEPTS[state.phase]:
         return state, ()
     match given:
@@ -148,7 +148,7 @@ def step(state: ConnectionState, given: Input, now_s: float) -> ConnectionStep: 
             renewed = change(state, expires_s=expires_s, warned=False)
             return renewed, (Send(Expiry(count_down(expires_s, now_s))),)
         case NoticeDue(frame):
-            return _tell(state, frame)
+            return _send_notice(state, frame)
         case EventsDelivered(cursors):
             return mark_delivered(state, cursors), ()
         case AckJudged(stream, result):
@@ -178,10 +178,10 @@ def _receive(state: ConnectionState, given: Received, now_s: float) -> Connectio
         case ClientBeat(number, cursors):
             return answer_beat(state, number, cursors, given.reached, now_s)
         case AnswerItem() | AnswerPiece() | Done() | Failed() | TakeMore() | StopAsking():
-            # Not counted: calls are, and a window bounds what may be said about one.
-            return hear_agent(state, frame)
+            # Not rate limited: calls are, and a window bounds the frames about one.
+            return take_agent_frame(state, frame)
         case Call() if asks(state, frame):
-            # Not counted either: so many are open at once, and the limits of its caller hold for each.
+            # Not rate limited either: the number of open calls is bounded, and the caller's limits apply to each.
             return execute(state, frame)
         case _:
             return _serve(count_frame(state, now_s), frame)
@@ -203,13 +203,13 @@ def _serve(  # noqa: C901 - one arm per frame of the closed union
         return limit_rate(state)
     match frame:
         case Hello():
-            return refuse(state, Refusal("forbidden_frame", "hello comes once", of="hello"))
+            return refuse(state, Refusal("forbidden_frame", "hello may be sent once", of="hello"))
         case Subscribe():
             return _subscribe(state, frame)
         case Unsubscribe(stream):
             return _unsubscribe(state, stream)
         case AskSnapshot(stream, ask):
-            if stream not in state.told:
+            if stream not in state.sent:
                 return refuse(state, not_subscribed("snap", stream, ask))
             return state, (TakeSnapshot(frame),)
         case Call():
@@ -217,7 +217,7 @@ def _serve(  # noqa: C901 - one arm per frame of the closed union
         case Renew(token):
             return state, (Reauthenticate(token),)
         case Register() | Unregister():
-            return hear_agent(state, frame)
+            return take_agent_frame(state, frame)
         case SayPresence():
             return change(state, presence=frame), (NotePresence(frame),)
         case _:
@@ -233,26 +233,26 @@ def _greet(state: ConnectionState, frame: ClientFrame, now_s: float) -> Connecti
 
 
 def _subscribe(state: ConnectionState, frame: Subscribe) -> ConnectionStep:
-    full = len(state.told) >= state.limits.subscriptions
-    if full and frame.stream not in state.told:
+    full = len(state.sent) >= state.limits.subscriptions
+    if full and frame.stream not in state.sent:
         return refuse(
             state,
             Refusal("limit", "too many subscriptions", of="sub", stream=frame.stream, id=frame.id),
         )
-    return change(state, told={**state.told, frame.stream: None}), (Open(frame),)
+    return change(state, sent={**state.sent, frame.stream: None}), (Open(frame),)
 
 
 def _unsubscribe(state: ConnectionState, stream: str) -> ConnectionStep:
-    if stream not in state.told:
+    if stream not in state.sent:
         return refuse(state, not_subscribed("unsub", stream))
     forgotten = change(forget(state, stream), acks={})
     return forgotten, (*flush_acks(state), Release(stream))
 
 
-def _tell(state: ConnectionState, frame: NoticeFrame) -> ConnectionStep:
+def _send_notice(state: ConnectionState, frame: NoticeFrame) -> ConnectionStep:
     match frame:
         case Subscribed(stream):
-            later = choose_later(state.told.get(stream), frame.cursor)
+            later = choose_later(state.sent.get(stream), frame.cursor)
             state = mark(state, stream, later)
         case Live(stream) | Snapshot(stream):
             state = mark(state, stream, frame.cursor)

@@ -1,4 +1,4 @@
-"""What a client acknowledges: judged, gathered, and stored at most once per interval (CHN-5)."""
+"""Acknowledgements of a client: checked, collected, and stored at most once per interval (CHN-5)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def answer_beat(
     reached: Mapping[str, Cursor],
     now_s: float,
 ) -> ConnectionStep:
-    """A heartbeat carries acks there, and back how far quiet streams have come."""
+    """Processes a heartbeat: its acks, and in the answer the positions of streams without visible events."""
     state, outputs = acknowledge(state, cursors, "hb", now_s)
     ahead = {
         stream: cursor
         for stream, cursor in reached.items()
-        if (told := state.told.get(stream)) is not None and cursor.sequence > told.sequence
+        if (sent := state.sent.get(stream)) is not None and cursor.sequence > sent.sequence
     }
-    moved = change(state, told={**state.told, **ahead})
+    moved = change(state, sent={**state.sent, **ahead})
     renewed = () if state.presence is None else (NotePresence(state.presence),)
     return moved, (*outputs, Send(ServerBeat(number, ahead)), *renewed)
 
@@ -38,17 +38,17 @@ def answer_beat(
 def acknowledge(
     state: ConnectionState, cursors: Mapping[str, Cursor], of: str, now_s: float
 ) -> ConnectionStep:
-    """Takes what was told on this connection and refuses the rest, stream by stream.
+    """Accepts cursors that were sent on this connection and refuses the others, per stream.
 
-    What is refused counts as a frame and no more: a history may have been lost behind the client's back, and an
-    application that is slow acknowledges what it had of it.
+    A refused cursor only counts as a frame: the history may have been lost without the client's knowledge, and a slow
+    application acknowledges cursors of it.
     """
     accepted: dict[str, Cursor] = {}
     refused: list[Refusal] = []
     for stream, cursor in cursors.items():
-        if state.told.get(stream, cursor) is None:
-            continue  # subscribed again and not answered yet: nothing was told that could be meant
-        why = judge_cursor(state.told, stream, cursor)
+        if state.sent.get(stream, cursor) is None:
+            continue  # subscribed again and not answered yet: no cursor was sent that this could acknowledge
+        why = judge_cursor(state.sent, stream, cursor)
         if why is None:
             accepted[stream] = choose_later(state.acks.get(stream), cursor)
         else:
@@ -65,14 +65,14 @@ def acknowledge(
 
 
 def store_acks_when_due(state: ConnectionState, now_s: float) -> ConnectionStep:
-    """Has the acks stored whose interval is over."""
+    """Stores the acks whose interval is over."""
     if not state.acks or now_s < state.acks_stored_s + state.limits.ack_interval_s:
         return state, ()
     return change(state, acks={}, acks_stored_s=now_s), flush_acks(state)
 
 
 def judge_stored(state: ConnectionState, stream: str, result: AckResult) -> ConnectionStep:
-    """The store's word on an ack. What it refuses was ours to give out, so it is no fault of the client."""
+    """Handles the store's result for an ack. A refused ack was issued by the gateway, so it is no client error."""
     match result:
         case "stored":
             return state, ()

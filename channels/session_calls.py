@@ -1,4 +1,4 @@
-"""Calls in the machine: commands of everybody, what an agent says about calls to it, and its own calls to others."""
+"""Calls in the state machine: commands of any client, an agent's answers, and an agent's own calls to other agents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BUSY_S: Final = 1
 
 
 def execute(state: ConnectionState, call: Call) -> ConnectionStep:
-    """Begins a call; one to an agent is a command like any other from who is no agent, and one that nobody knows."""
+    """Begins a call. A call to an agent is special only for agents: for other clients it is an unknown command."""
     if call.id in state.calls | state.asks:
         return refuse(state, Refusal("duplicate_id", f"call {call.id[:40]} is open", of="rpc"))
     if asks(state, call):
@@ -34,7 +34,7 @@ def execute(state: ConnectionState, call: Call) -> ConnectionStep:
 
 
 def asks(state: ConnectionState, call: Call) -> bool:
-    """Whether an agent calls another one."""
+    """Whether this is an agent's call to another agent."""
     return _is_agent(state) and call.method.startswith(AGENT_METHODS)
 
 
@@ -44,8 +44,8 @@ def settle(state: ConnectionState, frame: Answer | Failure) -> ConnectionStep:
     return change(state, calls=state.calls - done, asks=state.asks - done), (Send(frame),)
 
 
-def hear_agent(state: ConnectionState, frame: AgentFrame) -> ConnectionStep:
-    """What only an agent says: about what it serves, or about a call, whose id says whose it is."""
+def take_agent_frame(state: ConnectionState, frame: AgentFrame) -> ConnectionStep:
+    """Routes frames that only agents send: registrations, answers, and frames about calls, by call id."""
     if not _is_agent(state):
         message = f"{frame.TAG} is for connections with the role agent"
         return refuse(state, Refusal("forbidden_frame", message, of=frame.TAG))
@@ -60,9 +60,11 @@ def hear_agent(state: ConnectionState, frame: AgentFrame) -> ConnectionStep:
 
 def _ask(state: ConnectionState, call: Call) -> ConnectionStep:
     if call.id.startswith(HOST_IDS):
-        return refuse(state, _blame(call, "id", f"begins with {HOST_IDS!r}, as the gateway's do"))
+        return refuse(
+            state, _invalid_member(call, "id", f"begins with {HOST_IDS!r}, as the gateway's do")
+        )
     if call.to is None:
-        return refuse(state, _blame(call, "to", "a non-empty text is required"))
+        return refuse(state, _invalid_member(call, "to", "a non-empty text is required"))
     most = state.limits.calls
     if len(state.asks) >= most:
         busy = Failure(call.id, "concurrency_limited", f"at most {most} calls at once", _BUSY_S)
@@ -70,7 +72,7 @@ def _ask(state: ConnectionState, call: Call) -> ConnectionStep:
     return change(state, asks=state.asks | {call.id}), (Ask(call),)
 
 
-def _blame(call: Call, member: str, reason: str) -> Failure:
+def _invalid_member(call: Call, member: str, reason: str) -> Failure:
     return Failure(call.id, "invalid_input", f"{member}: {reason}", data={"field": member})
 
 

@@ -1,4 +1,4 @@
-"""The state of a connection: what its machine decides by, and the small changes that all of its parts make."""
+"""The state of a connection, and small changes that all parts of its state machine make."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from passerelle.protocol.frames import Hello, SayPresence
 
 
 class ConnectionPhase(StrEnum):
-    """Where a connection stands."""
+    """The phase of a connection."""
 
     GREETING = "greeting"
     ADMITTING = "admitting"
@@ -26,17 +26,17 @@ class ConnectionPhase(StrEnum):
 
 @value
 class ConnectionState:
-    """Everything that a decision needs. ``told`` is per stream the last cursor that the client was given."""
+    """The whole state of the machine. ``sent`` is, per stream, the last cursor sent to the client."""
 
     limits: ChannelLimits
     opened_s: float
     heard_s: float
     phase: ConnectionPhase = ConnectionPhase.GREETING
     hello: Hello | None = None
-    told: Mapping[str, Cursor | None] = field(default_factory=dict[str, "Cursor | None"])
+    sent: Mapping[str, Cursor | None] = field(default_factory=dict[str, "Cursor | None"])
     calls: frozenset[str] = frozenset()
     asks: frozenset[str] = frozenset()
-    """Calls to other agents. The reader goes on beside them: their agent is called over the same socket."""
+    """Calls to other agents. The reader continues meanwhile: the called agent may be on the same socket."""
     acks: Mapping[str, Cursor] = field(default_factory=dict[str, Cursor])
     """Acknowledged, not yet stored."""
     acks_stored_s: float = float("-inf")
@@ -45,15 +45,15 @@ class ConnectionState:
     refusals: int = 0
     drains_at_s: float | None = None
     expires_s: float | None = None
-    """When the credential ends; None where it does not."""
+    """When the credential expires; None if it does not."""
     warned: bool = False
-    """Whether the client knows that it ends soon."""
+    """Whether the client was warned of the expiry."""
     presence: SayPresence | None = None
-    """What the device says of whoever sits before it; each heartbeat says it again."""
+    """The presence that the device reported; each heartbeat renews it."""
 
     @property
     def is_saturated(self) -> bool:
-        """Whether the reader should stop reading: TCP then slows the client down, nothing queues."""
+        """Whether the reader should stop reading: TCP backpressure then slows the client down, and nothing queues."""
         return len(self.calls) >= self.limits.calls
 
 
@@ -61,33 +61,33 @@ ConnectionStep: TypeAlias = tuple[ConnectionState, tuple[Output, ...]]
 
 
 def start(limits: ChannelLimits, now_s: float) -> ConnectionState:
-    """The state of a socket that has just been accepted."""
+    """The state of a socket that was just accepted."""
     return ConnectionState(limits, now_s, now_s, window_s=now_s)
 
 
 def mark(state: ConnectionState, stream: str, cursor: Cursor) -> ConnectionState:
-    """Notes the last cursor that the client was given of a stream that it follows."""
-    if stream not in state.told or state.told[stream] is cursor:
+    """Records the last cursor sent to the client for a stream that it follows."""
+    if stream not in state.sent or state.sent[stream] is cursor:
         return state
-    return change(state, told={**state.told, stream: cursor})
+    return change(state, sent={**state.sent, stream: cursor})
 
 
 def mark_delivered(state: ConnectionState, cursors: Mapping[str, Cursor]) -> ConnectionState:
-    """Notes how far events of several streams were delivered; what the client was told since may be further."""
-    told = state.told
+    """Records delivered positions of several streams; a later position that was sent already is kept."""
+    sent = state.sent
     later = {
-        stream: choose_later(told[stream], cursor)
+        stream: choose_later(sent[stream], cursor)
         for stream, cursor in cursors.items()
-        if stream in told
+        if stream in sent
     }
-    return change(state, told={**told, **later})
+    return change(state, sent={**sent, **later})
 
 
 def forget(state: ConnectionState, stream: str) -> ConnectionState:
-    """A stream is not followed any more."""
-    return change(state, told={name: told for name, told in state.told.items() if name != stream})
+    """Removes a stream that is no longer followed."""
+    return change(state, sent={name: sent for name, sent in state.sent.items() if name != stream})
 
 
 def flush_acks(state: ConnectionState) -> tuple[Output, ...]:
-    """Has every ack stored that is not yet."""
+    """Stores all pending acks."""
     return (StoreAcks(state.acks),) if state.acks else ()

@@ -1,4 +1,4 @@
-"""What time does to a connection: hello and heartbeats that do not come, credentials that end, drains."""
+"""Timers of a connection: missing hello and heartbeats, expiring credentials, drains."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import Drain, Expiry, Refusal
 
 _NEVER_S: Final = 2**31
-"""What is told of a credential that does not end."""
+"""The value sent for a credential that does not expire."""
 
 
 def next_tick_s(state: ConnectionState) -> float:
-    """When ``Ticked`` is due at the latest."""
+    """The latest time at which ``Ticked`` is due."""
     if state.phase is ConnectionPhase.GREETING:
         return state.opened_s + state.limits.hello_s
     limits = state.limits
@@ -38,12 +38,12 @@ def next_tick_s(state: ConnectionState) -> float:
 
 
 def tick(state: ConnectionState, now_s: float) -> ConnectionStep:
-    """Time has passed."""
+    """Handles the passing of time."""
     if state.phase is ConnectionPhase.GREETING:
         late = now_s >= state.opened_s + state.limits.hello_s
         return close(state, CloseCode.NO_HELLO, "no hello in time") if late else (state, ())
     if now_s >= state.heard_s + state.limits.idle_s:
-        return close(state, CloseCode.HEARTBEAT_MISSED, "nothing heard")
+        return close(state, CloseCode.HEARTBEAT_MISSED, "no frame in time")
     if state.drains_at_s is not None and now_s >= state.drains_at_s:
         return close(state, CloseCode.DRAIN, "draining")
     if state.expires_s is not None and now_s >= state.expires_s + state.limits.grace_s:
@@ -62,12 +62,12 @@ def _warn_of_expiry(state: ConnectionState, now_s: float) -> ConnectionStep:
 
 
 def count_down(expires_s: float | None, now_s: float) -> int:
-    """What a client is told of the end of its credential, in seconds from now."""
+    """The seconds until the credential expires, as sent to the client."""
     return _NEVER_S if expires_s is None else max(0, round(expires_s - now_s))
 
 
 def drain(state: ConnectionState, within_ms: int, jitter_ms: int, now_s: float) -> ConnectionStep:
-    """Tells the client to go elsewhere, and by when."""
+    """Asks the client to reconnect elsewhere, with the deadline."""
     if state.phase is ConnectionPhase.GREETING:
         return close(state, CloseCode.DRAIN, "draining")
     drains = change(state, drains_at_s=now_s + (within_ms + jitter_ms) / 1000)

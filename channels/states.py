@@ -1,7 +1,7 @@
-"""States of streams with their cursors, built once for all who ask at the same time, and kept for a moment.
+"""Read models of streams with their cursors, built once for concurrent requests, and cached for a moment.
 
-Cursor first, state second: what is written in between shows up twice, and never not at all. A state is kept under the
-cursor that was read before it, so whoever gets it later and follows on from there misses nothing either.
+Cursor first, state second: an event stored in between appears twice, and is never lost. A state is cached under the
+cursor that was read before it, so a later reader that follows from there misses no event either.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KEPT_BYTES: Final = 33_554_432
 
 @dataclass(frozen=True, slots=True)
 class ReadModelState:
-    """A read model as of a cursor, and how large it is on the wire."""
+    """A read model as of a cursor, and its size on the wire."""
 
     cursor: Cursor
     data: JsonObject
@@ -40,7 +40,7 @@ class ReadModelState:
 
 
 class States:
-    """Reads states for one instance. All methods run in one event loop."""
+    """Builds and caches read models for one instance. All methods run in one event loop."""
 
     def __init__(self, log: StreamReads, snapshots: Snapshots, keep_s: float = KEEP_S) -> None:
         self._log = log
@@ -48,12 +48,12 @@ class States:
         self._keep_s = keep_s
         self._builds: OrderedDict[_Key, asyncio.Task[ReadModelState]] = OrderedDict()
         self.built = 0
-        """How many were built; the rest of those who asked shared one."""
+        """Number of builds; other requests shared one."""
 
     async def read(
         self, principal: Principal, name: StreamName, grant: StreamGrant
     ) -> ReadModelState | None:
-        """The state of a stream that the principal may follow; None where nothing is left of it.
+        """The state of a stream that the principal may follow; None if the stream is gone.
 
         Raises:
             StoreUnavailable: it cannot be read.
@@ -62,7 +62,7 @@ class States:
         if head is None:
             return None
         cursor = end_of(head)
-        key = (_name_asker(principal, name), grant.stream, grant.view, cursor)
+        key = (_cache_identity(principal, name), grant.stream, grant.view, cursor)
         build = self._builds.get(key)
         if build is None:
             build = asyncio.create_task(self._build(principal, name, grant, cursor))
@@ -98,8 +98,8 @@ class States:
         )
 
 
-def _name_asker(principal: Principal, name: StreamName) -> Principal:
-    """Who may share a state: all devices of a principal with the same rights. An inbox may depend on the device."""
+def _cache_identity(principal: Principal, name: StreamName) -> Principal:
+    """The cache identity: all devices of a principal with the same rights. An inbox may depend on the device."""
     if name.word == "inbox":
         return principal
     return replace(principal, device=None, device_name=None, paired=False)

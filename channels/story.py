@@ -1,8 +1,8 @@
-"""What is told of a link beside its streams (EXT-8): that it began, was taken up again, had to be repaired, ended.
+"""Facts about a link itself (EXT-8): it started, resumed, was repaired, ended.
 
-``LinkStory`` is pure: it is shown what the client is told, and says what there is to tell of it. How a link began is
-known only when every stream of its ``hello`` has been answered; one that ends before tells what is known by then.
-``Telling`` has it written, one fact after another, while the link goes on and at its end.
+``LinkStory`` is pure: it observes the frames sent to the client, and derives the facts. How a link started is known
+when every stream of its ``hello`` was answered; a link that ends earlier records what is known then. ``LinkFactWriter``
+writes the facts one after another, during the link and at its end.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _REASONS: Final[Mapping[CloseCode, EndReason]] = {
     CloseCode.FRAME_TOO_LARGE: "refused",
     CloseCode.REPEATED_REFUSALS: "refused",
 }
-"""Any other code of ours is a fault on this side, which the client sees as a lost connection."""
+"""Any other close code is a fault of the gateway, which the client sees as a lost connection."""
 
 
 @dataclass(frozen=True, slots=True)
-class TakenUp:
-    """Where one stream of a ``hello`` went on: from one sequence to the end that was known then."""
+class StreamResumed:
+    """Where one stream of a ``hello`` resumed: from a sequence to the end known at that time."""
 
     stream: str
     mode: Mode
@@ -66,16 +66,16 @@ class TakenUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
-    """The link stands. ``resumed``: it came back with a token, a cursor or an ack."""
+class LinkStarted:
+    """The link started. ``resumed``: it came back with a token, a cursor or an ack."""
 
     resumed: bool
-    streams: tuple[TakenUp, ...]
+    streams: tuple[StreamResumed, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
-    """A gap was announced and a snapshot took the place of what is missing (CHN-4)."""
+class StreamRepaired:
+    """A gap was announced and a snapshot replaced the missing events (CHN-4)."""
 
     stream: str
     why: GapReason
@@ -84,7 +84,7 @@ class Repaired:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class LinkEnded:
     """The link ended; ``acked`` is the last acknowledged sequence of each stream."""
 
     reason: EndReason
@@ -92,31 +92,31 @@ class Over:
     acked: Mapping[str, int]
 
 
-LinkFact: TypeAlias = Began | Repaired | Over
+LinkFact: TypeAlias = LinkStarted | StreamRepaired | LinkEnded
 
 
 @dataclass(slots=True)
 class LinkStory:
-    """The story of one admitted connection; ``continues`` is the word of its resume token."""
+    """Derives the facts of one admitted connection; ``continues``: its resume token was valid."""
 
     continues: bool
     asked: Iterable[Subscribe]
     _waiting: dict[str, Cursor | None] = field(init=False)
-    _streams: list[TakenUp] = field(default_factory=list[TakenUp])
+    _streams: list[StreamResumed] = field(default_factory=list[StreamResumed])
     _gaps: dict[str, Gap] = field(default_factory=dict[str, Gap])
     _acked: dict[str, int] = field(default_factory=dict[str, int])
-    _told: bool = False
+    _has_started: bool = False
 
     def __post_init__(self) -> None:
         self._waiting = {ask.stream: ask.cursor for ask in self.asked}
 
     def begin(self) -> tuple[LinkFact, ...]:
-        """What there is to tell with the welcome."""
-        return self._tell_when_answered()
+        """The facts at the welcome."""
+        return self._start_when_answered()
 
-    def take(self, told: NoticeDue) -> tuple[LinkFact, ...]:
-        """The client is told about one of its streams."""
-        match told.frame:
+    def take(self, notice: NoticeDue) -> tuple[LinkFact, ...]:
+        """A frame about a stream was sent to the client."""
+        match notice.frame:
             case Subscribed() as answer:
                 self._answer(answer)
             case Unsubscribed(stream):
@@ -127,23 +127,23 @@ class LinkStory:
                 self._gaps[gap.stream] = gap
             case Snapshot(stream, cursor) if stream in self._gaps:
                 gap = self._gaps.pop(stream)
-                repaired = Repaired(stream, gap.why, gap.have, cursor)
-                return (*self._tell_when_answered(), repaired)
+                repaired = StreamRepaired(stream, gap.why, gap.have, cursor)
+                return (*self._start_when_answered(), repaired)
             case _:
                 return ()
-        return self._tell_when_answered()
+        return self._start_when_answered()
 
     def note_acks(self, cursors: Mapping[str, Cursor]) -> None:
         """Acknowledged positions are being stored."""
         self._acked.update({stream: cursor.sequence for stream, cursor in cursors.items()})
 
     def end(self, code: CloseCode | None, *, left: bool) -> tuple[LinkFact, ...]:
-        """The socket is closed: by us with ``code``, else by the client, in good order (``left``) or not."""
+        """The socket is closed: by the gateway with ``code``, else by the client, cleanly (``left``) or not."""
         self._waiting.clear()
         gone: EndReason = "left" if left else "connection_lost"
         reason: EndReason = gone if code is None else _REASONS.get(code, "connection_lost")
-        over = Over(reason, None if code is None else int(code), self._acked)
-        return (*self._tell_when_answered(), over)
+        over = LinkEnded(reason, None if code is None else int(code), self._acked)
+        return (*self._start_when_answered(), over)
 
     def _answer(self, answer: Subscribed) -> None:
         if answer.stream not in self._waiting:
@@ -151,55 +151,56 @@ class LinkStory:
         asked = self._waiting.pop(answer.stream)
         begins = (asked or answer.cursor).sequence
         ends = answer.cursor.sequence + answer.missed
-        self._streams.append(TakenUp(answer.stream, answer.mode, begins, ends))
+        self._streams.append(StreamResumed(answer.stream, answer.mode, begins, ends))
 
-    def _tell_when_answered(self) -> tuple[LinkFact, ...]:
-        if self._told or self._waiting:
+    def _start_when_answered(self) -> tuple[LinkFact, ...]:
+        if self._has_started or self._waiting:
             return ()
-        self._told = True
+        self._has_started = True
         modes = {one.mode for one in self._streams}
         resumed = self.continues or bool(modes & {"resumed", "acked", "gap"})
-        return (Began(resumed, tuple(self._streams)),)
+        return (LinkStarted(resumed, tuple(self._streams)),)
 
 
-class Telling:
-    """What is left to tell of one link. It knows nobody who knows it, so a link that has ended leaves no cycle.
+class LinkFactWriter:
+    """The unwritten facts of one link. It references no owner, so an ended link leaves no reference cycle.
 
-    What has begun is not taken back when the link ends, and no task waits for it: hundreds of links begin at once.
+    A write that has begun is not cancelled when the link ends, and has no task of its own: hundreds of links start at
+    once.
     """
 
-    __slots__ = ("_left", "_links", "_under_way")
+    __slots__ = ("_links", "_waiting_facts", "_write")
 
     def __init__(self, links: LinkFacts) -> None:
         self._links = links
-        self._left: list[LinkFact] = []
-        self._under_way: asyncio.Future[None] | None = None
+        self._waiting_facts: list[LinkFact] = []
+        self._write: asyncio.Future[None] | None = None
 
-    def tell(self, link: ChannelLink, facts: Iterable[LinkFact]) -> None:
-        """Adds facts behind those that wait."""
-        self._left += facts
-        if self._under_way is None:
-            self._go_on(link)
+    def add(self, link: ChannelLink, facts: Iterable[LinkFact]) -> None:
+        """Queues facts behind those that wait."""
+        self._waiting_facts += facts
+        if self._write is None:
+            self._write_next(link)
 
     async def finish(self, link: ChannelLink, facts: Iterable[LinkFact], within_s: float) -> None:
-        """The last facts; returns when all are told, or after ``within_s``: what waits is forgotten then."""
-        self.tell(link, facts)
+        """Queues the last facts; returns when all are written, or after ``within_s``: the rest is dropped then."""
+        self.add(link, facts)
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                while self._under_way is not None:
-                    await asyncio.wait([self._under_way])
-        self._left.clear()
+                while self._write is not None:
+                    await asyncio.wait([self._write])
+        self._waiting_facts.clear()
 
-    def _go_on(self, link: ChannelLink) -> None:
-        if self._left:
-            self._under_way = self._links.tell(link, self._left.pop(0))
-            self._under_way.add_done_callback(partial(self._take_end, link))
+    def _write_next(self, link: ChannelLink) -> None:
+        if self._waiting_facts:
+            self._write = self._links.record(link, self._waiting_facts.pop(0))
+            self._write.add_done_callback(partial(self._take_end, link))
 
-    def _take_end(self, link: ChannelLink, told: asyncio.Future[None]) -> None:
-        self._under_way = None
-        self._go_on(link)
-        error = told.exception()
+    def _take_end(self, link: ChannelLink, written: asyncio.Future[None]) -> None:
+        self._write = None
+        self._write_next(link)
+        error = written.exception()
         if error is not None and not isinstance(
             error, StoreUnavailable
-        ):  # that one is in the log of outages
+        ):  # outages are logged elsewhere
             structlog.get_logger().error("channel.fault", channel=link.channel, exc_info=error)

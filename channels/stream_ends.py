@@ -1,9 +1,9 @@
-"""How the stream of a message opens, and where it ends before its task does.
+"""How a message's stream opens, and where it ends before its task does.
 
-The stream of a further message opens with the Task as it stands when the message has been taken (``StreamOpening``). A
-stream ends where the stream of the agent ended (A2A 1.0 section 11.7), unless its caller wants to wait through an
-approval: then only a question for itself ends it (``StreamEnd``). Both are read from what is stored, so every instance
-comes to the same end.
+The stream of a follow-up message opens with the Task in which the message was accepted (``StreamOpening``). A stream
+ends where the agent's stream ended (A2A 1.0 section 11.7), unless its caller waits for approvals: then only a request
+for input of the caller ends it (``StreamEnd``). Both are derived from stored events, so every instance ends at the same
+event.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ _TURNS = frozenset({EventType.TURN_SUBMITTED.value, EventType.TURN_COMPLETED.val
 
 @dataclass(slots=True)
 class StreamOpening:
-    """Folds what is stored into ``task`` until it can be shown.
+    """Folds stored events into ``task`` until the task can be shown.
 
-    The reader's position is opened before the message is handed over, so that no event after it is missed. The Task of
-    that moment still waits for the message: shown first, its INPUT_REQUIRED ends the loop of every client that leaves
-    there, and its question is read a second time. So it is held back until the message is in it and the task does not
-    wait for it any more.
+    The reader's position is opened before the message is submitted, so that no later event is missed. At that moment
+    the Task still waits for the message: if it were shown, its INPUT_REQUIRED would end the loop of every client that
+    stops there, and its request would be read twice. So it is held back until it contains the message and no longer
+    waits for it.
 
-    ``turns`` are those that the reader has sent; ``is_taken`` says that their message is in the task already.
+    ``turns`` are those that the reader has sent; ``is_taken``: their message is in the task already.
     """
 
     contents: Contents
     shard: Shard
     task: JsonObject
     seen: int
-    """Events of the task that callers have seen with it."""
+    """Number of events of the task that callers have seen with it."""
     turns: Sequence[str]
     is_taken: bool = field(default=False, init=False)
     is_shown: bool = field(default=False, init=False)
 
     @property
     def is_ready(self) -> bool:
-        """Whether the Task has the message and does not wait for it."""
+        """Whether the Task contains the message and does not wait for it."""
         return self.is_taken and read_pause({"task": self.task}) is Pause.NONE
 
     async def take(
         self, entry: Entry, frame: StreamFrame | None, cursor: str
     ) -> StreamFrame | None:
-        """The first frame of the stream, where ``entry`` brings it; ``frame`` is what callers see of the entry."""
+        """The first frame of the stream, if ``entry`` completes it; ``frame`` is what callers see of the entry."""
         is_over = entry.type in _TURNS and await self._note_turn(entry)
         if frame is not None:
             self.task = fold(self.task, orjson.loads(frame.data)) or self.task
@@ -75,7 +75,7 @@ class StreamOpening:
         return StreamFrame(orjson.dumps({"task": self.task}), cursor, seen=self.seen)
 
     async def _note_turn(self, entry: Entry) -> bool:
-        """Whether the reader's turn is over: what the task waits for, it goes on to wait for."""
+        """Whether the reader's turn is over: then the task waits for something else."""
         event = decode_event(entry.data)
         if event.fact.scope.turn_id not in self.turns:
             return False
@@ -101,33 +101,33 @@ _STATE: Final = b"_REQUIRED"
 
 @dataclass(slots=True)
 class StreamEnd:
-    """Folds the entries of a task in their order; ``is_over`` says when the stream has come to its end.
+    """Folds the entries of a task in order; ``is_over`` is set at the end of the stream.
 
-    Clients whose loop over a stream drives the conversation get control back at INPUT_REQUIRED, and could not answer
-    otherwise. At AUTH_REQUIRED an agent may keep its stream open and go on when the credential has come another way
-    (A2A 1.0 section 7.6.1). Whether it does is known only where its stream is read, so it is read from what is stored:
-    the way in which a run is followed, which changes when the stream is left.
+    Clients whose stream loop drives the conversation get control back at INPUT_REQUIRED; otherwise they could not
+    answer. At AUTH_REQUIRED an agent may keep its stream open and continue when the credential arrives by other means
+    (A2A 1.0 section 7.6.1). Only the reader of the agent's stream knows whether it does, so it is derived from stored
+    events: the way in which a run is followed, which changes when the agent's stream ends.
 
-    ``awaits_approval``: the stream stays open while only an approval is waited for.
+    ``awaits_approval``: the stream stays open while the task waits only for an approval.
     """
 
     awaits_approval: bool = False
     is_over: bool = False
     _is_streamed: bool = False
-    """Whether a stream of the agent is read, as far as the entries say."""
+    """Whether a stream of the agent is read, according to the entries."""
     _is_gated: bool = False
     """Whether nothing has been sent to the agent yet."""
     _waits: bool = False
-    """Whether callers were shown AUTH_REQUIRED last."""
+    """Whether AUTH_REQUIRED is the last state shown to callers."""
 
     def begin(self, record: TaskRecord) -> None:
-        """Starts from a task that was there before its stream."""
+        """Starts from a task that existed before its stream."""
         if record.run is not None:
             self._is_streamed = record.run.delivery_mechanism in _STREAMED
             self._is_gated = record.run.gated
 
     def note(self, entry: Entry) -> None:
-        """Takes what an entry says about the agent's own stream."""
+        """Applies what an entry tells about the agent's own stream."""
         if entry.type not in _READ:
             return
         match decode_event(entry.data).fact.payload:
@@ -140,13 +140,13 @@ class StreamEnd:
             case RunStatus(delivery_mechanism=str() as mechanism):
                 self._set_streamed(mechanism in _STREAMED)
             case RunStatus(taken_over=True):
-                # Whoever read the stream is gone, and the stream with it.
+                # The reader of the stream crashed, and the stream ended with it.
                 self._set_streamed(False)
             case _:
                 pass
 
     def show(self, frame: StreamFrame) -> StreamFrame:
-        """The frame as the reader gets it; the last one may have to say how its task is followed on."""
+        """The frame for the reader; the last one may be marked with how to follow the task further."""
         if frame.data.startswith(_PIECE):
             return frame
         pause = read_pause(orjson.loads(frame.data)) if _STATE in frame.data else Pause.NONE

@@ -1,4 +1,4 @@
-"""What a follower yields: one frame as its callers see it, and where it stands in the stream."""
+"""The unit that followers yield: one frame as callers see it, with its position."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class StreamFrame:
     """One A2A StreamResponse as JSON bytes, and the cursor after it.
 
-    ``envelope`` is the event that the frame was cut from; a Task that was read as a whole has none, and says itself
-    how much of it was ``seen``. ``forms`` is shared by all readers of the event. ``is_marked``: it says how its task is
-    followed on, also to a reader that has not activated the resume extension.
+    ``envelope`` is the event that contains the frame; a Task that was read as a whole has none, and sets ``seen``
+    itself. ``forms`` is shared by all readers of the event. ``is_marked``: it tells how to follow its task further,
+    also to a reader that has not activated the resume extension.
     """
 
     data: bytes
@@ -31,25 +31,25 @@ class StreamFrame:
     seen: int = 0
     is_marked: bool = False
     long: LongContent | None = None
-    """The whole of a frame that is not held; then ``data`` is only how it begins."""
+    """The whole of a frame that is not in memory; then ``data`` is only its beginning."""
     forms: dict[str, bytes] = field(default_factory=dict[str, bytes], compare=False, repr=False)
 
     @property
     def generation(self) -> int:
-        """How many events of its task callers have seen with this one; 0 where nobody counted."""
+        """Number of events of the task that callers have seen including this one; 0 if not counted."""
         if not self.envelope:
             return self.seen
         generation = read_header(self.envelope).get(GENERATION)
         return generation if isinstance(generation, int) else 0
 
     async def load(self) -> StreamFrame:
-        """The same with all of its data, for whoever has to change its form. Raises StoreUnavailable."""
+        """The same frame with all of its data, for a reader that converts it. Raises StoreUnavailable."""
         if self.long is None:
             return self
         return replace(self, data=await self.long.read_whole(), long=None)
 
     def form(self, name: str, make: Callable[[StreamFrame], bytes]) -> bytes:
-        """Another form of the frame: made for the first reader that asks, and kept for the others."""
+        """Another form of the frame: built for the first reader that asks, and cached for the others."""
         made = self.forms.get(name)
         if made is None:
             made = self.forms[name] = make(self)
@@ -57,21 +57,21 @@ class StreamFrame:
 
 
 Frames: TypeAlias = AsyncGenerator[list[StreamFrame], None]
-"""Frames in order, as many at once as are there."""
+"""Frames in order, in batches of those available at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowedStream:
-    """An opened follower. ``resumed``: whether a cursor was honoured, None where none was to be."""
+    """An opened follower. ``resumed``: whether a cursor was honoured; None if none was sent."""
 
     batches: Frames
     resumed: bool | None = None
     awaits: list[str] = field(default_factory=list[str])
-    """Turns whose answer the reader waits for: one that the agent does not take ends the stream with its error."""
+    """Turns whose answer the reader waits for: if the agent refuses one, the stream ends with its error."""
 
     @property
     def frames(self) -> AsyncGenerator[StreamFrame, None]:
-        """The same, one by one."""
+        """The frames one by one."""
         return unpack(self.batches)
 
 
@@ -79,7 +79,7 @@ Followers: TypeAlias = AbstractAsyncContextManager[FollowedStream]
 
 
 async def unpack(batches: Frames) -> AsyncGenerator[StreamFrame, None]:
-    """The same frames, one by one."""
+    """The frames one by one."""
     async with aclosing(batches):
         async for batch in batches:
             for frame in batch:

@@ -1,8 +1,8 @@
 """One subscription of a connection: from a granted stream to frames in its outbox.
 
-The order is fixed. First the right to the stream, then a position, then ``sub``, then events. A snapshot
-is taken cursor first and state second, so that writes in between show up twice and never not at all;
-the position then begins at that cursor. After a gap no event is sent before the snapshot.
+The order is fixed: authorization, then a position, then ``sub``, then events. A snapshot is read cursor first and state
+second, so that an event in between appears twice and is never lost; the position then begins at that cursor. After a
+gap no event is sent before the snapshot.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from passerelle.protocol.frames import (
 
 if TYPE_CHECKING:
     from passerelle.channels.ack_writer import AckWriter
-    from passerelle.channels.fanout import Seat
+    from passerelle.channels.fanout import GroupMember
     from passerelle.channels.inputs import Input
     from passerelle.channels.limits import ChannelLimits
     from passerelle.channels.outbox import Outbox
@@ -58,7 +58,7 @@ class SubscriberLink(Protocol):
 
     @property
     def principal(self) -> Principal:
-        """Who follows."""
+        """The authenticated principal."""
         ...
 
     @property
@@ -68,30 +68,30 @@ class SubscriberLink(Protocol):
 
     @property
     def outbox(self) -> Outbox:
-        """Where frames go."""
+        """The outbox for frames."""
         ...
 
     @property
     def services(self) -> ChannelServices:
-        """What the connection works with."""
+        """The dependencies of the connection."""
         ...
 
     @property
     def acks(self) -> AckWriter:
-        """Where acks are claimed and named."""
+        """Claims and names acks."""
         ...
 
     def can(self, capability: str) -> bool:
-        """Whether both sides have a capability."""
+        """Whether both sides support a capability."""
         ...
 
     def feed(self, given: Input) -> None:
-        """Tells the connection's machine what happened."""
+        """Feeds an input to the connection's state machine."""
         ...
 
 
 class Subscription:
-    """Runs until the stream is released, the right to it ends, or nothing is left of it."""
+    """Runs until the stream is released, its authorization ends, or the stream is gone."""
 
     def __init__(self, link: SubscriberLink, ask: Subscribe) -> None:
         self.ask = ask
@@ -102,28 +102,28 @@ class Subscription:
         self._slot = link.services.replays.make_slot()
         self._waits = False
         self._pending: Subscribed | None = None
-        self._seat: Seat | None = None
+        self._member: GroupMember | None = None
         self._delivered: Cursor | None = None
 
     @property
     def reached(self) -> Cursor | None:
-        """How far the view has come while it is caught up, hidden events included; else None."""
-        if self._seat is not None:
-            return self._seat.cursor
+        """The position of the view while it is live, hidden events included; else None."""
+        if self._member is not None:
+            return self._member.cursor
         position = self._position
         return position.cursor if position and position.is_live and self._waits else None
 
     @property
     def lag(self) -> int:
-        """How many events this reader is behind, as far as is known here."""
-        return self._position.missed if self._position and self._seat is None else 0
+        """How many events this reader is behind, as far as known here."""
+        return self._position.missed if self._position and self._member is None else 0
 
     @property
     def _is_live(self) -> bool:
         return self._position is not None and self._position.is_live
 
     async def run(self) -> None:
-        """Follows the stream; a stream that may not be followed is refused, a store that is away ends the link."""
+        """Follows the stream; an unauthorized stream is refused, an unavailable store ends the link."""
         try:
             name = parse_stream_name(self.ask.stream)
             self.grant = await self._link.services.access.grant(
@@ -141,7 +141,7 @@ class Subscription:
 
     async def _follow(self, name: StreamName, grant: StreamGrant) -> None:
         mode, start = await self._begin(grant)
-        wish = self.ask.snapshot or ("first" if name.word == "inbox" else "gap")
+        snapshots = self.ask.snapshot or ("first" if name.word == "inbox" else "gap")
         gap: CursorGap | None
         if start is None:
             taken = await self._take_snapshot(name, grant)
@@ -151,7 +151,7 @@ class Subscription:
             self._link.feed(NoticeDue(taken))
             gap = await self._read(grant, taken.cursor, None)
         else:
-            if wish == "first":
+            if snapshots == "first":
                 taken = await self._take_snapshot(name, grant)
                 if taken is None:
                     return
@@ -159,7 +159,7 @@ class Subscription:
                 start = taken.cursor if start is Start.LIVE else start
             gap = await self._read(grant, start, mode)
         while gap is not None:
-            resumed = await self._repair(name, grant, gap, wish)
+            resumed = await self._repair(name, grant, gap, snapshots)
             gap = None if resumed is None else await self._read(grant, resumed, None)
             if gap is not None and gap.why is GapReason.LIMIT:
                 gap = replace(gap, why=GapReason.SLOW)  # the repair was followed too slowly
@@ -167,7 +167,7 @@ class Subscription:
                 self._link.services.counts.slow += 1
 
     async def _begin(self, grant: StreamGrant) -> tuple[Mode, From | None]:
-        """What ``sub`` will call it, and where to begin; None where a snapshot says that."""
+        """The mode that ``sub`` reports, and the start; None if a snapshot determines it."""
         ask = self.ask
         if ask.cursor is not None:
             return "resumed", await self._find_start(grant, ask.cursor)
@@ -188,7 +188,7 @@ class Subscription:
                 assert_never(ask.start)
 
     async def _find_start(self, grant: StreamGrant, cursor: Cursor) -> Cursor:
-        """Where a device goes on: one that consumes packets gets nothing again that it has acknowledged (MK-14)."""
+        """The start of a device: a packet consumer never gets packets again that it has acknowledged (MK-14)."""
         if not isinstance(grant.view, PacketView):
             return cursor
         device = self._link.acks.name_device(self.ask.stream, grant)
@@ -196,7 +196,7 @@ class Subscription:
         return cursor if stored is None else choose_later(parse_cursor(stored), cursor)
 
     async def _read(self, grant: StreamGrant, start: From, mode: Mode | None) -> CursorGap | None:
-        """Sends what follows ``start``; with a mode, ``sub`` goes first. Returns at a gap."""
+        """Sends what follows ``start``; with a mode, ``sub`` is sent first. Returns at a gap."""
         services, bounds = self._link.services, self._replay_bounds()
         async with services.hub.open(grant.stream, grant.view, start, bounds) as position:
             self._position = position
@@ -209,7 +209,7 @@ class Subscription:
                     self._announce(grant, mode, item, begun, missed)
                 while not isinstance(item, CursorGap):
                     await self._send(grant, item)
-                    await self._sit(position)
+                    await self._join_group(position)
                     item = await self._next(position)
                 return item
             finally:
@@ -218,20 +218,20 @@ class Subscription:
                 if self._text is not None:
                     services.texts.end(grant.stream, self._text)
 
-    async def _sit(self, position: Position) -> None:
-        """Is written to with everybody else who is at the end, until that is over; returns at once where it is not."""
+    async def _join_group(self, position: Position) -> None:
+        """Is a member of the stream's live group until it leaves; returns at once if it cannot join."""
         write = self._write_behind_text if self._text else self._link.outbox.write
-        seat = position.join(self.ask.stream, write)
-        if seat is None:
+        member = position.join(self.ask.stream, write)
+        if member is None:
             return
-        self._seat = seat
+        self._member = member
         try:
-            await seat.left
+            await member.left
         finally:
-            if (told := self.take_delivered()) is not None:
-                self._link.feed(EventsDelivered({self.ask.stream: told}))
-            self._seat = None
-            position.go_on(seat)
+            if (delivered := self.take_delivered()) is not None:
+                self._link.feed(EventsDelivered({self.ask.stream: delivered}))
+            self._member = None
+            position.go_on(member)
 
     def _write_behind_text(self, messages: list[bytes]) -> bool:
         if self._text is not None:
@@ -239,15 +239,15 @@ class Subscription:
         return self._link.outbox.write(messages)
 
     def take_delivered(self) -> Cursor | None:
-        """How far events have been delivered while it was written to with others; None if that was said before."""
-        told = self._seat.told if self._seat else None
-        if told is None or told is self._delivered:
+        """How far events were delivered while in the group; None if that was reported before."""
+        delivered = self._member.last_sent if self._member else None
+        if delivered is None or delivered is self._delivered:
             return None
-        self._delivered = told
-        return told
+        self._delivered = delivered
+        return delivered
 
     async def _next(self, position: Position) -> PositionItem:
-        """The next item; while the store is away it is asked again, up to a minute (4004 then)."""
+        """The next item; while the store is unavailable, retries for up to a minute (4004 then)."""
         tries = int(_STORE_AWAY_S / _RETRY_S)
         while True:
             try:
@@ -267,7 +267,7 @@ class Subscription:
         if not isinstance(first, CursorGap):
             if begun is not None:
                 self._link.feed(NoticeDue(self._subscribed(grant, mode, begun, missed)))
-        elif first.top is not None:  # goes with its gap: nothing may come between the two
+        elif first.top is not None:  # sent together with its gap: no frame may come between the two
             self._pending = self._subscribed(grant, "gap", first.top, 0)
 
     async def _send(self, grant: StreamGrant, item: Page | ReplayEnd) -> None:
@@ -295,7 +295,7 @@ class Subscription:
                 assert_never(item)
 
     async def _wait_for_room(self) -> None:
-        """A slow socket takes no slot away from others."""
+        """Releases its replay slot while the socket is slow."""
         replays = self._slot.is_held
         self._slot.leave()
         await self._link.outbox.wait_for_room()
@@ -303,24 +303,24 @@ class Subscription:
             await self._slot.enter_again()
 
     async def _repair(
-        self, name: StreamName, grant: StreamGrant, gap: CursorGap, wish: SnapshotWish
+        self, name: StreamName, grant: StreamGrant, gap: CursorGap, snapshots: SnapshotWish
     ) -> Cursor | None:
-        """Tells the gap and sends the snapshot; returns where to go on, None where the stream ends here."""
-        state = None if wish == "never" else await self._read_state(name, grant)
+        """Announces the gap and sends the snapshot; returns where to continue, None if the stream ends here."""
+        state = None if snapshots == "never" else await self._read_state(name, grant)
         if state is None or not self._fits(state):
-            left = gap.top if wish == "never" else None
+            left = gap.top if snapshots == "never" else None
             self._end_at(gap.why, gap.have, state.cursor if state else left, gap.first, state)
             return None
         stream, link = self.ask.stream, self._link
         link.services.counts.gaps[gap.why] += 1
-        self._tell_pending()
+        self._send_pending()
         link.feed(NoticeDue(Gap(stream, gap.why, gap.have, state.cursor, gap.first, "inline")))
         await link.outbox.wait_for_room()
         link.feed(NoticeDue(self._show(state)))
         link.services.counts.repairs += 1
         return state.cursor
 
-    def _tell_pending(self) -> None:
+    def _send_pending(self) -> None:
         if self._pending is not None:
             self._link.feed(NoticeDue(self._pending))
             self._pending = None
@@ -333,17 +333,17 @@ class Subscription:
         first: int | None,
         state: ReadModelState | None,
     ) -> None:
-        """Tells a gap after which nothing comes. A state that is too large for a frame is fetched by who wants it."""
+        """Announces a gap after which the stream ends. A state too large for a frame can be fetched over HTTP."""
         stream, link = self.ask.stream, self._link
         place: SnapshotPlace = "none" if state is None else "fetch"
         url = f"/v1/streams/{quote(stream, safe=':')}/snapshot" if state is not None else None
         link.services.counts.gaps[why] += 1
-        self._tell_pending()
+        self._send_pending()
         link.feed(NoticeDue(Gap(stream, why, have, top, first, place, url)))
         link.feed(NoticeDue(Unsubscribed(stream, "gone" if top is None else "limit")))
 
     async def _take_snapshot(self, name: StreamName, grant: StreamGrant) -> Snapshot | None:
-        """The snapshot of the stream, or None after the client was told that there is none."""
+        """The snapshot of the stream, or None after the client was notified that there is none."""
         state = await self._read_state(name, grant)
         if state is not None and self._fits(state):
             return self._show(state)
@@ -354,7 +354,7 @@ class Subscription:
         return None
 
     async def answer_snapshot(self, ask: AskSnapshot, grant: StreamGrant) -> None:
-        """Sends the read model as of now to a client that asked for it; a following goes on beside it."""
+        """Sends the current read model to a client that asked for it; the subscription continues meanwhile."""
         link = self._link
         try:
             state = await self._read_state(parse_stream_name(ask.stream), grant)

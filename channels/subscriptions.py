@@ -23,12 +23,12 @@ class FollowingConnection(SubscriberLink, Protocol):
     """The connection that follows."""
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Runs beside the reader, and ends with the connection."""
+        """Runs a coroutine that ends with the connection."""
         ...
 
 
 class Subscriptions:
-    """At most one subscription a stream; whoever subscribes again has the stream from then on."""
+    """At most one subscription per stream; a new subscription replaces the old one."""
 
     __slots__ = ("_held", "_link")
 
@@ -38,45 +38,45 @@ class Subscriptions:
 
     @property
     def lag(self) -> int:
-        """How many events the furthest of the streams is behind."""
+        """The lag of the slowest stream, in events."""
         return max((one.lag for one, _ in self._held.values()), default=0)
 
     def open(self, ask: Subscribe) -> None:
-        """Follows a stream, in place of whoever did so before."""
+        """Follows a stream, replacing an earlier subscription."""
         older = self._held.get(ask.stream)
         subscription = Subscription(self._link, ask)
         task = self._link.spawn(_follow(subscription, older[1] if older else None))
         self._held[ask.stream] = (subscription, task)
 
     def release(self, stream: str) -> None:
-        """Follows a stream no more."""
+        """Stops following a stream."""
         held = self._held.pop(stream, None)
         if held is not None:
             held[1].cancel()
 
     def answer_snapshot(self, ask: AskSnapshot) -> None:
-        """Answers who asks for a snapshot of a stream that they follow."""
+        """Answers a request for a snapshot of a followed stream."""
         held = self._held.get(ask.stream)
         if held is not None and held[0].grant is not None:
             self._link.spawn(held[0].answer_snapshot(ask, held[0].grant))
 
     def find_grant(self, stream: str) -> StreamGrant | None:
-        """The right by which a stream is followed; None where it is not, or not yet."""
+        """The grant by which a stream is followed; None if it is not followed yet."""
         held = self._held.get(stream)
         return held[0].grant if held else None
 
     def note_delivered(self) -> None:
-        """Tells the machine, of all streams at once, what has been delivered since it was last told."""
+        """Feeds the state machine, for all streams at once, what was delivered since the last call."""
         fresh = {
-            stream: told
+            stream: delivered
             for stream, (subscription, _) in self._held.items()
-            if (told := subscription.take_delivered()) is not None
+            if (delivered := subscription.take_delivered()) is not None
         }
         if fresh:
             self._link.feed(EventsDelivered(fresh))
 
     def read_reached(self) -> Mapping[str, Cursor]:
-        """How far the streams have come that are caught up."""
+        """The positions of the live streams."""
         return {
             stream: reached
             for stream, (subscription, _) in self._held.items()
@@ -84,7 +84,7 @@ class Subscriptions:
         }
 
     async def recheck(self) -> None:
-        """Ends what may not be followed any more, or only otherwise."""
+        """Ends subscriptions that are no longer permitted in this form."""
         link = self._link
         for stream, (subscription, _) in tuple(self._held.items()):
             if subscription.grant is None:
@@ -100,7 +100,7 @@ class Subscriptions:
                 link.feed(NoticeDue(Unsubscribed(stream, "forbidden")))
 
     def clear(self) -> None:
-        """Forgets them: they know the connection, and would wait for the collector with it."""
+        """Drops all subscriptions: they reference the connection, and would need the garbage collector."""
         self._held.clear()
 
 

@@ -1,7 +1,7 @@
-"""Following a task as its callers do: frames cut out of stored entries, through the one hub (I1, I3).
+"""Follows a task as its callers do: frames cut from stored entries, through the one hub (I1, I3).
 
-A reader never touches the peer: it reads what is stored, at its own pace, on any instance. A follower of a turn begins
-where the turn begins; a follower of a task gets the Task first and then only what came after it.
+A reader never contacts the agent: it reads stored events, at its own pace, on any instance. A follower of a turn begins
+at the start of the turn; a follower of a task gets the Task first and then only later events.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ if TYPE_CHECKING:
 
 _AT_ONCE: Final = 16
 _AT_ONCE_BYTES: Final = 65_536
-"""Frames that a reader is given together: more would wait in memory for one that is slow."""
+"""Limit of frames per batch: more would wait in memory for a slow reader."""
 _LONG_BYTES: Final = 65_536
-"""Pieces of artifacts over this are not held: who can take them as they stand gets them from the blob store."""
+"""Artifact chunks over this size are not loaded: readers that can stream them read the blob store."""
 _PIECE: Final = b'{"artifactUpdate"'
 _TASK: Final = b'{"task":'
 _PATIENCE_S: Final = 60.0
 _RETRY_S: Final = 0.25
-# Constants, since each entry is compared with them: an enum computes the value of a member each time.
+# Constants, since each entry is compared with them: an enum computes a member's value each time.
 _TASK_UPDATED: Final = str(EventType.TASK_UPDATED.value)
 _TURN_FAILED: Final = str(EventType.TURN_FAILED.value)
 _RUN_STATUS: Final = str(EventType.RUN_STATUS.value)
@@ -92,9 +92,9 @@ LAST: Final = frozenset(
 class Sender:
     """A reader that has sent a message, or is about to.
 
-    ``awaits``: the turns whose answer is waited for: their message has to be taken, and who is told that the task does
-    not move waits no more. ``until``: where the stream ends before the task does. ``opening``: the Task that comes
-    first, once it has the message.
+    ``awaits``: turns whose answer is awaited: their message must be accepted, and the wait ends when the task reports
+    that it is stalled. ``until``: ends the stream before the task ends. ``opening``: holds the first Task back until it
+    contains the message.
     """
 
     awaits: Sequence[str] = ()
@@ -102,18 +102,18 @@ class Sender:
     opening: StreamOpening | None = None
 
 
-_NOBODY: Final = Sender()
+_NO_SENDER: Final = Sender()
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A message that had been taken before; ``is_active``: its answer is still to come."""
+    """A message that was accepted before; ``is_active``: its answer is still pending."""
 
     is_active: bool
 
 
 @dataclass(slots=True)
-class Following:
+class TaskFollower:
     """Opens followers."""
 
     writes: Writes
@@ -129,12 +129,12 @@ class Following:
         owner: str,
         until: StreamEnd | None = None,
     ) -> FollowedStream:
-        """The frames of a task from its first one on, until it ends or answers with a Message, or ``until`` is over.
+        """The frames of a task from its first one, until it ends, answers with a Message, or ``until`` is over.
 
-        What is opened is closed by ``stack``.
+        ``stack`` closes what is opened.
 
         Raises:
-            NotFound: the task is not the owner's any more.
+            NotFound: the task no longer belongs to the owner.
         """
         stream = StreamRef(StreamKind.SESSION, accepted.session_id)
         record = await self._load(accepted, owner)
@@ -155,12 +155,12 @@ class Following:
         *,
         sends: bool = False,
     ) -> FollowedStream:
-        """The Task as it stands, then what comes after it; or, after the cursor of ``wish``, what was missed first.
+        """The current Task, then later frames; or, after the cursor of ``wish``, the missed ones first.
 
-        A cursor that does not hold is answered with the Task, and never with a part of what was missed (I8). The Task
-        and the position behind it are of one load, so that nothing older comes after the Task. A reader that ``sends``
-        a message next, and adds its turn to ``awaits``, gets the Task with that message in it; whether a task that has
-        ended takes it is not said here, since the message may be a repeat.
+        An invalid cursor is answered with the Task, and never with a part of the missed frames (I8). The Task and the
+        position after it come from one load, so that nothing older follows the Task. A reader that ``sends`` a message
+        next, and adds its turn to ``awaits``, gets the Task with that message in it; whether an ended task accepts it
+        is not checked here, since the message may be a repeat.
 
         Raises:
             UnsupportedOperation: the task has ended, and no cursor was sent (A2A 1.0, section 3.1.6).
@@ -182,11 +182,11 @@ class Following:
     async def follow_repeat(
         self, stack: AsyncExitStack, accepted: TurnAccepted, owner: str, until: StreamEnd | None
     ) -> FollowedStream:
-        """The Task as it stands for a further message that had been taken before, then what is still to come of it.
+        """The current Task for a repeated follow-up message, then its pending frames.
 
         Raises:
-            NotFound: the task is not the owner's any more.
-            PeerRefused, InvalidAgentResponse: the agent did not take the message.
+            NotFound: the task no longer belongs to the owner.
+            PeerRefused, InvalidAgentResponse: the agent did not accept the message.
         """
         task_ref = EntityRef(EntityKind.TASK, accepted.task_id)
         thread_ref = EntityRef(EntityKind.THREAD, accepted.thread_id)
@@ -216,7 +216,7 @@ class Following:
         if until is not None:
             until.begin(record)
         start = await self.locate(record)
-        # Who sends a message next is shown the Task with that in it, so that is folded further.
+        # A sender's Task is folded further until it contains the message, so it is read whole.
         read = self.contents.read_slim if awaits is None else self.contents.read_task
         task = await read(record, owned.held.fields)
         if task is None:
@@ -247,7 +247,7 @@ class Following:
     async def _resume(
         self, stack: AsyncExitStack, record: TaskRecord, facade: str, wish: ResumeWish
     ) -> Frames | None:
-        """What comes after a cursor; None where it cannot be honoured exactly."""
+        """The frames after a cursor; None if it cannot be honoured exactly."""
         try:
             cursor = parse_cursor(wish.after)
         except BadCursor:
@@ -268,7 +268,7 @@ class Following:
         return await self._precede(record, cursor, frames)
 
     async def _precede(self, record: TaskRecord, cursor: Cursor, frames: Frames) -> Frames:
-        """The Task as it stood at the cursor before ``frames``; only these, where there was none yet."""
+        """Prepends the Task as of the cursor to ``frames``; returns ``frames`` alone if there was none yet."""
         then = await self.contents.fold_task(change(record, last=min(record.last, cursor.sequence)))
         if then.task is None:
             return frames
@@ -276,7 +276,7 @@ class Following:
         return _prepend(first, frames)
 
     async def locate(self, record: TaskRecord) -> Cursor:
-        """The position behind everything that a record contains."""
+        """The position after everything that a record contains."""
         return await self._start(StreamRef(StreamKind.SESSION, record.session_id), record.last)
 
     async def _load(self, accepted: TurnAccepted, owner: str) -> TaskRecord:
@@ -287,13 +287,13 @@ class Following:
         return record
 
     async def _start(self, stream: StreamRef, after: int) -> Cursor:
-        """The cursor at a sequence that is known to be stored; its chain comes from the entry behind it."""
+        """The cursor at a sequence that is known to be stored; its chain comes from the next entry."""
         head, entries = await self.log.read_resume(stream, after, 1)
         if head is None:
             raise StoreUnavailable("the stream is gone", "no")
         if not entries:
             return Cursor(head.epoch, head.sequence, head.chain)
-        # What lies between was archived; nothing of it is newer than the read that ``after`` comes from.
+        # Entries in between were archived; none of them is newer than the read that ``after`` comes from.
         return Cursor(head.epoch, entries[0].sequence - 1, entries[0].previous)
 
     async def _cut(
@@ -305,16 +305,16 @@ class Following:
         first: Page | ReplayEnd | None = None,
         shown: bool = False,
         ended: bool = False,
-        sender: Sender = _NOBODY,
+        sender: Sender = _NO_SENDER,
     ) -> Frames:
-        """The frames of a facade task up to its end, or to that of its ``sender``, as many at once as are there.
+        """The frames of a facade task until it ends, or until ``sender`` ends, in batches.
 
-        ``record`` is the task as it was when it was found to be the reader's. ``first`` has been taken from the
-        position already. ``ended``: behind what is stored there is nothing to wait for.
+        ``record`` is the task when its ownership was checked. ``first`` was taken from the position already. ``ended``:
+        no frames follow the stored ones.
 
         Raises:
-            NotFound: it is somebody else's from here on.
-            PeerRefused, InvalidAgentResponse: the agent did not take a message of the sender.
+            NotFound: another principal owns it from here on.
+            PeerRefused, InvalidAgentResponse: the agent did not accept a message of the sender.
         """
         until = sender.until
         task_id = record.task_id
@@ -382,8 +382,8 @@ class Following:
             yield frames
 
     async def _read_long(self, entry: Entry, cursor: str, shard: Shard) -> StreamFrame:
-        """A frame that stands elsewhere."""
-        # Forms of what was too large for its entry are not kept beside it: all of them would be in memory together.
+        """A frame that is stored outside of its entry."""
+        # Forms of such a frame are not cached with the entry: all of them would be in memory together.
         long = self.contents.find_frame(entry, shard)
         if long is not None and long.json.size > _LONG_BYTES:
             begin = await self.contents.peek(long, len(_PIECE))
@@ -400,16 +400,16 @@ class Following:
 
 def _cut_page(
     page: Page, facade: str, since: int, awaits: Sequence[str]
-) -> tuple[Page, PasserelleError | Literal["told", "ended"] | None]:
-    """The page up to where its reader has no more to read, and why; None where it reads on.
+) -> tuple[Page, PasserelleError | Literal["stalled", "ended"] | None]:
+    """The page up to the reader's end, and the reason; None if it reads on.
 
-    What it is told last belongs to it.
+    The last event that the reader gets is included.
     """
     for number, linked in enumerate(page.entries):
         entry = linked.entry
         reason: PasserelleError | None = None
-        if awaits and _is_told(entry):
-            return replace(page, entries=page.entries[: number + 1]), "told"
+        if awaits and _is_stalled(entry):
+            return replace(page, entries=page.entries[: number + 1]), "stalled"
         if entry.type == _TASK_UPDATED and entry.sequence > since:
             payload = decode_event(entry.data).fact.payload
             if isinstance(payload, TaskUpdated) and payload.new_owner:
@@ -422,15 +422,15 @@ def _cut_page(
 
 
 def _has_end(page: Page, facade: str) -> bool:
-    """Whether the task ends in it; the end of an earlier exposure is none, and one that nobody saw has no id."""
+    """Whether the task ends in this page; the end of an earlier exposure does not count."""
     return any(
         linked.entry.type in LAST and linked.entry.facade in {None, facade}
         for linked in page.entries
     )
 
 
-def _is_told(entry: Entry) -> bool:
-    """Whether whoever waits learns here that the task does not move."""
+def _is_stalled(entry: Entry) -> bool:
+    """Whether this entry reports to a waiting sender that the task is stalled."""
     if entry.type != _RUN_STATUS or _STALLED not in entry.data:
         return False
     payload = decode_event(entry.data).fact.payload
@@ -438,7 +438,7 @@ def _is_told(entry: Entry) -> bool:
 
 
 def _read_refusal(entry: Entry, awaits: Sequence[str]) -> PasserelleError | None:
-    """Why the agent did not take a message that is waited for, where an entry says so."""
+    """Why the agent did not accept an awaited message, if the entry reports that."""
     fact = decode_event(entry.data).fact
     payload = fact.payload
     if not isinstance(payload, TurnFailed) or not payload.refused:
@@ -448,7 +448,7 @@ def _read_refusal(entry: Entry, awaits: Sequence[str]) -> PasserelleError | None
 
 async def _prepend(first: StreamFrame, rest: Frames) -> Frames:
     frames = [first]
-    # A reader may wait for hours, and the Task that it has seen long ago may be large.
+    # A reader may wait for hours, and the Task it got long ago may be large.
     del first
     yield frames
     del frames
@@ -464,10 +464,10 @@ async def _only(frame: StreamFrame) -> Frames:
 async def take_step(
     steps: AsyncIterator[PositionItem], patience_s: float = _PATIENCE_S
 ) -> PositionItem | None:
-    """The next item, or None at the end. A store that is away is waited for: the position has not moved.
+    """The next item, or None at the end; retries while the store is unavailable: the position has not moved.
 
     Raises:
-        StoreUnavailable: it has been away for ``patience_s``.
+        StoreUnavailable: it was unavailable for ``patience_s``.
     """
     loop = asyncio.get_running_loop()
     until_s: float | None = None
@@ -475,7 +475,7 @@ async def take_step(
         try:
             return await anext(steps, None)
         except StoreUnavailable:
-            # Counted from the first failure: before it, the wait for an event may have been a long one.
+            # Counted from the first failure: the wait for an event before it may have been long.
             until_s = until_s or loop.time() + patience_s
             if loop.time() >= until_s:
                 raise

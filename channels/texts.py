@@ -1,8 +1,8 @@
-"""Text that is on its way, from whoever drives a run to whoever looks on: stored nowhere, and lost at any time (I1).
+"""Text deltas, from the driver of a run to readers: stored nowhere, and may be lost at any time (I1).
 
-One listener per stream serves all readers of an instance, as long as there are any. A reader is told while it is live,
-in windows, with the pieces of one block put together. What a reader cannot take is dropped, as the event that closes
-the block has all of it. On the instance that drives the run a late reader is given each open block from its beginning.
+One listener per stream serves all readers of an instance, as long as there are any. A live reader gets deltas in
+windows, with the pieces of one block merged. Deltas that a reader cannot take are dropped, since the event that closes
+the block has the whole text. On the instance that drives the run, a late reader gets each open block from its start.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 WINDOW_S: Final = 0.02
 _RETRY_S: Final = 1.0
 _WAITING: Final = 65_536
-"""Characters that may wait for a slow reader; what is more is dropped."""
+"""Characters that may wait for a slow reader; more are dropped."""
 
 
 class TextReader:
-    """What one subscription tells of a stream's text."""
+    """The text deltas of one subscription."""
 
     def __init__(self, name: str, view: View, outbox: Outbox, counts: ChannelCounts) -> None:
-        """``name`` is that of the stream as the client has it."""
+        """``name`` is the client's name for the stream."""
         self._name = name
         self._task = view.task if isinstance(view, TaskView) else None
         self._outbox = outbox
@@ -47,17 +47,17 @@ class TextReader:
         self._is_live = False
         self._waiting: dict[str, TextDelta] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._told_s = float("-inf")
+        self._sent_s = float("-inf")
 
     def begin(self, blocks: list[TextDelta]) -> None:
-        """The reader is live: it is given what is open, and told what comes from now on."""
+        """The reader is live: it gets the open blocks, and then new deltas."""
         self._is_live = True
         self._waiting.clear()
         for block in blocks:
             self.take(block)
 
     def stop(self) -> None:
-        """The reader is not live any more, or gone: what it misses is in the events that it will read."""
+        """The reader is no longer live: the events that it will read contain the text."""
         self._is_live = False
         self._waiting.clear()
         if self._timer is not None:
@@ -65,7 +65,7 @@ class TextReader:
             self._timer = None
 
     def take(self, delta: TextDelta) -> None:
-        """One piece; the first at once, what follows at the end of a window."""
+        """Takes one delta; the first is sent at once, later ones at the end of a window."""
         if not self._is_live or not self._shows(delta):
             return
         before = self._waiting.get(delta.block)
@@ -73,30 +73,30 @@ class TextReader:
             delta = TextDelta(before.block, before.at, before.text + delta.text)
         self._waiting[delta.block] = delta
         if self._timer is None:
-            left_s = self._told_s + WINDOW_S - self._loop.time()
+            left_s = self._sent_s + WINDOW_S - self._loop.time()
             if left_s <= 0:
                 self.flush()
             else:
                 self._timer = self._loop.call_later(left_s, self.flush)
 
     def flush(self) -> None:
-        """Tells what waits, before anything that is stored after it."""
+        """Sends what waits, before anything that is stored after it."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if not self._waiting:
             return
         if not self._outbox.has_room:
-            self._hold()
+            self._retry_later()
             return
-        self._told_s = self._loop.time()
+        self._sent_s = self._loop.time()
         self._counts.deliveries["text"] += len(self._waiting)
         for delta in self._waiting.values():
             frame = Volatile(self._name, delta.block, delta.at, delta.text)
             self._outbox.put(encode_server(frame))
         self._waiting.clear()
 
-    def _hold(self) -> None:
+    def _retry_later(self) -> None:
         if sum(len(delta.text) for delta in self._waiting.values()) > _WAITING:
             self._waiting.clear()
         else:
@@ -110,12 +110,12 @@ class TextReader:
 
 
 @dataclass(slots=True, eq=False)
-class _Heard:
-    """One stream: who is told of it, and whether anything is heard."""
+class _TextStream:
+    """One stream: its readers, and whether it is subscribed."""
 
     readers: set[TextReader] = field(default_factory=set[TextReader])
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    is_heard: bool = False
+    is_subscribed: bool = False
 
 
 class Texts:
@@ -124,61 +124,61 @@ class Texts:
     def __init__(self, deltas: Deltas, open_text: OpenText) -> None:
         self._deltas = deltas
         self._open_text = open_text
-        self._heard: dict[StreamRef, _Heard] = {}
+        self._streams: dict[StreamRef, _TextStream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, stream: StreamRef, reader: TextReader) -> None:
-        """A reader is live: it is told of a stream's text from when the stream is heard. May be called again."""
-        heard = self._heard.setdefault(stream, _Heard())
-        heard.readers.add(reader)
-        if heard.is_heard:
+        """The reader is live: it gets deltas once the stream is subscribed. May be called again."""
+        followed = self._streams.setdefault(stream, _TextStream())
+        followed.readers.add(reader)
+        if followed.is_subscribed:
             reader.begin(self._open_text.read_blocks(stream.id))
         else:
-            self._spawn(self._listen(stream, heard))
+            self._spawn(self._listen(stream, followed))
 
     def end(self, stream: StreamRef, reader: TextReader) -> None:
-        """A reader is live no more."""
+        """The reader is no longer live."""
         reader.stop()
-        heard = self._heard.get(stream)
-        if heard is None or reader not in heard.readers:
+        followed = self._streams.get(stream)
+        if followed is None or reader not in followed.readers:
             return
-        heard.readers.discard(reader)
-        if not heard.readers:
-            self._spawn(self._ignore(stream, heard))
+        followed.readers.discard(reader)
+        if not followed.readers:
+            self._spawn(self._ignore(stream, followed))
 
     async def close(self) -> None:
-        """Ends what is under way."""
+        """Cancels what is in progress."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _listen(self, stream: StreamRef, heard: _Heard) -> None:
-        async with heard.turn:
-            while heard.readers and not heard.is_heard:
+    async def _listen(self, stream: StreamRef, followed: _TextStream) -> None:
+        async with followed.turn:
+            while followed.readers and not followed.is_subscribed:
                 try:
-                    await self._deltas.listen(stream, partial(self._take, heard))
-                    heard.is_heard = True
+                    await self._deltas.listen(stream, partial(self._take, followed))
+                    followed.is_subscribed = True
                 except StoreUnavailable:
                     await asyncio.sleep(_RETRY_S)
                     continue
-                # Listen first, read then: what is said between the two comes twice, and its place tells.
+                # Subscribe first, read second: a delta in between arrives twice, and is recognized by its position.
                 blocks = self._open_text.read_blocks(stream.id)
-                for reader in heard.readers:
+                for reader in followed.readers:
                     reader.begin(blocks)
 
-    async def _ignore(self, stream: StreamRef, heard: _Heard) -> None:
-        async with heard.turn:
-            if heard.readers:
+    async def _ignore(self, stream: StreamRef, followed: _TextStream) -> None:
+        async with followed.turn:
+            if followed.readers:
                 return
-            if heard.is_heard:
-                heard.is_heard = False
+            if followed.is_subscribed:
+                followed.is_subscribed = False
                 await self._deltas.ignore(stream)
-            if not heard.readers and self._heard.get(stream) is heard:
-                del self._heard[stream]
+            if not followed.readers and self._streams.get(stream) is followed:
+                del self._streams[stream]
 
-    def _take(self, heard: _Heard, delta: TextDelta) -> None:
-        for reader in heard.readers:
+    def _take(self, followed: _TextStream, delta: TextDelta) -> None:
+        for reader in followed.readers:
             reader.take(delta)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:

@@ -1,7 +1,7 @@
-"""The seam between a connection and what carries it. Nothing in it awaits, so a back-end needs no task for each write.
+"""The interface between a connection and its transport. Nothing in it awaits, so a write needs no task.
 
-A back-end is a ``Socket`` and tells its ``Receiver`` what comes in. There are two: ``channels/asgi.py`` for any ASGI
-server, and ``channels/fast.py`` over picows. Everything that decides is behind the seam, and the same for both.
+A transport is a ``Socket`` and calls its ``SocketListener``. There are two: ``channels/asgi.py`` for any ASGI server,
+and ``channels/fast.py`` over picows. All decisions are made behind this interface, the same for both.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Protocol
 
 
 class SocketListener(Protocol):
-    """Who is told what happens to a socket: its connection."""
+    """Receives the events of a socket: its connection."""
 
     def take_message(self, message: str | bytes) -> None:
-        """One whole message; text, or bytes where it was binary. It may come after ``pause``: what was read already."""
+        """One whole message; text, or bytes if it was binary. It may arrive after ``pause``: it was read already."""
         ...
 
     def take_room(self) -> None:
@@ -21,9 +21,9 @@ class SocketListener(Protocol):
         ...
 
     def take_end(self, *, left: bool) -> None:
-        """The socket is gone; ``left``: the other side closed it, with a code that says so.
+        """The socket is closed; ``left``: the other side closed it, with a code for a normal close.
 
-        Told once at the least, but to a receiver that has closed or aborted the socket: that one is told nothing more.
+        Called at least once, except on a listener that has closed or aborted the socket: that one gets no more calls.
         """
         ...
 
@@ -33,7 +33,7 @@ class Socket(Protocol):
 
     @property
     def is_writable(self) -> bool:
-        """Whether it takes more now; it may be written to all the same, by who holds little."""
+        """Whether it accepts more data now; a writer with little data may ignore this."""
         ...
 
     @property
@@ -42,11 +42,11 @@ class Socket(Protocol):
         ...
 
     def write(self, message: bytes, /) -> None:
-        """Sends one text message; one to a socket that is gone is dropped."""
+        """Sends one text message; on a closed socket it is dropped."""
         ...
 
     def pause(self) -> None:
-        """Reads no more, so that the other side's writes wait."""
+        """Stops reading, so that the other side's writes wait."""
         ...
 
     def resume(self) -> None:
@@ -54,9 +54,9 @@ class Socket(Protocol):
         ...
 
     def close(self, code: int, reason: str) -> None:
-        """Closes it behind all that was written."""
+        """Closes it after everything that was written."""
         ...
 
     def abort(self) -> None:
-        """Drops it, and what was written and not sent."""
+        """Drops it, with unsent data."""
         ...

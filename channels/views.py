@@ -1,9 +1,9 @@
 """The views of a stream: pure filters over stored entries.
 
 ``full`` shows every event, ``plain`` leaves out reasoning (EVC-7), ``task`` is the plain events of one task,
-``unpaired`` is an inbox without what is for paired devices alone, ``packets`` are the inputs or results of a session,
+``unpaired`` is an inbox without events for paired devices only, ``packets`` are the inputs or results of a session,
 ``messages`` those of one thread, and ``rows`` those of one list. A filtered view has the cursor and the sequences of
-its stream: holes in it are normal.
+its stream: gaps in the sequences are normal.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class FullView:
 
 @dataclass(frozen=True, slots=True)
 class PlainView:
-    """Every event without reasoning: what people follow by default."""
+    """Every event without reasoning: the default for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +46,24 @@ class TaskView:
 
 @dataclass(frozen=True, slots=True)
 class UnpairedView:
-    """Every event of an inbox that is not for paired devices alone."""
+    """Every event of an inbox, except those for paired devices only."""
 
 
 @dataclass(frozen=True, slots=True)
 class PacketView:
-    """The packets of a session; everything else in its stream has no packet."""
+    """The packets of a session, without the other events of its stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageView:
-    """The messages of one thread; everything else in the stream of its session is none."""
+    """The messages of one thread, without the other events of its session's stream."""
 
     thread: str
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRowView:
-    """Rows of tasks at these agents, or at all."""
+    """Rows of tasks at these agents; None: at all agents."""
 
     agents: frozenset[str] | None = None
 
@@ -116,7 +116,7 @@ def shows(view: View, entry: Entry) -> bool:
 def _is_at(data: bytes, agents: frozenset[str]) -> bool:
     row: JsonObject = orjson.loads(data)
     agent = row.get("agent")
-    # A row that is gone says no more than that.
+    # The row of a removed task has no agent: every reader gets it.
     return not isinstance(agent, str) or agent in agents or find_base(agent) in agents
 
 

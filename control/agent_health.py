@@ -1,7 +1,7 @@
-"""How an agent stands, for whoever keeps the gateway running: the card, breakers, limits, and calls of the last hour.
+"""Agent health for operators: the card, breakers, limits, and calls of the last hour, over all instances.
 
-Each instance tells the others every few seconds what it has seen, while it has seen anything; whoever is asked adds up
-what it knows itself and what those that are awake have told. No address or credential of the agent is shown.
+Each instance publishes a report every few seconds while it has data; the instance that answers a query adds up its own
+data and the reports of the live instances. No address or credential of the agent is shown.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from passerelle.runtime.observability.call_window import CallReport
 
 
-TELL_S: Final = 5.0
-"""So often the others are told what has changed."""
+PUBLISH_S: Final = 5.0
+"""Interval at which changes are published."""
 _AGAIN_MS: Final = 25_000
-"""Before what stands as it did expires."""
+"""Republishing interval of unchanged reports, before they expire."""
 
 
 class WatchedAgents(Protocol):
@@ -59,23 +59,23 @@ class WatchedAgents(Protocol):
 
     @property
     def dial_in_names(self) -> tuple[str, ...]:
-        """Those that dial in."""
+        """Agents that dial in."""
         ...
 
     def peek(self, name: str) -> PeerCard | None:
-        """The card as it is known by now."""
+        """The card, if known."""
         ...
 
     def list_breakers(self, name: str) -> Mapping[str, str]:
-        """How the breaker of each interface that was used stands."""
+        """The state of the breaker of each interface that was used."""
         ...
 
     def count_links(self, name: str) -> int:
-        """Sockets of one that dials in, to this instance."""
+        """Number of sockets of a dial-in agent to this instance."""
         ...
 
     def describe_limits(self, name: str) -> AgentLimits:
-        """What is allowed, and what of it is used here."""
+        """The configured limits, and their use on this instance."""
         ...
 
 
@@ -83,43 +83,43 @@ class WatchedCalls(Protocol):
     """The calls of the last hour; ``CallWindow`` is one."""
 
     def report(self, agent: str) -> CallReport:
-        """How calls to an agent went."""
+        """The calls to an agent."""
         ...
 
     def report_all(self) -> Mapping[str, CallReport]:
-        """The same of every agent that was called."""
+        """The same for every agent that was called."""
         ...
 
     def find_card_since(self, agent: str) -> int | None:
-        """Since when its card is as it is, in ms."""
+        """When its card last changed, in ms."""
         ...
 
     def find_quantile(self, times: Sequence[int], percent: int) -> float | None:
-        """Within how many seconds so many of a hundred were answered, by the numbers of ``CallReport.times``."""
+        """The percentile of the answer times in seconds, from the histogram ``CallReport.times``."""
         ...
 
 
 @dataclass(slots=True)
 class AgentWatch:
-    """Answers who asks how an agent stands, and tells other instances what this one has seen."""
+    """Answers health queries, and publishes this instance's report."""
 
     agents: WatchedAgents | None
     calls: WatchedCalls | None
     clock: Clock
     count_driven: Callable[[], Mapping[str, int]]
-    """How many runs are driven here, by agent."""
+    """Number of runs driven here, by agent."""
     name_instance: Callable[[], str]
     reports: AgentReports
     list_instances: Callable[[], tuple[str, ...]]
-    """Those that are awake."""
-    _told: bytes = field(default=b"", init=False)
-    _told_ms: int = field(default=0, init=False)
+    """The live instances."""
+    _published: bytes = field(default=b"", init=False)
+    _published_ms: int = field(default=0, init=False)
 
     async def read(self, principal: Principal, query: GetAgentHealth) -> JsonObject:
-        """The health of an agent that the reader sees.
+        """The health of an agent that the reader may see.
 
         Raises:
-            NotFound: there is none of that name, or the reader does not see it.
+            NotFound: there is no agent of that name, or the reader does not see it.
         """
         name, agents, calls = query.name, self.agents, self.calls
         if agents is None or calls is None:
@@ -164,20 +164,20 @@ class AgentWatch:
 
     @asynccontextmanager
     async def follow(self, log: FilteringBoundLogger) -> AsyncGenerator[None]:
-        """Tells the others what is seen here, for the time of the block."""
-        telling = HintFollower("agent_reports", self.tell, None, log, _find_round_s)
-        async with telling.repeat():
+        """Publishes reports while the context is open."""
+        publishing = HintFollower("agent_reports", self.publish, None, log, _find_round_s)
+        async with publishing.repeat():
             yield
 
-    async def tell(self) -> None:
-        """Tells the others what has changed, and what stands again before it expires; nothing where nothing was seen.
+    async def publish(self) -> None:
+        """Publishes changes, and unchanged data before it expires; nothing if there is none.
 
         Raises:
-            StoreUnavailable: it is told the next time.
+            StoreUnavailable: retried at the next round.
         """
         agents, calls = self.agents, self.calls
         if agents is None or calls is None or len(self.list_instances()) <= 1:
-            return  # there are no others
+            return  # there are no other instances
         reports, driven = calls.report_all(), self.count_driven()
         seen: dict[str, Json] = {}
         for name in agents.names:
@@ -187,16 +187,16 @@ class AgentWatch:
                 if share.outcomes or share.runs or share.links:
                     seen[name] = to_wire(share)
         now_ms, said = self.clock.now_ms(), orjson.dumps(seen) if seen else b""
-        if said == self._told and (not said or now_ms - self._told_ms < _AGAIN_MS):
+        if said == self._published and (not said or now_ms - self._published_ms < _AGAIN_MS):
             return
-        told = orjson.dumps({"at": now_ms, "agents": seen})
-        await self.reports.put(self.name_instance(), told)
-        self._told, self._told_ms = said, now_ms
+        report = orjson.dumps({"at": now_ms, "agents": seen})
+        await self.reports.put(self.name_instance(), report)
+        self._published, self._published_ms = said, now_ms
 
     async def _ask_others(
         self, instance: str, name: str
     ) -> tuple[dict[str, tuple[int, AgentShare]], bool]:
-        """What the others have said of an agent, and whether they could not be asked."""
+        """The other instances' reports about an agent, and whether they could not be read."""
         others = [one for one in self.list_instances() if one != instance]
         try:
             said = await self.reports.read(others)
@@ -207,11 +207,11 @@ class AgentWatch:
 
 
 def _find_round_s() -> float:
-    return until_beat(asyncio.get_running_loop().time(), TELL_S)
+    return until_beat(asyncio.get_running_loop().time(), PUBLISH_S)
 
 
 def _share(agents: WatchedAgents, name: str, report: CallReport, runs: int) -> AgentShare:
-    """What this instance has seen of an agent."""
+    """This instance's data about an agent."""
     card, modes = agents.peek(name), agents.list_breakers(name)
     limits = agents.describe_limits(name)
     return AgentShare(
@@ -230,9 +230,9 @@ def _share(agents: WatchedAgents, name: str, report: CallReport, runs: int) -> A
 
 
 def _read_report(report: bytes, name: str) -> tuple[int, AgentShare] | None:
-    """When somebody has said it, and what; None where it says nothing of the agent, or not as we read it."""
-    told: JsonObject = orjson.loads(report)
-    at_ms, share = told.get("at"), object_at(object_at(told, "agents"), name)
+    """The time and content of a report about an agent; None if it has none, or in another format."""
+    content: JsonObject = orjson.loads(report)
+    at_ms, share = content.get("at"), object_at(object_at(content, "agents"), name)
     if not share or not isinstance(at_ms, int):
         return None
     try:

@@ -1,7 +1,7 @@
-"""Agents that an operator pauses, drains and resumes, for every instance and through restarts.
+"""Pauses, drains and resumes agents, for every instance and through restarts.
 
-Each change is a fact of the home session of whoever owns the gateway (``limit.changed``), whose record says which
-agents get no new work. An instance has them in memory: it reads them when it starts and once a second.
+Each change is a fact in the home session of the gateway's owner (``limit.changed``); its record lists the agents that
+get no new work. An instance caches the list: it reads it at startup and once a second.
 """
 
 from __future__ import annotations
@@ -51,80 +51,80 @@ if TYPE_CHECKING:
 _HOME: Final = name_home(OWNER)
 _SESSION: Final = EntityRef(EntityKind.SESSION, _HOME)
 ROUND_S: Final = 1.0
-"""For how long an instance may give an agent work that another one has paused."""
+"""Maximum delay until other instances apply a pause."""
 _PLACE_MS: Final = 10
-"""Between two looks at those who wait for an agent that is resumed: most have begun before."""
+"""Spacing of the checks of waiting tasks after a resume: most have started before."""
 _Change: TypeAlias = PauseAgent | DrainAgent | ResumeAgent
 
 
 @dataclass(frozen=True, slots=True)
 class AgentPausing:
-    """Writes and reads who is paused; ``pauses`` is what every message looks at."""
+    """Writes and reads the paused agents; ``pauses`` is the cache that every message checks."""
 
     writes: Writes
     pauses: AgentPauses
     queues: QueueStore
     hasten: Callable[[Shard, Mapping[str, int]], Awaitable[object]]
-    """Has due rows come in so many ms that would come later."""
+    """Moves due rows forward that would come due later than the given ms."""
     list_names: Callable[[], tuple[str, ...]]
     """The configured agents."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """What was read first is never laid over what was written after it."""
+    """Serializes reads and writes: an older read must not overwrite a newer write."""
 
     def register(self, handlers: Handlers) -> None:
-        """Adds the commands."""
+        """Registers the commands."""
         handlers.on_command(PauseAgent, self.change)
         handlers.on_command(DrainAgent, self.change)
         handlers.on_command(ResumeAgent, self.change)
 
     async def refresh(self) -> None:
-        """Has what is stored count here.
+        """Applies the stored pauses here.
 
         Raises:
-            StoreUnavailable: what was read before goes on to count.
+            StoreUnavailable: the previous pauses stay in force.
         """
         async with self.turn:
             self._take((await self.writes.load([_SESSION]))[_SESSION])
 
     def follow(self, log: FilteringBoundLogger) -> AbstractAsyncContextManager[None]:
-        """Who is paused counts from the first moment on, and is followed until the end. Raises StoreUnavailable."""
+        """Applies the stored pauses before it returns, then follows them. Raises StoreUnavailable."""
         return HintFollower("pauses", self.refresh, None, log, lambda: ROUND_S).follow()
 
     async def change(
         self, principal: Principal, command: _Change, idem: str | None
     ) -> AgentChanged:
-        """Pauses, drains or resumes an agent; one that stands so already is left as it is.
+        """Pauses, drains or resumes an agent; without effect if it is in that state already.
 
         Raises:
             NotFound: no such agent of the caller.
-            Forbidden: a caller of another tenant: an agent is paused for everybody.
-            StoreUnavailable: nothing is changed, or nobody knows.
-            IdempotencyConflict: the key came with another request.
+            Forbidden: a caller of another tenant: a pause applies to all tenants.
+            StoreUnavailable: nothing is changed, or the outcome is unknown.
+            IdempotencyConflict: the key was used for another request.
         """
         name = find_base(command.name)
         if command.name not in self.list_names() or not principal.sees(name):
             raise NotFound("agent", command.name)
         if principal.tenant != OWNER.tenant:
-            raise Forbidden("an agent is paused for everybody", tenant=principal.tenant)
+            raise Forbidden("a pause applies to all tenants", tenant=principal.tenant)
         once = make_once(principal, command, idem)
         is_repeated = await once.find(self.writes.log, OWNER.home) is not None
         await self.refresh()
-        wanted, reason = _read_wish(command)
-        stands = self.pauses.find(name)
-        is_same = (stands.state if stands else "active") == wanted and (
-            stands is None or reason in {None, stands.reason}
+        wanted, reason = _read_command(command)
+        current = self.pauses.find(name)
+        is_same = (current.state if current else "active") == wanted and (
+            current is None or reason in {None, current.reason}
         )
         if not (is_repeated or is_same):
             if wanted == "active":
-                await self._owe_looks(name)
+                await self._schedule_checks(name)
             await self._write(name, wanted, reason, principal, once)
         [waiting] = await self.queues.count([name])
         return self._render(name, waiting, is_repeated=is_repeated)
 
-    async def _owe_looks(self, name: str) -> None:
-        """Has whoever waits be looked at soon, though it was left alone: from now on whoever takes one may die.
+    async def _schedule_checks(self, name: str) -> None:
+        """Schedules an early check of each task that waits for the agent: an instance that starts one may crash.
 
-        It is before the agent is resumed, so that nobody is taken whose row comes late.
+        Done before the agent is resumed, so that no task is started whose due row comes late.
         """
         rows = dict["Shard", dict[str, int]]()
         for place, task in enumerate(await self.queues.list_waiting(name)):
@@ -162,15 +162,15 @@ class AgentPausing:
         self.pauses.take(_read_paused(held.record) or {})
 
     def _render(self, name: str, waiting: int, *, is_repeated: bool) -> AgentChanged:
-        stands = self.pauses.find(name)
-        if stands is None:
+        current = self.pauses.find(name)
+        if current is None:
             return AgentChanged(name, "active", waiting, repeated=is_repeated)
         return AgentChanged(
-            name, stands.state, waiting, stands.by, stands.at, stands.reason, is_repeated
+            name, current.state, waiting, current.by, current.at, current.reason, is_repeated
         )
 
 
-def _read_wish(command: _Change) -> tuple[AgentState, str | None]:
+def _read_command(command: _Change) -> tuple[AgentState, str | None]:
     match command:
         case PauseAgent(reason=reason):
             return "paused", reason

@@ -1,4 +1,4 @@
-"""Reads what a ref of the archive names: the records and the facts of a session, wherever it stands (TEV-17)."""
+"""Reads the session behind an archive ref: its records and facts, in memory or in the archive (TEV-17)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedSessions:
-    """Reads them for their owners."""
+    """Reads archived sessions for their owners."""
 
     models: Models
 
@@ -33,8 +33,8 @@ class ArchivedSessions:
         """A page of the session that a ref names.
 
         Raises:
-            InvalidInput: the ref is none.
-            NotFound: no such session of the caller, or it never had as many events: all look the same.
+            InvalidInput: an invalid ref.
+            NotFound: no such session of the caller, or it has fewer events: all look the same.
         """
         ref = ArchiveRef.read(query.ref)
         session, head, archive = await self.models.find_session(principal, ref.session_id)
@@ -45,7 +45,7 @@ class ArchivedSessions:
         page = await self.models.log.read_page(stream, query.after, limit)
         events = [one for one in page if one.sequence <= ref.sequence]
         last = events[-1].sequence if events else ref.sequence
-        # The first page has the tasks; those behind it have facts alone.
+        # The first page has the tasks; later pages have only facts.
         named = [] if query.after else (await self.models.load_tasks(principal, ref.session_id))[0]
         whole = [await self.models.contents.name_artifacts(one) for one in named]
         refs = [EntityRef(EntityKind.TASK, one.task_id) for one in whole]

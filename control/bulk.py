@@ -1,7 +1,8 @@
-"""One verb for many tasks: the filter is that of the list, and each task is told by its own command.
+"""Applies one verb to many tasks: the filter is that of the list, and each task gets a command of its own.
 
-Nothing is done unless the filter matches as many tasks as the caller expects: what came in between is seen by somebody
-first. What a task refuses, since it has ended meanwhile or a rule holds it, is in the answer, and stops no other.
+Nothing is done unless the filter matches exactly as many tasks as the caller expects, so a task that appeared meanwhile
+is noticed first. A task that refuses its command, because it has ended or a rule denies it, is listed in the answer and
+stops no other.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.task_lists import TaskLists
 
 _AT_ONCE: Final = 8
-_ASKED: Final = "many tasks are tried again at once"
+_ASKED: Final = "many tasks are retried at once"
 
 
 @dataclass(frozen=True, slots=True)
 class BulkChanges:
-    """Carries them out. ``execute`` is what the command for one task goes through, with everything that judges it."""
+    """Carries out bulk changes. ``execute`` runs a command for one task, with all policy checks."""
 
     records: TaskLists
     execute: Callable[[Principal, OtherCommand, str | None], Awaitable[Result]]
@@ -46,11 +47,11 @@ class BulkChanges:
     async def change(
         self, principal: Principal, command: ChangeTasks, idem: str | None
     ) -> TasksChanged:
-        """Does the verb with each task that matches, with each of them once for an idempotency key.
+        """Applies the verb to each matching task, once per task and idempotency key.
 
         Raises:
-            WriteConflict: another number of tasks matches than is expected; nothing is done.
-            InvalidInput: a member of the filter that is none, or ``taskIds`` beside others.
+            WriteConflict: the number of matching tasks differs from the expected one; nothing is done.
+            InvalidInput: an invalid filter, or ``taskIds`` combined with other members.
             NotFound: a session that is not the caller's.
         """
         found = await self._find(principal, command)
@@ -63,19 +64,21 @@ class BulkChanges:
             )
         room = asyncio.Semaphore(_AT_ONCE)
 
-        async def tell(task: str) -> UnchangedTask | None:
+        async def change_one(task: str) -> UnchangedTask | None:
             async with room:
-                return await self._tell(principal, command, task, idem)
+                return await self._change_one(principal, command, task, idem)
 
-        told = await asyncio.gather(*map(tell, found))
-        unchanged = tuple(one for one in told if one is not None)
+        results = await asyncio.gather(*map(change_one, found))
+        unchanged = tuple(one for one in results if one is not None)
         return TasksChanged(command.verb, len(found), len(found) - len(unchanged), unchanged)
 
     async def _find(self, principal: Principal, command: ChangeTasks) -> list[str]:
         wanted, found, token = command.filter, dict[str, None](), ""
         if wanted.task_ids is not None:
             if wanted != TaskFilter(task_ids=wanted.task_ids):
-                raise InvalidInput("filter.taskIds", "goes with no other member of a filter")
+                raise InvalidInput(
+                    "filter.taskIds", "cannot be combined with other members of a filter"
+                )
             return list(dict.fromkeys(wanted.task_ids))
         while len(found) <= MOST_TASKS:
             page = await self.records.list_tasks(
@@ -99,11 +102,11 @@ class BulkChanges:
                 break
         return list(found)
 
-    async def _tell(
+    async def _change_one(
         self, principal: Principal, command: ChangeTasks, task: str, idem: str | None
     ) -> UnchangedTask | None:
         if parse_facade(task) is None:
-            error = InvalidInput("taskIds", f"{task!r} is no id of a task")
+            error = InvalidInput("taskIds", f"{task!r} is not a task id")
             return UnchangedTask(task, error.stable_code, error.message)
         try:
             await self.execute(principal, _name_command(command.verb, task, command.reason), idem)
@@ -123,7 +126,7 @@ def _name_command(verb: BulkVerb, task: str, reason: str | None) -> OtherCommand
         case "resume":
             return ResumeTask(task, reason=reason)
         case "retry":
-            # It is another name of the task that shows its next attempt, and a repeat has to come to the same one.
+            # The task's next attempt may have another facade id; the base id keeps a repeat on the same task.
             parsed = parse_facade(task)
             return RetryTask(parsed[0] if parsed else task, reason or _ASKED)
         case _:

@@ -1,8 +1,8 @@
-"""A wish to stop: stored for the task, and for all below it where that is wished, before any agent is told (CMD-9).
+"""Cancels tasks: the request is stored for the task, optionally for its subtree, before any agent is notified (CMD-9).
 
-The wish for a task is stored first, so nothing new begins below it (GR-11); then what stands below is read, and stopped
-in the same way, level by level. The append of the first wish owes the rest as a due row (I9): the caller waits for the
-first :data:`MOST_AT_ONCE` tasks, the others follow at once in the background, or by that row where the process ends.
+The request is stored on the task first, so that nothing new starts below it (GR-11); then the tasks below are read, and
+cancelled in the same way, level by level. The first append also sets a due row for the rest (I9): the caller waits for
+the first :data:`MOST_AT_ONCE` tasks, the others follow at once in the background, or by that row if the process dies.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 GRACE_MS: Final = 10_000
 SUBTREE: Final = "subtree"
-"""Kind of the due row of a task whose subtree is to stop."""
+"""Kind of the due row of a task whose subtree is being cancelled."""
 MOST_AT_ONCE: Final = 256
-"""Tasks below one that a caller, or one handling of the due row, waits for."""
+"""Tasks of a subtree that a caller, or one handling of the due row, waits for."""
 _TRIES: Final = 3
-_TOLD_AT_ONCE: Final = 16
+_NOTIFIED_AT_ONCE: Final = 16
 _OVER: Final = ENDED | {Status.CANCELLING}
 
 
@@ -61,14 +61,14 @@ class Cancelling:
     finishing: Finishing
 
     async def cancel(self, principal: Principal, command: CancelTask) -> CancelAccepted:
-        """Stores the wish, and tells the agents.
+        """Stores the cancel request, and notifies the agents.
 
         Raises:
-            NotFound: no such task of the caller, nor one that it operates.
+            NotFound: no such task of the caller, and none that it operates.
             NotCancelable: it has ended.
-            Forbidden: the caller may not cancel one of those that the wish reaches; nothing is written.
+            Forbidden: the caller may not cancel one of the tasks in the subtree; nothing is written.
         """
-        # Over A2A a task is cancelled that callers see; its owner can cancel one before that as well.
+        # Over A2A only visible tasks can be cancelled; the owner can cancel a hidden one as well.
         hidden = command.agent is None
         owned = await self.ownership.find_operated(
             principal, command.task, command.agent, hidden=hidden
@@ -96,37 +96,37 @@ class Cancelling:
     async def stop(
         self, principal: Principal, owned: Owned, requested: TaskCancelRequested
     ) -> None:
-        """Stores the wish for one task, and then tells the agent that works on it."""
+        """Stores the request for one task, and then notifies its agent."""
         require_operation(principal, owned.record.kind, Method.CANCEL_TASK)
-        if await self._want(owned, requested, owes_rest=requested.propagation == SUBTREE):
+        if await self._request(owned, requested, has_rest=requested.propagation == SUBTREE):
             await self.dispatch.cancel(owned.ref.id)
 
     async def on_due(
         self, shard: Shard, row: DueRow, drop: Callable[[Shard, DueRow], Awaitable[bool]]
     ) -> None:
-        """``subtree:<task>``: what stood below the task and was not reached yet; the row goes when nothing is left."""
+        """``subtree:<task>``: cancels the rest of a subtree; the row is dropped when none is left."""
         ref = EntityRef(EntityKind.TASK, row.entity)
         record = (await self.writes.load([ref]))[ref].record
         if isinstance(record, TaskRecord) and record.cancel_requested_by is not None:
             source = record.cancel_source or "user"
             requested = TaskCancelRequested(record.cancel_requested_by, source, SUBTREE)
             if not await self._stop_below(ref, requested):
-                return  # the row comes again
+                return  # the row comes due again
         await drop(shard, row)
 
     async def _stop_rest(self, top: EntityRef, requested: TaskCancelRequested) -> None:
-        """What the caller does not wait for; where it fails, the due row comes."""
+        """Cancels what the caller does not wait for; if it fails, the due row continues."""
         with suppress(PasserelleError):
             while not await self._stop_below(top, requested):
                 pass
 
     async def _stop_below(self, top: EntityRef, requested: TaskCancelRequested) -> bool:
-        """Stops up to :data:`MOST_AT_ONCE` jobs and open tasks below one; whether all of them are reached.
+        """Cancels up to :data:`MOST_AT_ONCE` jobs and open tasks below one; returns whether all are reached.
 
-        They are read after the wish above them is stored, so what was created before that is among them.
+        They are read after the request above them is stored, so tasks created before that are among them.
 
         Raises:
-            Conflict: one of them is changed by others again and again.
+            Conflict: one of them is changed concurrently again and again.
         """
         left = MOST_AT_ONCE
         while True:
@@ -139,18 +139,18 @@ class Cancelling:
             if not (wanted or jobs) or not left:
                 return not (wanted or jobs)
             for job in jobs[:left]:
-                await stop_job(self.writes, job, _make_stop(requested))
+                await stop_job(self.writes, job, _make_job_stop(requested))
             left -= len(jobs[:left])
-            await self._tell(
-                [one.ref.id for one in wanted[:left] if await self._reach(one, requested)]
+            await self._notify_agents(
+                [one.ref.id for one in wanted[:left] if await self._try_request(one, requested)]
             )
             left -= len(wanted[:left])
 
-    async def _reach(self, owned: Owned, requested: TaskCancelRequested) -> bool:
-        """Stores the wish for a task as it stands now; whether an agent is to be told."""
+    async def _try_request(self, owned: Owned, requested: TaskCancelRequested) -> bool:
+        """Stores the request for a task in its current state; returns whether an agent must be notified."""
         for _ in range(_TRIES):
             try:
-                return await self._want(owned, requested)
+                return await self._request(owned, requested)
             except NotCancelable:
                 return False
             except WriteConflict:  # it was started meanwhile
@@ -158,27 +158,27 @@ class Cancelling:
                 if not isinstance(held.record, TaskRecord) or held.record.status in _OVER:
                     return False
                 owned = Owned(owned.ref, held, held.record)
-        raise WriteConflict("a task below is changed by others again and again", task=owned.ref.id)
+        raise WriteConflict("a task below is changed concurrently too often", task=owned.ref.id)
 
-    async def _tell(self, told: list[str]) -> None:
-        """Tells the agents that work on some tasks, a few at a time: one that is slow keeps no other waiting."""
-        turns = asyncio.Semaphore(_TOLD_AT_ONCE)
+    async def _notify_agents(self, task_ids: list[str]) -> None:
+        """Notifies the agents of some tasks, a few at a time: a slow agent delays no other."""
+        turns = asyncio.Semaphore(_NOTIFIED_AT_ONCE)
 
-        async def tell(task_id: str) -> None:
+        async def notify(task_id: str) -> None:
             async with turns:
                 await self.dispatch.cancel(task_id)
 
-        outcomes = await asyncio.gather(*map(tell, told), return_exceptions=True)
+        outcomes = await asyncio.gather(*map(notify, task_ids), return_exceptions=True)
         for outcome in outcomes:
             if outcome is not None:
                 raise outcome
 
-    async def _want(
-        self, owned: Owned, requested: TaskCancelRequested, *, owes_rest: bool = False
+    async def _request(
+        self, owned: Owned, requested: TaskCancelRequested, *, has_rest: bool = False
     ) -> bool:
-        """Stores the wish, and the end where nobody works on the task; whether an agent is to be told."""
+        """Stores the request, and the end if no agent works on the task; returns whether an agent must be notified."""
         after_ms = self.writes.clock.now_ms() + GRACE_MS
-        owed = (DueChange(f"{SUBTREE}:{owned.ref.id}", after_ms),) if owes_rest else ()
+        owed = (DueChange(f"{SUBTREE}:{owned.ref.id}", after_ms),) if has_rest else ()
         if owned.record.run is None or requested.propagation == "none":
             await self.finishing.stop(owned, requested, owed)
             return False
@@ -188,7 +188,7 @@ class Cancelling:
             if isinstance(now, TaskRecord):
                 decision.add(tasks.decide(now, RequestCancel(requested)))
             if not decision.events:
-                if owed:  # the wish stands, for this task alone perhaps: that the rest is owed is what is written
+                if owed:  # the request is stored, perhaps for this task alone: only the row is new
                     decision.set_field(owned.ref, SUBTREE, requested.actor.encode())
                 return AppendOptions(due=owed)
             at_ms = decision.now_ms + GRACE_MS
@@ -198,7 +198,7 @@ class Cancelling:
         return True
 
 
-def _make_stop(requested: TaskCancelRequested) -> StopJob:
-    """The same wish, for a job."""
+def _make_job_stop(requested: TaskCancelRequested) -> StopJob:
+    """The same request, for a job."""
     source: Final = "user" if requested.source == "user" else "runtime"
     return StopJob(requested.actor, requested.reason or "a task above it is cancelled", source)

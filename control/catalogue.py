@@ -1,6 +1,6 @@
-"""The agents that a caller may use, with their skills: what a chooser of agents needs, without a card per agent.
+"""The agents that a caller may use, with their skills: for choosing an agent without reading every card.
 
-It says nothing that the card of an agent does not say, and it names nobody whom the caller may not call.
+It contains nothing that the agents' cards do not contain, and no agent that the caller may not call.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 PATH: Final = "/agents"
 CARD_WAIT_S: Final = 3.0
-"""How long one agent may hold up the list: an agent that never had a card is asked for it."""
+"""How long one agent may delay the list: an agent whose card was never read is asked for it."""
 
 
 class RoutedPeer(Peer, Protocol):
-    """A peer, and whether it takes more work now."""
+    """A peer with its current capacity."""
 
     @property
     def rests(self) -> bool:
-        """Whether a send would be held back by its breakers now."""
+        """Whether its breakers would hold back a send now."""
         ...
 
     @property
     def is_full(self) -> bool:
-        """Whether a send would be held back by its limits, as far as it is known here."""
+        """Whether its limits would hold back a send, as far as known on this instance."""
         ...
 
 
@@ -55,11 +55,11 @@ class ConfiguredAgents(Protocol):
         ...
 
     def card_url(self, name: str) -> str:
-        """Where the card of an agent is read."""
+        """The URL of an agent's card."""
         ...
 
     def list_breakers(self, name: str) -> Mapping[str, str]:
-        """How the breaker of each of its interfaces that were used stands: ``closed`` where calls go through."""
+        """The breaker state of each of its interfaces that was used: ``closed`` if calls pass."""
         ...
 
 
@@ -76,10 +76,10 @@ class Catalogue:
     edge: PublicEdge = field(default_factory=PublicEdge)
     public_url: str | None = None
     find_state: Callable[[str], AgentState] = lambda _agent: "active"
-    """Whether an agent gets work."""
+    """Whether an agent gets new work."""
 
     def rests(self, name: str) -> bool:
-        """Whether calls to an agent are held back, over each way that was tried."""
+        """Whether calls to an agent are held back on every interface that was used."""
         modes = self.agents.list_breakers(name).values() if self.agents else ()
         return bool(modes) and "closed" not in modes
 
@@ -88,7 +88,7 @@ class Catalogue:
         return self.agents.names if self.agents else ()
 
     def peek(self, name: str) -> PeerCard | None:
-        """The card of a configured agent as it is known by now; nobody is asked."""
+        """The card of a configured agent, if known; the agent is not asked."""
         return self.agents.find(name).peek() if self.agents else None
 
     async def list(self, principal: Principal, query: ListAgents) -> JsonObject:

@@ -1,7 +1,7 @@
-"""What channels ask of the control plane: who may follow what, and the state of a stream (CMD-27).
+"""Authorization and snapshots for channels (CMD-27).
 
-A stream of somebody else and one that does not exist are answered alike, before anything of it is read. A snapshot is
-read after its cursor: what is written in between comes again as an event, and nothing is missing.
+Another principal's stream and one that does not exist get the same answer, before anything of it is read. A snapshot is
+read after its cursor: an event in between arrives again, and none is lost.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ if TYPE_CHECKING:
 
 _LISTED_TASKS: Final = 100
 _LOOKED_BACK: Final = 256
-"""Events of an inbox that are searched for notices."""
+"""Events of an inbox searched for notices."""
 _NOTICES: Final = 32
 _PACKETS_LOOKED_BACK: Final = 1_024
-"""Events of a session that are searched for the packets of a state."""
+"""Events of a session searched for the packets of a snapshot."""
 _FOLLOW: Final = (AccessScope.CALL, AccessScope.READ_TASKS)
 _DECIDE: Final = (AccessScope.READ_APPROVALS, AccessScope.DECIDE)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamGrants:
-    """``channels.services.StreamAccess``: a principal follows its own streams, and what it may oversee.
+    """``channels.services.StreamAccess``: a principal follows its own streams, and those it may oversee.
 
-    Without ``oversight`` it follows no others.
+    Without ``oversight`` it follows only its own.
     """
 
     writes: Writes
@@ -85,9 +85,8 @@ class StreamGrants:
         """The stream behind a name.
 
         Raises:
-            NotFound: unknown, another principal's, or at an agent that it may not see: they look the same.
-            Forbidden: the principal has not the scope, its grants do not allow to follow tasks there, or it is an agent
-                that wants an inbox.
+            NotFound: unknown, another principal's, or of an agent that it may not see: they look the same.
+            Forbidden: a missing scope, a grant that excludes following tasks there, or an agent that asks for an inbox.
         """
         match name.word:
             case "session" | "inputs" | "results":
@@ -95,7 +94,7 @@ class StreamGrants:
                 session = await self._find_session(principal, name)
                 if session.given and session.owner == principal.key:
                     raise Forbidden(
-                        "a task of this session is somebody else's by now; follow the others one by one",
+                        "a task of this session belongs to another owner; follow the others one by one",
                         why="task_given",
                     )
                 await self._check_session(principal, session.session_id)
@@ -119,7 +118,7 @@ class StreamGrants:
                     raise NotFound("stream", f"inbox:{name.id}")
                 require_scope(principal, _DECIDE)
                 require_inbox(principal)
-                # Its stream may begin with a question that this caller has just been told of.
+                # The stream may begin with a request that this caller was just notified of.
                 await self.arrivals.wait(principal.key)
                 view = FullView() if principal.paired else UnpairedView()
                 return StreamGrant(StreamRef(StreamKind.INBOX, principal.key), view)
@@ -151,7 +150,7 @@ class StreamGrants:
         if self.oversight is None:
             raise NotFound("stream", name)
         require_scope(principal, (AccessScope.OVERSEE_TASKS,))
-        await self.oversight.tell_tenant(principal)
+        await self.oversight.record_tenant_read(principal)
         tenant = name_tenant_lists(principal.tenant)
         await self.projections.watch_tenant(tenant, self.writes.clock.now_ms())
         ref = StreamRef(StreamKind.TENANT_TASKS, tenant)
@@ -169,13 +168,13 @@ class StreamGrants:
         raise NotFound("stream", f"{name.word}:{session_id}")
 
     async def _read_session(self, session_id: str, asked: list[None]) -> list[SessionRecord | None]:
-        """One read for all who come back to a session at once."""
+        """One read for all concurrent requests for a session."""
         ref = EntityRef(EntityKind.SESSION, session_id)
         record = (await self.writes.load([ref]))[ref].record
         return [record if isinstance(record, SessionRecord) else None] * len(asked)
 
     async def _check_session(self, principal: Principal, session_id: str) -> None:
-        """Its stream says everything of every task in it, so each has to be one that may be followed."""
+        """A session's stream contains the events of all its tasks, so the caller must be allowed to follow each."""
         if principal.agents is None and not principal.operations:
             return
         listed = await self.writes.log.read_session_tasks(session_id)
@@ -212,7 +211,7 @@ class StreamGrants:
 
 @dataclass(frozen=True, slots=True)
 class StreamSnapshots:
-    """``channels.services.Snapshots``: read models as they stand now."""
+    """``channels.services.Snapshots``: current read models."""
 
     writes: Writes
     questions: QuestionLists
@@ -222,14 +221,14 @@ class StreamSnapshots:
     async def read_snapshot(
         self, principal: Principal, name: StreamName, grant: StreamGrant
     ) -> JsonObject:
-        """The state of a stream; whoever asks has read its cursor before."""
+        """The state of a stream; the caller has read its cursor before."""
         match name.word:
             case "inbox":
                 pending = await self._list_pending(principal, _LISTED_TASKS)
                 views: list[Json] = list(pending)
                 return {"pending": views, "notices": await self._read_notices(grant.stream)}
             case "task":
-                assert isinstance(grant.view, TaskView)  # noqa: S101  the access above made it one
+                assert isinstance(grant.view, TaskView)  # noqa: S101  StreamGrants always creates this view for a task
                 return {"task": await self._read_task(grant.view.task)}
             case "session":
                 return await self._read_session(grant.stream.id)
@@ -245,7 +244,7 @@ class StreamSnapshots:
                 assert_never(name.word)
 
     async def _read_notices(self, inbox: StreamRef) -> list[Json]:
-        """The last things that were said and are no turn, as their events."""
+        """The latest notices, as events."""
         log = self.writes.log
         head = await log.read_head(inbox)
         if head is None:
@@ -255,7 +254,7 @@ class StreamSnapshots:
         return [orjson.loads(entry.data) for entry in said[-_NOTICES:]]
 
     async def _read_packets(self, grant: StreamGrant, word: str = "packets") -> JsonObject:
-        """The last packets among the last events of a session; ``more``: there may be others before them."""
+        """The last packets among the recent events of a session; ``more``: there may be earlier ones."""
         head = await self.packets.read_head(grant.stream)
         if head is None:
             return {word: [], "more": False}
@@ -281,7 +280,7 @@ class StreamSnapshots:
         record = (await self.writes.load([ref]))[ref].record
         log = self.writes.log
         listed = await log.read_session_tasks(session_id)
-        # What nobody has been shown yet is open, and stands in no list.
+        # Tasks that were not yet shown to callers are in no list, but are open.
         names = [facade for facade, _ in listed[:_LISTED_TASKS]] + await log.read_open(session_id)
         parsed = (parse_facade(name) for name in names)
         tasks: list[Json] = [
@@ -297,7 +296,7 @@ class StreamSnapshots:
     async def read_pending(
         self, principal: Principal, limit: int
     ) -> tuple[tuple[JsonObject, ...], bool]:
-        """Open questions from their own records, and whether there are more; none for who may read none."""
+        """Open requests from their own records, and whether there are more; empty without the right to read them."""
         may_read = any(scope in principal.scopes for scope in _DECIDE)
         if not (may_read and principal.has_inbox):
             return (), False
@@ -310,7 +309,7 @@ class StreamSnapshots:
     async def read_withdrawn(
         self, before: Principal, now: Principal
     ) -> Sequence[tuple[str, WithdrawalReason]]:
-        """Open questions that a principal could see or answer ``before`` and cannot ``now``."""
+        """Open requests that a principal could see or answer ``before`` and cannot ``now``."""
         return await self.questions.find_withdrawn(before, now)
 
 

@@ -1,7 +1,8 @@
-"""An end that the owner of a task wants: well, badly, or stopped before anybody was asked (CMD-11, MK-10).
+"""Ends that a task's owner requests: completed, failed, or cancelled before an agent was involved (CMD-11, MK-10).
 
-Written through the run, under the fence of whoever drives it, as every other end: questions are closed, limits are
-dropped, callers who see the task learn of it. An end well needs every fact that the machine asks for (I5).
+Each is written through the run, under the fence of its driver, like every other end: approval requests are closed,
+limits are dropped, and callers who see the task are notified. Completing requires every fact that the state machine
+asks for (I5).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Finishing:
         """Completes a task.
 
         Raises:
-            UnsupportedOperation: the status does not allow it, or a fact is missing and is named.
+            UnsupportedOperation: the status does not allow it, or a required fact is missing and is named.
         """
         owned = await self.ownership.find(principal, command.task_id, None, hidden=True)
         if owned.record.withheld is None:
@@ -63,10 +64,12 @@ class Finishing:
                 principal, command, idem, lambda draft: _complete(draft, command)
             )
         frame = await self._supply(owned, owned.record.withheld)
-        return await self._end(principal, command, idem, lambda draft: _go_on(draft, frame))
+        return await self._end(
+            principal, command, idem, lambda draft: _complete_withheld(draft, frame)
+        )
 
     async def _supply(self, owned: Owned, withheld: str) -> JsonObject:
-        """What is missing is looked for once more before the answer; the last frame of the agent."""
+        """Tries once more to supply the missing facts before the answer; returns the agent's last frame."""
         driver = self.dispatch.find(owned.ref.id)
         if driver is None:
             return await read_withheld(await self.dispatch.hold(owned.ref.id), withheld)
@@ -75,7 +78,7 @@ class Finishing:
         return await read_withheld(driver.run, withheld)
 
     async def fail(self, principal: Principal, command: FailTask, idem: str | None) -> TaskChanged:
-        """Fails a task; an agent that works on it is told to stop.
+        """Fails a task; an agent that works on it is asked to stop.
 
         Raises:
             UnsupportedOperation: the task has ended.
@@ -85,9 +88,9 @@ class Finishing:
     async def stop(
         self, owned: Owned, requested: TaskCancelRequested, owed: tuple[DueChange, ...] = ()
     ) -> None:
-        """Cancels a task that nobody works on, or whose agent is to go on: the wish and the end are one append.
+        """Cancels a task without an agent, or leaves its agent running: request and end are one append.
 
-        ``owed`` is what that append owes beside.
+        ``owed``: further due rows of that append.
         """
         await self._write(owned, None, lambda draft: _stop(draft, requested), None, owed)
 
@@ -150,9 +153,9 @@ def _complete(draft: DecisionDraft, command: CompleteTask) -> None:
     draft.end_turn("task")
 
 
-def _go_on(draft: DecisionDraft, frame: JsonObject) -> None:
+def _complete_withheld(draft: DecisionDraft, frame: JsonObject) -> None:
     if draft.record.status is Status.COMPLETED:
-        return  # its driver was there first, with the same
+        return  # its driver has completed it with the same frame
     go_on(draft, frame)
     if draft.record.status not in ENDED:
         missing = tasks.find_missing(draft.record) or f"the task is {draft.record.status}"
@@ -171,7 +174,7 @@ def _fail(draft: DecisionDraft, command: FailTask) -> None:
 def _stop(draft: DecisionDraft, requested: TaskCancelRequested) -> None:
     works = draft.record.run is not None
     if works and requested.propagation != "none":
-        raise WriteConflict("the task was started just now; cancel it once more")
+        raise WriteConflict("the task was started just now; cancel it again")
     draft.add(draft.decide(tell.RequestCancel(requested)))
     if works:
         stopped = ErrorDetail(

@@ -1,6 +1,7 @@
-"""A summary stands for what came up to the end of a turn; nothing that it stands for is gone (EVC-13, PRS-5, SNAP-6).
+"""Compacts a thread: a summary replaces the content up to a turn; the content stays stored (EVC-13, PRS-5, SNAP-6).
 
-The words are the caller's, or an agent's that it has asked before: those of an artifact. None are made up here.
+The text of the summary comes from the caller, or from an artifact that an agent produced for it. The gateway writes
+none itself.
 """
 
 from __future__ import annotations
@@ -59,14 +60,14 @@ _NOTE_MS: Final = 600_000
 
 @dataclass(frozen=True, slots=True)
 class _Summary:
-    """The words, whose they are, and the artifact that has them."""
+    """The text of a summary, its author, and the artifact it came from."""
 
     content: bytes
     by: str
     artifact_id: str | None = None
 
     def refer(self) -> Ref:
-        """By what a fact names them."""
+        """The reference to it in a fact."""
         preview = self.content.decode()[:PREVIEW]
         sha256 = hashlib.sha256(self.content).hexdigest()
         return Ref(
@@ -79,7 +80,7 @@ class _Summary:
 
 @dataclass(frozen=True, slots=True)
 class Compacting:
-    """Sets such boundaries."""
+    """Sets compaction boundaries."""
 
     histories: TurnHistories
     ownership: Ownership
@@ -93,10 +94,11 @@ class Compacting:
 
         Raises:
             NotFound: no such thread, or no such task, of the caller.
-            InvalidInput: the turn is none of the thread, does not stand, has no end or is summed up already; there is
-                no summary, or one that is too long.
-            StoreUnavailable: the summary could not be stored; ``context.compaction.failed`` says so.
-            IdempotencyConflict: the key came with another request.
+            InvalidInput: the turn is not in the thread, was rolled back, has no end or is summarized already; there is
+            no
+                summary, or it is too long.
+            StoreUnavailable: the summary could not be stored; ``context.compaction.failed`` records that.
+            IdempotencyConflict: the key was used for another request.
         """
         writes, once = self.histories.writes, make_once(principal, command, idem)
         thread = await self.histories.find(principal, command.thread_id)
@@ -106,12 +108,12 @@ class Compacting:
         summary = await self._read_summary(principal, command)
         boundary_id = writes.ids.mint(BOUNDARY, thread.ref.shard)
 
-        async def sum_up(thread: FoundThread) -> ThreadCompacted:
+        async def compact_thread(thread: FoundThread) -> ThreadCompacted:
             plan = await self._plan(principal, command, thread, boundary_id, summary)
             await self._store(thread, plan, summary)
             return await self._append(thread, plan, once)
 
-        return await self.histories.change(principal, thread, sum_up)
+        return await self.histories.change(principal, thread, compact_thread)
 
     async def _read_summary(self, principal: Principal, command: CompactThread) -> _Summary:
         if (command.text is None) == (command.artifact is None):
@@ -124,7 +126,7 @@ class Compacting:
         return _Summary(text.encode(), principal.id)
 
     async def _read_artifact(self, principal: Principal, wanted: SummaryArtifact) -> _Summary:
-        """The texts of an artifact of the caller's, as the words of the agent that made it."""
+        """The texts of one of the caller's artifacts, with the agent that produced it as their author."""
         owned = await self.ownership.find(principal, wanted.task_id, None, hidden=True)
         record = owned.record
         named = {
@@ -175,7 +177,7 @@ class Compacting:
         return Compact(started, completed, ref)
 
     async def _list_open(self, thread: ThreadRecord, boundary: TurnBoundary) -> tuple[str, ...]:
-        """Tasks and questions of turns up to the boundary that go on behind it."""
+        """Tasks and requests of turns up to the boundary that are still open."""
         named = await self.histories.log.read_open(thread.session_id)
         parsed = (parse_facade(name) for name in named if name.startswith("task_"))
         refs = [EntityRef(EntityKind.TASK, one[0]) for one in parsed if one is not None]
@@ -190,10 +192,10 @@ class Compacting:
         try:
             await self.blobs.put(thread.ref.shard, summary.content)
         except StoreUnavailable as error:
-            await self._tell_failed(thread.record, plan, error)
+            await self._record_failure(thread.record, plan, error)
             raise
 
-    async def _tell_failed(
+    async def _record_failure(
         self, thread: ThreadRecord, plan: Compact, error: PasserelleError
     ) -> None:
         scope, boundary_id = Scope(thread.session_id, thread.thread_id), plan.started.boundary_id
@@ -202,7 +204,7 @@ class Compacting:
 
         def body(decision: Decision) -> AppendOptions:
             decision.add([Fact(scope, plan.started), Fact(scope, failed)])
-            # No record changes, so this row tells a second try from a second fact (I2).
+            # No record changes, so this row distinguishes a retry from a second fact (I2).
             return AppendOptions(idem=IdempotencyRow(boundary_id, boundary_id, b"", _NOTE_MS))
 
         await self.histories.writes.decide(thread.session_id, [], body)

@@ -1,9 +1,8 @@
-"""Creates a task before anybody works on it (CMD-4), and shows that its start is being prepared (ST-4).
+"""Creates a task before it is sent (CMD-4), and shows while its start is being prepared (ST-4).
 
-A task that is created has its identity and its place in a session. Where its start waits for the card of its agent it
-is being prepared until that is read, for all to see. Nothing is sent then, and the message is the caller's still: where
-the card cannot be read the caller is told, and the task is as before. Where whoever prepares it dies, a row that comes
-due puts it back (I9).
+A created task has its id and its place in a session. While its start waits for the agent's card, its status is
+preparing, visible to callers. Nothing is sent then: if the card cannot be read, the caller gets the error and the task
+returns to its previous status. If the preparing instance crashes, a due row does that (I9).
 """
 
 from __future__ import annotations
@@ -70,19 +69,19 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 BOUND_CHARS: Final = 255
-"""Of a reference in the scope of a task."""
+"""Maximum length of a reference in the scope of a task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A task on its way into the store."""
+    """A task that is about to be stored."""
 
     principal: Principal
     command: CreateTask
     once: Once
     parent: Owned | None
     spawns: str | None = None
-    """The protocol of the agent, where its context is spawned as a subagent in the same append."""
+    """The agent's protocol, if its context is spawned as a subagent in the same append."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ class Creating:
     find_peer: Callable[[str], Peer]
     conditions: Conditions
     check_room: Callable[[], None] = lambda: None
-    """Raises StoreUnavailable where no new task is taken."""
+    """Raises StoreUnavailable if no new task is accepted."""
 
     async def create(
         self,
@@ -104,23 +103,23 @@ class Creating:
         idem: str | None,
         spawns: str | None = None,
     ) -> TaskChanged:
-        """Stores the task; the same key and request give the first one again.
+        """Stores the task; the same key and request return the first one again.
 
-        ``spawns``: the protocol of the agent, where its context is to be a subagent from now on.
+        ``spawns``: the agent's protocol, if its context becomes a subagent.
 
         Raises:
             NotFound: an agent, session or parent that the caller does not have.
-            Forbidden: a hidden task of somebody who does not operate the runtime.
-            InvalidInput: a member that cannot be kept or read, conditions that are none, a parent in another session.
-            GraphLimit: the parent stands too deep, or has as many children as it may.
-            IdempotencyConflict: the key came with another request.
+            Forbidden: a hidden task of a caller that does not operate the runtime.
+            InvalidInput: an invalid member, invalid conditions, or a parent in another session.
+            GraphLimit: the parent is too deep, or has its maximum of children.
+            IdempotencyConflict: the key was used for another request.
         """
         if not principal.may_call(command.agent):
             raise NotFound("agent", command.agent)
         check_profile(command.agent, command.profile)
         if command.visibility is Visibility.HIDDEN and AccessScope.OPERATE not in principal.scopes:
             raise Forbidden(
-                f"a hidden task takes the scope {AccessScope.OPERATE}", scope=AccessScope.OPERATE
+                f"a hidden task needs the scope {AccessScope.OPERATE}", scope=AccessScope.OPERATE
             )
         if command.agent != ROUTER or spawns is not None:
             self.find_peer(command.agent)
@@ -139,7 +138,7 @@ class Creating:
             if created is not None:
                 return created
             await self.turns.writes.pause_before_retry(tries)
-        raise WriteConflict("the context was changed by others again and again; try once more")
+        raise WriteConflict("the context was changed concurrently too often; try again")
 
     async def _try(self, plan: Plan, idem: str | None) -> TaskChanged | None:
         writes = self.turns.writes
@@ -172,7 +171,7 @@ class Creating:
         return render_change(held, repeated=True)
 
     async def _list(self, written: Written, task: EntityRef) -> None:
-        """In the caller's list before the answer; the relay writes the same row, so a failure loses nothing."""
+        """Adds it to the caller's list before the answer; the relay writes the same row, so a failure loses nothing."""
         record = written.held[task].record
         try:
             for row in list_rows(None, record) if isinstance(record, TaskRecord) else ():
@@ -213,9 +212,9 @@ class Creating:
 
 
 def _find_parent(plan: Plan, place: Place, task: EntityRef) -> ThreadParent | None:
-    """The task that a thread is made for: what its agents open there is a child of that one (ID-10).
+    """The task that a thread is created for: tasks that its agents create there are children of it (ID-10).
 
-    Of a subagent that is spawned for no other task it is the one that is created with it.
+    For a subagent without a parent task it is the task that is created with it.
     """
     peer = plan.command.agent if plan.spawns is not None else None
     if plan.parent is None:
@@ -225,7 +224,7 @@ def _find_parent(plan: Plan, place: Place, task: EntityRef) -> ThreadParent | No
 
 
 def _spawn(decision: Decision, plan: Plan, place: Place, task: EntityRef) -> None:
-    """The subagent, with its edge from the task that it is a child of, or from its own: one append has both (AP-5)."""
+    """The subagent, with its edge from the parent task, or from its own: both in one append (AP-5)."""
     above = decision.state(plan.parent.ref if plan.parent is not None else task)
     if not isinstance(above, TaskRecord):
         return
@@ -295,7 +294,7 @@ PREPARE: Final = "prepare"
 """The kind of the due row of a task that is being prepared."""
 CARD: Final = "card"
 _LONGEST_MS: Final = 120_000
-"""Longer than the card of an agent is waited for."""
+"""Longer than the timeout for an agent's card."""
 
 
 def name_row(task_id: str) -> str:
@@ -303,22 +302,22 @@ def name_row(task_id: str) -> str:
     return f"{PREPARE}:{task_id}"
 
 
-def refuse_in_line(record: TaskRecord) -> None:
-    """Raises UnsupportedOperation where a task begins without being started: its attempt waits for its turn."""
+def refuse_queued(record: TaskRecord) -> None:
+    """Raises UnsupportedOperation if the task is queued: it starts by itself when its turn comes."""
     if record.status in {Status.QUEUED, Status.WAITING_RESOURCE} and record.queued is not None:
         raise UnsupportedOperation(
-            "the task waits in line already, and begins when its turn comes", status=record.status
+            "the task is queued already, and starts when its turn comes", status=record.status
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """Shows that a task is being prepared, and that it is no more."""
+    """Sets and clears the status preparing."""
 
     writes: Writes
 
     async def begin(self, owned: Owned, version: int | None) -> None:
-        """From here on the task is being prepared.
+        """Sets the status preparing.
 
         Raises:
             VersionMismatch: the caller read an older version.
@@ -327,7 +326,7 @@ class Preparing:
 
         def body(decision: Decision) -> AppendOptions:
             record = read_task(decision, owned.ref, version)
-            refuse_in_line(record)
+            refuse_queued(record)
             if record.status is Status.DRAFT:
                 decision.add(tasks.decide(record, AcceptTask()))
                 record = read_task(decision, owned.ref, None)
@@ -340,7 +339,7 @@ class Preparing:
     async def put_back(
         self, task: EntityRef, session_id: str, reason: str, claim: DueClaim | None = None
     ) -> None:
-        """It is not any more, and may be started again; nothing where it has gone on meanwhile."""
+        """Returns the task to its previous status, so that it can be started again; no effect if it has moved on."""
         row = DueChange(name_row(task.id), None)
 
         def body(decision: Decision) -> AppendOptions:
@@ -355,11 +354,11 @@ class Preparing:
     async def on_due(
         self, shard: Shard, row: DueRow, drop: Callable[[Shard, DueRow], Awaitable[bool]]
     ) -> None:
-        """``prepare:<task>``: whoever prepared it is gone."""
+        """``prepare:<task>``: the preparing instance is gone."""
         task = EntityRef(EntityKind.TASK, row.entity)
         record = (await self.writes.load([task]))[task].record
         if not isinstance(record, TaskRecord) or record.status is not Status.PREPARING:
             await drop(shard, row)
             return
         claim = DueClaim(row.member, row.token)
-        await self.put_back(task, record.session_id, "nobody prepares it any more", claim)
+        await self.put_back(task, record.session_id, "the preparing instance is gone", claim)

@@ -1,7 +1,7 @@
-"""Acks and resumes of devices without a link that stays, and what devices and we say to each other that is no turn.
+"""Acks and resumes for devices without a lasting connection, and notices between devices and the gateway.
 
-The rules of acks and resumes are those of a channel (CMD-25, CHN-3, CHN-4). What is no turn are notices and states of
-devices, and what we tell their people (CHN-15).
+Acks and resumes follow the rules of channels (CMD-25, CHN-3, CHN-4). Notices are messages that are not turns: states
+that devices report, and texts for their users (CHN-15).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _Mode: TypeAlias = Literal["resumed", "acked", "snap", "gap"]
 
 @dataclass(frozen=True, slots=True)
 class _After:
-    """What follows the position of a device, or why nothing can."""
+    """The events after a device's position, or the reason why there are none."""
 
     mode: _Mode
     held: int
@@ -59,7 +59,7 @@ class _After:
 
 @dataclass(frozen=True, slots=True)
 class DeviceStreams:
-    """Answers for the streams of a principal's devices; who may follow what is asked first, each time."""
+    """Serves the streams of a principal's devices; each call is authorized first."""
 
     access: StreamAccess
     snapshots: Snapshots
@@ -70,12 +70,12 @@ class DeviceStreams:
     clock: Clock
 
     async def acknowledge(self, principal: Principal, command: AckEvents) -> EventsAcked:
-        """Stores how far a device is; it never goes back.
+        """Stores a device's position; it never moves back.
 
         Raises:
-            NotFound: no such stream, or somebody else's: the two look the same, whatever the cursor is.
-            BadCursor: a cursor that does not parse.
-            StreamGap, Conflict: an ack of what was lost, or of a connection that a newer one has replaced.
+            NotFound: no such stream, or another principal's: the two look the same, whatever the cursor is.
+            BadCursor: an invalid cursor.
+            StreamGap, Conflict: an ack of lost history, or of a connection that a newer one has replaced.
         """
         name = parse_stream_name(command.stream)
         grant = await self.access.grant(principal, name, full=False)
@@ -98,7 +98,7 @@ class DeviceStreams:
     async def reconnect(
         self, principal: Principal, command: ReconnectChannel
     ) -> ChannelReconnected:
-        """The state of a stream, and what follows the position of a device.
+        """The state of a stream, and the events after a device's position.
 
         Raises:
             NotFound, BadCursor: as ``acknowledge``.
@@ -109,7 +109,7 @@ class DeviceStreams:
         if head is None:
             raise NotFound("stream", command.stream)
         top = end_of(head)
-        # Cursor first, state second: what is written in between comes twice, and nothing is missing.
+        # Cursor first, state second: an event in between arrives twice, and none is lost.
         state = await self.snapshots.read_snapshot(principal, name, grant)
         after = await self._read_after(command, grant, top)
         device = join_tab(command.device, command.tab)
@@ -144,7 +144,7 @@ class DeviceStreams:
             return _After("snap", 0, top)
         held = parse_cursor(text)
         if known is not None:
-            # A consumer that comes back with an older state gets nothing that it has acknowledged (MK-14).
+            # A consumer that returns with an older state gets no event again that it has acknowledged (MK-14).
             held = choose_later(parse_cursor(known), held)
         verdict = await read_verified(self.log, grant.stream, held)
         match verdict:
@@ -162,17 +162,17 @@ class DeviceStreams:
 
 @dataclass(frozen=True, slots=True)
 class ChannelNotices:
-    """Writes notices into the home session, from where the inbox gets them. None of them starts or changes any work."""
+    """Writes notices to the home session, from where the inbox gets them. A notice never starts or changes work."""
 
     home: Home
     channels: Channels
 
     async def send(self, principal: Principal, command: SendNotice, idem: str | None) -> NoticeSent:
-        """Takes what a device says.
+        """Stores a notice of a device.
 
         Raises:
             NotFound: no device of this name was ever connected.
-            IdempotencyConflict: the key came with another notice.
+            IdempotencyConflict: the key was used for another notice.
         """
         device = join_tab(command.device, command.tab)
         channel = name_channel(principal, device)
@@ -185,9 +185,9 @@ class ChannelNotices:
         return NoticeSent(channel)
 
     async def tell(self, principal: Principal, message: ChannelMessage, key: str) -> None:
-        """Tells the people of a principal something, once for each key.
+        """Sends a notice to the devices of a principal, once per key.
 
         Raises:
-            StoreUnavailable: nothing is known to be told.
+            StoreUnavailable: the notice may not be stored.
         """
         await self.home.record(principal, message, key=key)

@@ -1,9 +1,8 @@
-"""Edges between tasks, and from tasks to other things: both ends are told, and a removed edge stays (CMD-13, GR-10).
+"""Edges between tasks, and from tasks to other things: stored at both ends, and kept once removed (CMD-13, GR-10).
 
-A task is *blocked* by an edge from a task that has not completed, and goes on when it has, or when the edge is removed.
-Tasks of one caller may live in different shards, so two ends are two appends. The first one owes the second as a due
-row (I9): it is done at once, and by that row where something came between. An edge has a name of its own and is not
-made twice.
+A task is *blocked* by an edge from a task that has not completed, and resumes when it has, or when the edge is removed.
+Tasks of one caller may be in different shards, so the two ends are two appends. The first one sets a due row for the
+second (I9): it is written at once, or by that row after a failure. An edge has a unique name and is not created twice.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
-from passerelle.control.task_changes import owe_attempt
+from passerelle.control.task_changes import make_attempt_rows
 from passerelle.control.task_graph import check_width
 from passerelle.core.batch import DueClaim, EntityKind, EntityRef
 from passerelle.core.errors import GraphLimit, InvalidInput, NotFound, UnsupportedOperation
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from passerelle.core.task.requests import TaskChanged
 
 EDGE: Final = "edge"
-"""Kind of the due row of an edge whose other end is to be told."""
+"""Kind of the due row of an edge whose other end must be written."""
 UNBLOCK: Final = "unblock"
 """Kind of the due row of an ended task that others wait for."""
 _FAR_ENDS: Final[dict[EdgeKind, EdgeKind]] = {
@@ -57,24 +56,24 @@ _TO_TASKS: Final = frozenset({*_FAR_ENDS, "source_task"})
 
 @dataclass(frozen=True, slots=True)
 class Linking:
-    """Makes and removes edges."""
+    """Creates and removes edges."""
 
     changes: TaskChanges
     graph: GraphBounds
 
     async def link(self, principal: Principal, command: LinkTasks, idem: str | None) -> TaskChanged:
-        """Makes an edge.
+        """Creates an edge.
 
         Raises:
             NotFound: a task that is not the caller's, at either end.
             InvalidInput: an edge from a task to itself.
-            GraphLimit: it would close a cycle, make the tree too deep, or is one too many.
+            GraphLimit: it would close a cycle, make the tree too deep, or exceed the number of edges.
         """
         near, far = await self._find_ends(principal, command)
         status, waits_for = "open", None
         if far is not None:
             command = replace(command, target=far.task_id)
-            if _needs_look(near, command):
+            if _is_new(near, command):
                 await self._check(near, far, command.kind)
             waits_for = {"blocks": near, "blocked_by": far}.get(command.kind)
             if waits_for is not None and waits_for.status is Status.COMPLETED:
@@ -83,7 +82,7 @@ class Linking:
         if far is not None and status == "open" and not changed.repeated:
             await self._check_again(near, far, command)
             if waits_for is not None and waits_for.status in ENDED:
-                await self._tell_end(waits_for, near.task_id if waits_for is far else far.task_id)
+                await self._report_end(waits_for, near.task_id if waits_for is far else far.task_id)
         return changed
 
     async def _check(self, near: TaskRecord, far: TaskRecord, kind: EdgeKind) -> None:
@@ -93,7 +92,7 @@ class Linking:
             check_width(far, _FAR_ENDS[kind], "target")
 
     async def _check_again(self, near: TaskRecord, far: TaskRecord, command: LinkTasks) -> None:
-        """Another edge may have been made at the same time: the two together may be what may not be."""
+        """Checks again: a concurrent edge may have been created, and the two together may violate a limit."""
         try:
             await self.graph.check(near, far, command.kind)
         except GraphLimit as refusal:
@@ -132,7 +131,9 @@ class Linking:
         """Writes the near end, and then the far one."""
         owed = None
         if far is not None and edge.kind in _FAR_ENDS:
-            decide_edge(far, _mirror(near.task_id, edge))  # refused at one end, it is made at none
+            decide_edge(
+                far, _mirror(near.task_id, edge)
+            )  # if the far end refuses the edge, neither end is written
             owed = f"{EDGE}:{near.task_id}:{edge.edge_id}"
         changed = await self.changes.change(
             principal, command, idem, lambda record: decide_edge(record, edge), owed
@@ -142,7 +143,7 @@ class Linking:
         return changed
 
     async def finish(self, row: DueRow, drop: Callable[[Shard, DueRow], Awaitable[bool]]) -> None:
-        """``edge:<task>:<edge>``: the other end stands as this one does, whatever came between the two."""
+        """``edge:<task>:<edge>``: brings the far end to the state of the near one."""
         shard = read_shard(row.entity)
         if shard is None:
             return
@@ -150,7 +151,9 @@ class Linking:
         edge = _recall(near, row.member.split(":", 2)[2]) if near else None
         far = await self._read(edge.target) if edge else None
         if near is not None and edge is not None and far is not None:
-            with suppress(UnsupportedOperation):  # it was put away meanwhile, and waits for nothing
+            with suppress(
+                UnsupportedOperation
+            ):  # the far task was archived meanwhile, and waits for nothing
                 await self._write_edge(far, _mirror(near.task_id, edge))
         await drop(shard, row)
 
@@ -170,7 +173,7 @@ class Linking:
             return near.record, None
         far = await ownership.find(principal, command.target, None, hidden=True)
         if far.ref == near.ref:
-            raise InvalidInput("target", "a task has no edge to itself")
+            raise InvalidInput("target", "a task cannot have an edge to itself")
         return near.record, far.record
 
     async def _write_edge(self, record: TaskRecord, edge: TaskDependencyUpdated) -> None:
@@ -181,19 +184,19 @@ class Linking:
             if not isinstance(now, TaskRecord):
                 return AppendOptions()
             decision.add(decide_edge(now, edge))
-            return AppendOptions(due=owe_attempt(decision, ref, now))
+            return AppendOptions(due=make_attempt_rows(decision, ref, now))
 
         await self.changes.writes.decide(record.session_id, [ref], body)
-        await self.changes.tell(ref)
+        await self.changes.notify_driver(ref)
 
     async def unblock(
         self,
         row: DueRow,
         drop: Callable[[Shard, DueRow], Awaitable[bool]],
     ) -> None:
-        """``unblock:<task>``: the task has ended, and others wait for it. Only one that completed lets them go on.
+        """``unblock:<task>``: the task has ended, and others wait for it. Only a completed one unblocks them.
 
-        Those that wait for one that ended otherwise say so in their reason (GR-2).
+        Tasks that wait for one that ended otherwise get a reason that reports it (GR-2).
         """
         shard = read_shard(row.entity)
         if shard is None:
@@ -206,7 +209,7 @@ class Linking:
         waiting = [edge for edge in record.relationships if edge.is_waited_for]
         if not waiting or record.status is not Status.COMPLETED:
             for edge in waiting:
-                await self._tell_end(record, edge.target)
+                await self._report_end(record, edge.target)
             await drop(shard, row)
             return
         for edge in waiting:
@@ -224,8 +227,8 @@ class Linking:
 
         await self.changes.writes.decide(record.session_id, [ref], body)
 
-    async def _tell_end(self, blocker: TaskRecord, target: str) -> None:
-        """Says at a blocked task that what it waits for has ended and did not complete."""
+    async def _report_end(self, blocker: TaskRecord, target: str) -> None:
+        """Reports to a blocked task that its blocker has ended without completing."""
         waiter = await self._read(target)
         if waiter is None:
             return
@@ -240,7 +243,7 @@ class Linking:
             return AppendOptions()
 
         await self.changes.writes.decide(waiter.session_id, [ref], body)
-        await self.changes.tell(ref)
+        await self.changes.notify_driver(ref)
 
     async def _satisfy(self, blocker: TaskRecord, target: str) -> None:
         blocked = await self._read(target)
@@ -254,7 +257,7 @@ class Linking:
 
 
 def decide_edge(record: TaskRecord, edge: TaskDependencyUpdated) -> list[Fact]:
-    """An edge that appears or changes, and what follows for a task that it blocks; nothing where it stands so."""
+    """Facts for a new or changed edge, and for a task that it blocks; none if the edge is in that state already."""
     known = _find(record, edge)
     if known is not None and known.status == edge.status:
         return []
@@ -269,7 +272,7 @@ def decide_edge(record: TaskRecord, edge: TaskDependencyUpdated) -> list[Fact]:
 
 
 def decide_still_blocked(record: TaskRecord, blocker: TaskRecord) -> list[Fact]:
-    """A task waits on although its blocker has ended; nothing where it does not wait for it, or has said so."""
+    """Facts for a task that stays blocked by an ended task; none if it does not wait for it, or reported it already."""
     waits = any(edge.holds and edge.target == blocker.task_id for edge in record.relationships)
     if not waits or record.status is not Status.BLOCKED:
         return []
@@ -281,7 +284,7 @@ def decide_still_blocked(record: TaskRecord, blocker: TaskRecord) -> list[Fact]:
 
 
 def _find(record: TaskRecord, edge: TaskDependencyUpdated) -> Edge | None:
-    """The edge as it stands. That to a child which was created as one has another name than one that was linked."""
+    """The current edge. The edge to a child created as one has another id than a linked one."""
     for one in record.relationships:
         is_same = edge.kind in _FAR_ENDS and (one.kind, one.target) == (edge.kind, edge.target)
         if is_same or one.edge_id == edge.edge_id:
@@ -298,21 +301,21 @@ def _follow(record: TaskRecord, edge: TaskDependencyUpdated) -> list[Fact]:
     others = [one for one in record.relationships if one.edge_id != edge.edge_id]
     if record.status is not Status.BLOCKED or any(one.holds for one in others):
         return []
-    # It goes on as it stands without this edge.
+    # Its status without this edge.
     free = change(record, relationships=tuple(others))
     return tasks.decide(
         free, tell.ContinueTask(edge.reason or f"task {edge.target} blocks no more")
     )
 
 
-def _needs_look(near: TaskRecord, command: LinkTasks) -> bool:
-    """Whether the edge is not there yet: one that stands has been looked at."""
+def _is_new(near: TaskRecord, command: LinkTasks) -> bool:
+    """Whether the edge does not exist yet: an existing one was checked before."""
     known = _find(near, _edge(command, "open"))
     return known is None or known.status == "removed"
 
 
 def _recall(record: TaskRecord, edge_id: str) -> TaskDependencyUpdated | None:
-    """An edge as it stands; one that a task waits for no more, whether that is written by now or not."""
+    """The current edge; satisfied if its blocker has completed, whether or not that is written yet."""
     names = {edge_id, edge_id.partition(":")[2]}
     known = next(
         (
@@ -332,7 +335,7 @@ def _recall(record: TaskRecord, edge_id: str) -> TaskDependencyUpdated | None:
 
 
 def _mirror(near: str, edge: TaskDependencyUpdated) -> TaskDependencyUpdated:
-    """The same edge as it stands at its other end."""
+    """The same edge at its other end."""
     kind = _FAR_ENDS[edge.kind]
     return replace(edge, kind=kind, target=near, edge_id=f"{kind}:{near}")
 

@@ -1,8 +1,8 @@
-"""Exports: bundles of stored facts for whoever has to be shown what was approved, and by whom (CMD-20, CMD-26).
+"""Evidence exports: bundles of stored facts that prove what was approved, and by whom (CMD-20, CMD-26).
 
-A bundle is made from the event log and from the keys of devices, and from nothing else. It is stored beside the content
-of its session before ``evidence.changed`` names it. A scope that has not changed since its last export is that export:
-nothing is written, and a session that stands in the archive stays there.
+A bundle is made only from the event log and from the keys of devices. It is stored with the content of its session
+before ``evidence.changed`` references it. The export of an unchanged scope returns the last bundle: nothing is written,
+and an archived session stays in the archive.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _TRACES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Exporting:
-    """Makes bundles, and gives them out."""
+    """Creates bundles, and returns them."""
 
     changes: TaskChanges
     reader: EvidenceReader
@@ -71,24 +71,24 @@ class Exporting:
     signer: Signer
 
     async def export(self, principal: Principal, command: ExportBundle) -> BundleExported:
-        """A bundle of the caller's facts, stored and recorded. A review is made from evidence that is exported with it.
+        """Exports the caller's facts as a stored and recorded bundle. A review also exports the evidence it refers to.
 
         Raises:
-            InvalidInput: the scope is none, or has no fact up to ``through``.
+            InvalidInput: an invalid scope, or one without a fact up to ``through``.
             NotFound: it is not the caller's.
             TooLarge: there are too many facts for one bundle.
-            Forbidden: the caller may read audits and no tasks, whose messages stand in facts.
-            UnsupportedOperation: this gateway has no key to sign it with.
+            Forbidden: the caller may read audits but not tasks, whose messages are part of facts.
+            UnsupportedOperation: the gateway has no signing key.
         """
         require_scope(principal, _READ)
         if not any(key.signs for key in self.signer.keys):
             raise UnsupportedOperation(
-                "nothing signs evidence here: give a key under signing, or let the gateway write to data_dir"
+                "there is no signing key: set one under signing, or let the gateway write to data_dir"
             )
         place = await self.reader.find(principal, command)
         selection = await self.reader.select(principal, place)
         if selection is None:
-            raise InvalidInput("through", "no fact of this scope stands up to there")
+            raise InvalidInput("through", "no fact of this scope exists up to there")
         answers = [*list_signed(selection.facts)]
         devices = await self.reader.find_devices(principal, answers)
         evidence = None
@@ -104,7 +104,7 @@ class Exporting:
         Raises:
             Forbidden: as for the export.
             InvalidInput: neither a session nor a task is named.
-            NotFound: it was not exported of that.
+            NotFound: no such bundle of that session or task.
             StoreUnavailable: it cannot be read now.
         """
         require_scope(principal, _READ)
@@ -127,7 +127,7 @@ class Exporting:
         )
 
     async def _keep(self, place: FoundScope, bundle: Bundle) -> BundleExported:
-        """Stores the file and then the fact, unless both stand already."""
+        """Stores the file and then the fact, unless both are stored already."""
         record, evidence_id = place.record, bundle.evidence_id
         shard = shard_of(record.session_id)
         ref = await self._find_file(record, evidence_id)
@@ -153,7 +153,7 @@ class Exporting:
         )
 
     async def _record(self, place: FoundScope, bundle: Bundle, ref: Ref) -> bool:
-        """Writes the fact; False where somebody else has written it meanwhile."""
+        """Writes the fact; returns False if another request has written it meanwhile."""
         session = EntityRef(EntityKind.SESSION, place.scope.session_id)
         is_task = isinstance(place.record, TaskRecord)
         task = EntityRef(EntityKind.TASK, place.scope.subject) if is_task else None
@@ -161,7 +161,7 @@ class Exporting:
         def body(decision: Decision) -> AppendOptions:
             record = decision.state(task or session)
             if not _names(record, bundle.evidence_id):
-                decision.add(_tell(place, bundle, ref, record))
+                decision.add(_make_facts(place, bundle, ref, record))
             return AppendOptions()
 
         refs = [session, task] if task is not None else [session]
@@ -169,7 +169,7 @@ class Exporting:
         if not isinstance(written, Written):
             raise StoreUnavailable("the session is being moved", "no")
         if task is not None and not written.unchanged:
-            await self.changes.tell(task)
+            await self.changes.notify_driver(task)
         return not written.unchanged
 
     def _sign(self, bundle: Bundle) -> list[JsonObject]:
@@ -197,7 +197,7 @@ class Exporting:
         return await self.reader.find_session(principal, query.session_id)
 
     async def _find_file(self, record: SessionRecord | TaskRecord, evidence_id: str) -> Ref | None:
-        """Where the file of a bundle stands; None where the record names no such bundle."""
+        """The reference to a bundle's file; None if the record names no such bundle."""
         if isinstance(record, SessionRecord):
             known = (one for one in record.bundles or () if one.evidence_id == evidence_id)
             return next((Ref(blob=one.blob, size=one.size) for one in known), None)
@@ -229,12 +229,12 @@ async def _compose(
     devices: dict[str, SigningDevice],
     evidence: Bundle | None = None,
 ) -> Bundle:
-    """Beside the loop: a bundle of many facts takes a while to be hashed."""
+    """In a thread: hashing a large bundle would block the event loop."""
     return await asyncio.to_thread(compose_bundle, kind, selection, answers, devices, evidence)
 
 
-def _tell(place: FoundScope, bundle: Bundle, ref: Ref, record: object) -> list[Fact]:
-    """``evidence.changed``, and of a task the edge to the bundle (GR-9); one that is put away takes no edge."""
+def _make_facts(place: FoundScope, bundle: Bundle, ref: Ref, record: object) -> list[Fact]:
+    """``evidence.changed``, and for a task the edge to the bundle (GR-9); an archived task takes no edge."""
     selection, scope = bundle.selection, place.scope
     said = EvidenceChanged(
         evidence_id=bundle.evidence_id,

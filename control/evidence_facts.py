@@ -1,4 +1,4 @@
-"""Finds the facts of a scope for whoever may read them, and the keys of devices that have signed among them."""
+"""Reads the facts of a scope that a caller may read, and the keys of devices that signed decisions among them."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 MOST_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of facts that are looked at for one bundle."""
+"""Limit of fact bytes read for one bundle."""
 PAGE: Final = 512
-"""Facts that are read at once."""
+"""Facts read per page."""
 _CHUNK: Final = 100
 _BEFORE: Final = 64
-"""How far before a task what was judged about it may stand: in the same append."""
+"""How far before a task its evaluations may be stored: in the same append."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundScope:
-    """A scope as it was found: the record that names its bundles, and the sequences between which its facts stand."""
+    """A scope with its record, which names its bundles, and the sequence range of its facts."""
 
     scope: BundleScope
     record: SessionRecord | TaskRecord
@@ -55,13 +55,13 @@ class FoundScope:
 
     @property
     def begins(self) -> int:
-        """Where the first fact of the scope may have stood."""
+        """The first possible sequence of a fact of the scope."""
         return self.record.first if isinstance(self.record, TaskRecord) else 1
 
 
 @dataclass(frozen=True, slots=True)
 class EvidenceReader:
-    """Reads what a bundle is made from."""
+    """Reads the content of bundles."""
 
     writes: Writes
     ownership: Ownership
@@ -115,12 +115,12 @@ class EvidenceReader:
         return head
 
     async def select(self, principal: Principal, place: FoundScope) -> Selection | None:
-        """The facts of a scope that the caller may read; None where there are none.
+        """The facts of a scope that the caller may read; None if there are none.
 
         Raises:
             TooLarge: there are too many for one bundle.
         """
-        # 20,000 facts take a second to be decoded, for which nobody else should wait.
+        # In a thread: decoding 20,000 facts takes a second, which would block the event loop.
         facts = await asyncio.to_thread(_decode, await self._read_facts(place))
         if not facts:
             return None
@@ -148,7 +148,7 @@ class EvidenceReader:
     async def _find_hidden(
         self, principal: Principal, place: FoundScope, facts: Iterable[StoredFact]
     ) -> frozenset[str]:
-        """Tasks among the facts that are somebody else's by now, or that the caller may not read."""
+        """Tasks among the facts that now belong to another principal, or that the caller may not read."""
         ids = dict.fromkeys(fact.event.fact.scope.task_id for fact in facts)
         refs = [EntityRef(EntityKind.TASK, one) for one in ids if one]
         hidden: set[str] = set()
@@ -164,7 +164,7 @@ class EvidenceReader:
     async def find_devices(
         self, principal: Principal, answers: Iterable[SignedAnswer]
     ) -> dict[str, SigningDevice]:
-        """The keys of the devices that have signed; a list forgets those that were revoked long ago."""
+        """The keys of the devices that signed; devices revoked long ago are no longer listed."""
         tenant = principal.tenant
         lists = dict.fromkeys(name_list(Principal(one.principal, tenant)) for one in answers)
         found = (await self.lists.load_all(lists)).values() if lists else ()

@@ -1,4 +1,4 @@
-"""Who carries out which command and who answers which query: one handler for each class, added by the wiring."""
+"""The registry of handlers: one handler per command class and query class, registered at startup."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound="OtherCommand")
 Q = TypeVar("Q", bound="Query")
 _OVERTAKEN: Final = (InvalidInput, NotFound, UnsupportedOperation, VersionMismatch)
-"""How a command is refused that somebody has just carried out."""
+"""Errors of a command that a concurrent request has just carried out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """The registry. A message is no command of it: see ``control/messages.py``."""
+    """The registry. Messages are not among its commands: see ``control/messages.py``."""
 
     commands: dict[type, Callable[[Principal, Any, str | None], Awaitable[Result]]] = field(
         default_factory=dict[type, "Callable[[Principal, Any, str | None], Awaitable[Result]]"]
@@ -40,30 +40,30 @@ class Handlers:
     def on_command(
         self, kind: type[C], handle: Callable[[Principal, C, str | None], Awaitable[Result]]
     ) -> None:
-        """``handle`` takes the idempotency key of the caller as well (CMD-30)."""
+        """Registers ``handle``, which also gets the caller's idempotency key (CMD-30)."""
         self.commands[kind] = handle
 
     def on_repeatable(
         self, kind: type[C], handle: Callable[[Principal, C], Awaitable[Result]]
     ) -> None:
-        """The same for a command that needs no key: carried out twice it changes nothing more."""
+        """Registers a command that needs no key: a repeat changes nothing more."""
         self.commands[kind] = without_key(handle)
 
     def on_query(
         self, kind: type[Q], read: Callable[[Principal, Q], Awaitable[JsonObject]]
     ) -> None:
-        """``read`` answers from stored state."""
+        """Registers ``read``, which answers from stored state."""
         self.queries[kind] = read
 
     async def execute(
         self, principal: Principal, command: OtherCommand, idem: str | None
     ) -> Result:
-        """Has the handler of a command carry it out.
+        """Runs the handler of a command.
 
-        A caller that has no answer yet may send a command again under its key. The handler of the second one may have
-        looked for that key before the first one is stored, and judge what it asks for behind it: a task that is paused
-        cannot be paused. So what is refused under a key that is stored by then is tried once more, and finds the key
-        (CMD-30). Any other refusal stands: what it has left behind, as the count of a refused answer, is left once.
+        A caller without an answer may resend a command with its key. The second handler may look for that key before
+        the first one is stored, and then judge the state after it: a task that is already paused cannot be paused. So a
+        command that is refused although its key is stored by then is tried once more, and finds the key (CMD-30). Any
+        other refusal is final: side effects, such as counting a refused answer, happen once.
         """
         handle = self.commands[type(command)]
         if idem is None:
@@ -77,12 +77,12 @@ class Handlers:
         return await handle(principal, command, idem)
 
     def read(self, principal: Principal, query: Query) -> Awaitable[JsonObject]:
-        """Has the handler of a query answer it."""
+        """Runs the handler of a query."""
         return self.queries[type(query)](principal, query)
 
 
 def without_key(
     handle: Callable[[Principal, C], Awaitable[Result]],
 ) -> Callable[[Principal, C, str | None], Awaitable[Result]]:
-    """A handler that leaves the idempotency key out."""
+    """A handler that ignores the idempotency key."""
     return lambda principal, command, _idem: handle(principal, command)

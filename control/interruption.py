@@ -1,4 +1,4 @@
-"""Turns that are stopped, and threads that are attached to their runs again (CMD-2, CMD-3)."""
+"""Stops turns, and attaches to the runs of a thread again (CMD-2, CMD-3)."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.session.requests import InterruptTurn, ResumeThread
     from passerelle.delegation.runs.dispatch import Dispatch
-    from passerelle.permission_bridge.governing.command_gate import Governing
+    from passerelle.permission_bridge.governing.command_gate import CommandGate
     from passerelle.runtime.records.task_lists import TaskLists
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupting:
-    """Stops turns, and takes threads up again."""
+    """Stops turns, and resumes threads."""
 
     records: TaskLists
     cancelling: Cancelling
     dispatch: Dispatch
-    governing: Governing
+    governing: CommandGate
     pull: Callable[[str], None]
-    """Has the turns of a line go on, in case nobody looks at it."""
+    """Checks a line of turns, in case no instance does."""
 
     async def interrupt(self, principal: Principal, command: InterruptTurn) -> TurnInterrupted:
-        """Cancels the tasks whose turns have no answer yet; where there is none, nothing is written.
+        """Cancels the tasks whose turns have no answer yet; without any, nothing is written.
 
         Raises:
             NotFound: no such session or thread of the caller.
-            InvalidInput: the thread is one of another session.
-            Forbidden: a rule denies that one of them is cancelled, or wants it asked about; those before it are.
+            InvalidInput: the thread belongs to another session.
+            Forbidden: a rule denies cancelling one of them, or requires an approval; earlier ones are cancelled.
         """
         if command.thread_id is not None:
             thread = await self._find_thread(principal, command.thread_id)
@@ -68,24 +68,24 @@ class Interrupting:
             actor=principal.id, source="user", propagation="active_run", reason=command.reason
         )
         for owned in wanted:
-            # A rule about cancels is one about this, too. What was allowed is done before the next is asked about.
+            # Rules about cancelling apply here too. A permitted cancel is done before the next one is judged.
             cancel = CancelTask(_name(owned.record), reason=command.reason)
             await self.governing.govern(principal, cancel)
             await self.cancelling.stop(principal, owned, requested)
         return TurnInterrupted("accepted", tuple(_name(owned.record) for owned in wanted))
 
     async def resume(self, principal: Principal, command: ResumeThread) -> ThreadResumed:
-        """Has each open run of a thread followed, where it is this instance's to follow, and the turns looked at.
+        """Attaches to each open run of a thread that this instance may drive, and checks its waiting turns.
 
         Raises:
             NotFound: no such thread of the caller.
-            BadCursor: the token is none.
+            BadCursor: an invalid token.
         """
         token = command.resume_token
         cursor = None if token is None else parse_cursor(token, "resumeToken")
         thread = await self._find_thread(principal, command.thread_id)
         stream = StreamRef(StreamKind.SESSION, thread.session_id)
-        # The head comes first: what happens from here on is behind the token of the answer.
+        # The head is read first: later events are after the token in the answer.
         head = await self.records.log.read_head(stream)
         found = await self._list_open(principal, thread.session_id, thread.thread_id)
         if thread.waiting_turns:
@@ -112,7 +112,7 @@ class Interrupting:
         raise NotFound("thread", thread_id)
 
     async def attach(self, owned: Owned) -> ResumedTask:
-        """Has the run of a task followed, where it is this instance's to follow."""
+        """Attaches to the run of a task if this instance may drive it."""
         record = owned.record
         outcome: Literal["attached", "elsewhere", "held"] = "attached"
         if record.status in HELD:

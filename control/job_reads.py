@@ -1,4 +1,4 @@
-"""Reads jobs of a caller: one, their list, and the table of what became of the items (CMD-24, PRS-8)."""
+"""Reads a caller's jobs: one, their list, and the results of the items (CMD-24, PRS-8)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JobReads:
-    """Reads them for their owners."""
+    """Reads jobs for their owners."""
 
     writes: Writes
     projections: Projections
@@ -46,10 +46,10 @@ class JobReads:
         return {**changed.job, "version": changed.version}
 
     async def list(self, principal: Principal, query: ListJobs) -> JsonObject:
-        """One page: ``jobs``, and ``nextPageToken`` where there may be more.
+        """One page: ``jobs``, and ``nextPageToken`` if there may be more.
 
         Raises:
-            InvalidInput: a page token that is not ours.
+            InvalidInput: an invalid page token.
         """
         page, token = await read_session_page(
             self.projections, self.writes, principal.key, JOBS, query.page_token, query.page_size
@@ -62,7 +62,7 @@ class JobReads:
         return {"jobs": found, "nextPageToken": token}
 
     async def read_results(self, principal: Principal, query: GetJobResults) -> JsonObject:
-        """A page of the table of results. Raises NotFound."""
+        """A page of the results. Raises NotFound."""
         held = await self.find(principal, query.job_id)
         record = held.record
         if not isinstance(record, SessionRecord) or record.job is None:
@@ -88,7 +88,7 @@ class JobReads:
     async def _read_facts(
         self, job_id: str, items: frozenset[int]
     ) -> tuple[dict[int, str], dict[int, ErrorDetail]]:
-        """The newest task of each item, and the error of each that failed last."""
+        """The newest task of each item, and the error of each failed item."""
         tasks, errors = dict[int, str](), dict[int, "ErrorDetail"]()
         stream, after = StreamRef(StreamKind.SESSION, job_id), 0
         while page := await self.writes.log.read_page(stream, after):
@@ -145,7 +145,7 @@ class JobReads:
 
 
 def render(held: Held, *, repeated: bool = False) -> JobChanged:
-    """The job of a session as an answer shows it. Raises NotFound where there is none."""
+    """The job of a session in wire form. Raises NotFound if the session is not a job."""
     record = held.record
     model = show_job(record) if isinstance(record, SessionRecord) else None
     if model is None:

@@ -1,7 +1,7 @@
-"""Jobs of a caller: submitted, cancelled and tried again (EXT-9, CMD-24).
+"""Jobs of a caller: submitted, cancelled and retried (EXT-9, CMD-24).
 
-A job is a session of its own, and its record is a part of that of the session. Its items are tasks of the caller
-like all others, each in a session of its own.
+A job is a session of its own, and its record is part of the session's. Its items are ordinary tasks of the caller, each
+in a session of its own.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """Works on the jobs of callers."""
+    """Submits and changes jobs of callers."""
 
     writes: Writes
     projections: Projections
@@ -69,13 +69,13 @@ class Jobs:
     async def submit(
         self, principal: Principal, command: SubmitJob, idem: str | None
     ) -> JobChanged:
-        """Makes a job, once per idempotency key; its items begin behind it.
+        """Creates a job, once per idempotency key; its items start afterwards.
 
         Raises:
-            NotFound: an agent that the caller may not call, or no task of the caller above the job.
-            UnsupportedOperation, GraphLimit: that task takes no child (any more).
-            InvalidInput: several agents and several inputs, inputs that are too long, or another number of titles.
-            IdempotencyConflict: the key came with another request.
+            NotFound: an agent that the caller may not call, or no such parent task of the caller.
+            UnsupportedOperation, GraphLimit: the parent task takes no child (any more).
+            InvalidInput: several agents and several inputs, too long inputs, or a wrong number of titles.
+            IdempotencyConflict: the key was used for another request.
         """
         self._check(principal, command)
         writes, once = self.writes, make_once(principal, command, idem)
@@ -86,7 +86,7 @@ class Jobs:
         above = command.parent_task_id
         parent = None if above is None else await find_parent(self.ownership, principal, above)
         if command.distinct:
-            command = _leave_out_equal(command)
+            command = _drop_duplicates(command)
         ref = EntityRef(EntityKind.SESSION, writes.ids.mint("se", shard))
         opened = SessionCreated(
             owner=principal.key,
@@ -134,7 +134,7 @@ class Jobs:
             return await self._repeat(written.repeated)
         await self._list_now(written.held[ref])
         writes.wake_duties(shard)
-        return render(await self._meet(written.held[ref]))
+        return render(await self._register_at_parent(written.held[ref]))
 
     def _check(self, principal: Principal, command: SubmitJob) -> None:
         for agent in dict.fromkeys(command.agents):
@@ -151,10 +151,12 @@ class Jobs:
 
     async def _repeat(self, stored: bytes) -> JobChanged:
         ref = EntityRef(EntityKind.SESSION, stored.decode())
-        return render(await self._meet((await self.writes.load([ref]))[ref]), repeated=True)
+        return render(
+            await self._register_at_parent((await self.writes.load([ref]))[ref]), repeated=True
+        )
 
-    async def _meet(self, held: Held) -> Held:
-        """The job once the task above knows of it; its row tells that task as well, so a failure loses nothing."""
+    async def _register_at_parent(self, held: Held) -> Held:
+        """Registers the job at its parent task; the job's due row does so as well, so a failure loses nothing."""
         record = held.record
         if not isinstance(record, SessionRecord) or record.job is None or record.job.parent is None:
             return held
@@ -167,7 +169,7 @@ class Jobs:
         return held
 
     async def _list_now(self, held: Held) -> None:
-        """In the list before the answer; the relay writes the same row, so a failure loses nothing."""
+        """Adds it to the list before the answer; the relay writes the same row, so a failure loses nothing."""
         for row in list_session(held.record) if isinstance(held.record, SessionRecord) else ():
             with suppress(StoreUnavailable):
                 await self.projections.index_now(row)
@@ -175,14 +177,14 @@ class Jobs:
     async def change(
         self, principal: Principal, command: CancelJob | RetryJob, idem: str | None
     ) -> JobChanged:
-        """Cancels a job, or has items of it tried again.
+        """Cancels a job, or retries items of it.
 
         Raises:
             NotFound: no job of the caller.
-            UnsupportedOperation: it is over, nothing of it can be tried again, or a task above it is to stop.
+            UnsupportedOperation: it is over, it has nothing to retry, or a task above it is being cancelled.
             InvalidInput: an item that has not failed.
-            IdempotencyConflict: the key came with another request.
-            Forbidden: a rule about cancels speaks against stopping one of its tasks.
+            IdempotencyConflict: the key was used for another request.
+            Forbidden: a rule denies cancelling one of its tasks.
         """
         found = await self.reads.find(principal, command.job_id)
         ref, writes = EntityRef(EntityKind.SESSION, command.job_id), self.writes
@@ -212,15 +214,15 @@ class Jobs:
         return render(written.held[ref], repeated=written.repeated is not None)
 
     async def _check_rules(self, principal: Principal, command: CancelJob, held: Held) -> None:
-        """A rule about cancels is one about this, too (EXT-1): the tasks that run are stopped with their job."""
+        """Rules about cancelling apply here too (EXT-1): running tasks are cancelled with their job."""
         record = held.record
         state = record.job if isinstance(record, SessionRecord) else None
         for one in state.running if state is not None else ():
-            with suppress(NotFound):  # forgotten meanwhile
+            with suppress(NotFound):  # erased meanwhile
                 await self.govern(principal, CancelTask(one.task_id, reason=command.reason))
 
     async def _check_above(self, held: Held) -> None:
-        """Raises UnsupportedOperation where a task above the job is to stop (GR-11)."""
+        """Raises UnsupportedOperation if a task above the job is being cancelled (GR-11)."""
         record = held.record
         state = record.job if isinstance(record, SessionRecord) else None
         if state is None or state.parent is None:
@@ -232,8 +234,8 @@ class Jobs:
             await check_above(self.writes, parent)
 
 
-def _leave_out_equal(command: SubmitJob) -> SubmitJob:
-    """Of items with the same agent, text and title the first one alone."""
+def _drop_duplicates(command: SubmitJob) -> SubmitJob:
+    """Keeps only the first of items with the same agent, text and title."""
     items = dict.fromkeys(zip_longest(command.inputs, command.titles))
     return replace(
         command,

@@ -1,4 +1,4 @@
-"""Reads a task together with the edge to the task of its context that it goes on from (LT-13)."""
+"""Reads a task together with its edge to the earlier task of its context that it continues (LT-13)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 _LOOKED_AT: Final = 128
-"""Tasks of a session before one that are looked at for its source, the newest ones."""
+"""Earlier tasks of a session searched for the source, newest first."""
 _CHUNK: Final = 8
 
 
 async def read_source(writes: Writes, log: EventLog, task: TaskRecord) -> TaskRecord:
-    """The task as readers get it. One that came with no message, or whose message says it, costs no read."""
+    """The task with its source. Nothing is read if no message led to it, or if the message names the source."""
     if not follows_unsaid(task):
         return task
     parsed = [parse_facade(facade) for facade, _ in await log.read_session_tasks(task.session_id)]

@@ -1,4 +1,4 @@
-"""The states of the streams of lists: the newest rows of a caller's tasks and jobs, as the lists have them."""
+"""Snapshots for list streams: the newest rows of a caller's tasks and jobs, as in the lists."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _ROWS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class ListStates:
-    """Reads them; ``more`` says that the list has older rows. All raise StoreUnavailable."""
+    """Reads list snapshots; ``more``: the list has older rows. All raise StoreUnavailable."""
 
     writes: Writes
     projections: Projections
     tasks: TaskLists
 
     async def read_tasks(self, principal: Principal, *, every: bool = False) -> JsonObject:
-        """The tasks whose status has changed last; ``every``: of all owners that the principal oversees."""
+        """The tasks whose status changed last; ``every``: of all owners that the principal oversees."""
         asked = ListRecords(page_size=_ROWS, owners="all" if every else "mine")
         page = await self.tasks.list_tasks(principal, asked)
         return {"rows": page["tasks"], "more": bool(page["nextPageToken"])}
 
     async def read_jobs(self, principal: Principal) -> JsonObject:
-        """The jobs that were made last."""
+        """The newest jobs."""
         page = await self.projections.read_index(principal.key, JOBS, None, _ROWS + 1)
         refs = [EntityRef(EntityKind.SESSION, name) for name, _ in page[:_ROWS]]
         held = await self.writes.load(refs) if refs else {}

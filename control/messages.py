@@ -1,4 +1,4 @@
-"""Messages to agents: judged, planned, paid for and stored, and their runs begun (CMD-1)."""
+"""Submits messages to agents: evaluates policy, plans, charges quotas, stores the turn, and starts the run (CMD-1)."""
 
 from __future__ import annotations
 
@@ -64,19 +64,19 @@ if TYPE_CHECKING:
 
 @value
 class _Uncovered:
-    """An agent that was chosen for a message whose run there no quota covers."""
+    """A chosen agent whose run is covered by no quota."""
 
     peer: LimitedPeer
     route: Route
 
 
 async def _interrupt_nobody(_principal: Principal, _opened: OpenedTurn) -> None:
-    """Nothing is stopped."""
+    """Interrupts nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Takes messages. What comes of one is a turn of a new task, or of one that goes on."""
+    """Accepts messages. Each becomes a turn of a new task, or of an existing one."""
 
     turns: Turns
     templated_turns: TemplatedTurns
@@ -93,20 +93,20 @@ class Messages:
     prerequisites: Prerequisites
     bounds: MessageBounds = field(default_factory=MessageBounds)
     interrupt: Callable[[Principal, OpenedTurn], Awaitable[None]] = _interrupt_nobody
-    """Stops what goes on in the context of a turn that waits."""
+    """Interrupts the running turns of the context for a turn that waits."""
     resolve_tools: Callable[[Principal], ToolCatalogResolved | None] = lambda _principal: None
-    """What is held back from a caller by rules."""
+    """The tools that rules withhold from a caller."""
     check_room: Callable[[], None] = lambda: None
-    """Raises StoreUnavailable where no new task is taken."""
+    """Raises StoreUnavailable if no new task is accepted."""
 
     async def submit(
         self, principal: Principal, command: SubmitTurn, idem: str | None
     ) -> tuple[TurnAccepted, Begun | None]:
-        """Stores a message, once for each key, as a turn of the task that it names or of a new one.
+        """Stores a message, once per key, as a turn of the task that it names or of a new one.
 
         Raises:
             NotFound, InvalidInput, Draining: nothing is stored.
-            IdempotencyConflict: the key came with another message before.
+            IdempotencyConflict: the key was used for another message.
         """
         peer = self._admit(principal, command)
         if command.task is not None:
@@ -119,7 +119,7 @@ class Messages:
     async def open(
         self, principal: Principal, command: SubmitTurn
     ) -> tuple[OpenTurn, Begun | None]:
-        """Opens the task of a message without a key, for whoever does not wait and is told.
+        """Opens the task of a message without a key, for a caller that is notified instead of waiting.
 
         Raises:
             NotFound, InvalidInput, Draining: nothing is stored.
@@ -130,16 +130,16 @@ class Messages:
         return OpenTurn(opened, self.answers, principal, driver), begun
 
     def _admit(self, principal: Principal, command: SubmitTurn) -> LimitedPeer | None:
-        """The agent of a message that may come in, as far as nobody has to be asked; None: it is chosen later.
+        """The agent of a message that passes the checks without a policy consultation; None: it is chosen later.
 
         Raises:
-            NotFound, InvalidInput, Draining: it may not.
-            Forbidden: it is to stop others, and its caller may not cancel tasks of the agent.
+            NotFound, InvalidInput, Draining: it may not be submitted.
+            Forbidden: it is to interrupt others, and its caller may not cancel tasks of the agent.
         """
         if not principal.may_call(command.agent):
             raise NotFound("agent", command.agent)
         self.bounds.judge(command.message)
-        # What is started from here on, the run among it, belongs to the caller's trace (ENV-8).
+        # What starts from here on, including the run, belongs to the caller's trace (ENV-8).
         parent = command.traceparent
         caller = read_trace(parent, command.tracestate) if parent else None
         TRACE.set(choose_trace(caller, self.ids.draw))
@@ -155,7 +155,7 @@ class Messages:
     async def _refer(
         self, principal: Principal, agent: str, command: SubmitTurn
     ) -> ResolvedReferences:
-        """What the message refers to, as ``agent`` is told."""
+        """The tasks that the message references, in the form that ``agent`` gets."""
         if MEMBER not in command.message:
             return NOTHING
         return await self.references.find(principal, agent, command.message)
@@ -167,7 +167,7 @@ class Messages:
         idem: str | None,
         peer: LimitedPeer | None,
     ) -> tuple[OpenedTurn, Begun | None]:
-        """Stores a turn that opens a task, and makes its driver."""
+        """Stores a turn that opens a task, and creates its driver."""
         if peer is not None:
             try:
                 return await self._open_at(principal, command, idem, peer)
@@ -183,7 +183,7 @@ class Messages:
                 first = next(iter(uncovered.values()), None)
                 if first is None:
                     return await self._refuse(principal, command, idem, route), None
-                # Nobody else is left: it waits for the agent that would have got it.
+                # No other agent is left: the message waits for the one that was chosen first.
                 return await self._wait_at(principal, command, idem, first, known)
             chosen = self.find_peer(route.agent)
             try:
@@ -202,7 +202,7 @@ class Messages:
         first: _Uncovered,
         known: Held | None,
     ) -> tuple[OpenedTurn, Begun | None]:
-        """Stores a turn that waits for a quota, at the agent that comes first.
+        """Stores a turn that waits for a quota, at the agent that was chosen first.
 
         Raises:
             Limited: it does not wait.
@@ -231,7 +231,9 @@ class Messages:
         *,
         may_wait: bool = True,
     ) -> tuple[OpenedTurn, Begun | None]:
-        """``route``: how the agent was chosen, if it was; ``known``: the thread of the context, if it was read.
+        """Stores a turn for one agent and starts it, or queues it.
+
+        ``route``: how the agent was chosen, if it was; ``known``: the thread of the context, if it was read.
 
         Raises:
             UncoveredError: no quota of its caller covers it, and it does not wait for one.
@@ -266,22 +268,22 @@ class Messages:
                 opened = await self.turns.open(request)
         except BaseException:
             charge.refund()
-            _give_back(place)
+            _release_place(place)
             raise
         if opened.repeated:
             charge.refund()
-            _give_back(place)
+            _release_place(place)
             return opened, None
         if plan.hold is not None or opened.position is not None:
-            _give_back(place)
-            await self._put_in_line(principal, command, opened)
+            _release_place(place)
+            await self._enqueue(principal, command, opened)
             return opened, None
         params: JsonObject = {**(command.params or {}), "message": command.message}
         begun = self.dispatch.begin(opened, peer, command.message, params, referred, place)
         return opened, begun
 
     async def _refuse_drained(self, agent: str, request: TurnRequest) -> OpenedTurn | None:
-        """What the key of a request came to before its agent was drained; None: the agent takes new work.
+        """The turn that the request's key led to before its agent was drained; None: the agent takes new work.
 
         Raises:
             PeerUnavailable: it takes none.
@@ -296,7 +298,7 @@ class Messages:
         return None
 
     async def _explain(self, agent: str, cause: QueueCause, command: SubmitTurn) -> QueueHold:
-        """Why a message waits, with what its request says beside it."""
+        """Why a message waits, with the options of its request."""
         configuration = object_at(command.params or {}, "configuration")
         return await self.queues.admission.explain(
             agent,
@@ -314,9 +316,10 @@ class Messages:
         *,
         may_wait: bool,
     ) -> tuple[Delegation, Charge]:
-        """The plan with what is said of the quotas of its caller, and what these were charged.
+        """The plan with the facts about the caller's quotas, and the charge.
 
-        Where they do not cover it that is nothing, and it waits for them, whatever else it has to wait for.
+        If the quotas do not cover it, nothing is charged and it waits for them, in addition to any other reason to
+        wait.
 
         Raises:
             UncoveredError: it does not wait.
@@ -338,9 +341,7 @@ class Messages:
             raise UncoveredError(charged)
         return change(plan, hold=hold, facts=(*plan.facts, charged.fact)), FREE
 
-    async def _put_in_line(
-        self, principal: Principal, command: SubmitTurn, opened: OpenedTurn
-    ) -> None:
+    async def _enqueue(self, principal: Principal, command: SubmitTurn, opened: OpenedTurn) -> None:
         held = opened.held if isinstance(opened.held, dict) else opened.held.read()
         record = held[opened.task].record
         if isinstance(record, TaskRecord) and (
@@ -351,12 +352,12 @@ class Messages:
             if one.holds:
                 await self.dispatch.refresh(
                     one.target
-                )  # whoever drives it is told that it is waited for
+                )  # notifies its driver that a task waits for it
         if opened.position is not None and _is_urgent(command, opened):
             try:
                 await self.interrupt(principal, opened)
             except PasserelleError as error:
-                # It is stored, and waits for its turn: that is what its caller is told.
+                # The message is stored and waits for its turn; the answer reports that.
                 self.dispatch.log.info(
                     "turn.not_interrupted", task=opened.task.id, reason=str(error)
                 )
@@ -380,7 +381,7 @@ class Messages:
 
 
 def _add_references(plan: Delegation, referred: ResolvedReferences, agent: str) -> Delegation:
-    """The plan with the tasks that its message refers to; most refer to none."""
+    """The plan with the tasks that its message references; most reference none."""
     if not referred.names_any:
         return plan
     return change(plan, referred=referred, facts=(*plan.facts, *referred.list_facts(agent)))
@@ -391,7 +392,7 @@ def _read_options(command: SubmitTurn) -> JsonObject | None:
 
 
 def _is_urgent(command: SubmitTurn, opened: OpenedTurn) -> bool:
-    """Whether a message that waits stops what goes on in its context."""
+    """Whether a waiting message interrupts the running turns of its context."""
     if command.when_busy is not None:
         return command.when_busy == "interrupt"
     held = opened.held if isinstance(opened.held, dict) else opened.held.read()
@@ -399,13 +400,13 @@ def _is_urgent(command: SubmitTurn, opened: OpenedTurn) -> bool:
     return isinstance(thread, ThreadRecord) and thread.queue_policy == "interrupt"
 
 
-def _give_back(place: SendPlace | None) -> None:
-    """No send follows."""
+def _release_place(place: SendPlace | None) -> None:
+    """Releases the send slot: no send follows."""
     if place is not None:
         place.give_back()
 
 
 def _find_holder(known: Held | None) -> str | None:
-    """The agent that a context was given to last."""
+    """The agent that a context was last assigned to."""
     thread = known.record if known is not None else None
     return find_holder(thread) if isinstance(thread, ThreadRecord) else None

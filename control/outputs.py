@@ -1,6 +1,6 @@
-"""Content that stands elsewhere: who may read it is who may read the task whose fact names it (ENV-10, EXT-10).
+"""Content stored outside of facts: a reader of the task may read the content its facts name (ENV-10, EXT-10).
 
-Copies of files may expire. Then a fact says so, and whoever reads the reference is told the same.
+Copies of files may expire. Then a fact records that, and readers of the reference get the state ``expired``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _KEPT_MS: Final = 600_000
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Reads outputs, and lets copies expire."""
+    """Reads outputs, and expires copies."""
 
     writes: Writes
     ownership: Ownership
@@ -58,7 +58,7 @@ class Outputs:
         """A part of the content behind a reference.
 
         Raises:
-            NotFound: no task of the caller, or none of its facts names the content.
+            NotFound: no task of the caller, or none of its facts references the content.
             StoreUnavailable: it cannot be read now.
         """
         owned = await self.ownership.find(principal, query.task, None, hidden=True)
@@ -92,9 +92,9 @@ class Outputs:
     async def expire(
         self, row: DueRow, now_ms: int, drop: Callable[[Shard, DueRow], Awaitable[bool]]
     ) -> None:
-        """``output:<task>``: removes the copies of a task, and says so.
+        """``output:<task>``: removes the copies of a task, and records that.
 
-        A copy that another task has put since is left to that task.
+        A copy that another task has stored since is kept.
         """
         record, keep_ms = await self._find(row.entity), self.policy.keep_ms
         copies = await self.contents.list_copies(record) if record else []
@@ -107,7 +107,7 @@ class Outputs:
             Fact(tasks.scope_of(record), OutputExpired("artifact", sha256))
             for sha256 in copies[:MAX_EVENTS]
         ]
-        # No record changes, so this row tells a second try from a second fact (I2).
+        # No record changes, so this row distinguishes a retry from a second fact (I2).
         key = f"{row.member}:{row.token}"
 
         def body(decision: Decision) -> AppendOptions:

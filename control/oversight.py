@@ -1,12 +1,12 @@
-"""Reads what others of one's tenant own, for whoever has the right, and says so (A.1 of the oversight of a tenant).
+"""Reads of other owners' data in the same tenant, with the right to it, recorded (A.1 of the oversight of a tenant).
 
-Whoever oversees reads through the eyes of the owner: the same handlers answer, within the reader's own agents and
-operations. Nothing is answered or changed so. Each read is a fact in the reader's home session before anything is
-shown, one for each person, task or session, and hour; where the fact cannot be stored, nothing is read.
+An overseer reads as the owner would: the same handlers answer, limited to the reader's own agents and operations.
+Oversight never answers or changes anything. Each read is recorded as a fact in the reader's home session before
+anything is returned, one per person, task or session, and hour; if the fact cannot be stored, nothing is read.
 
-A name of another tenant, one that is unknown and one that the reader may not see are answered as they are to everybody.
-
-A page of a session that has left memory is told as well, to whom it belongs: that it came out of the archive (EXT-11).
+A name of another tenant, an unknown one and one that the reader may not see get the same answer as for any caller. For
+a page of a session that has left memory, a fact in its owner's home session records that it came from the archive
+(EXT-11).
 """
 
 from __future__ import annotations
@@ -69,31 +69,31 @@ OverseenQuery: TypeAlias = (
 Q = TypeVar("Q", bound=OverseenQuery)
 
 HOUR_MS: Final = 3_600_000
-_MOST_TOLD: Final = 4_096
+_MOST_RECORDED: Final = 4_096
 _NO_EVENTS: Final = HistoryWindowLoaded(0, 0, "stream")
-"""A list shows how things stand, and no events."""
+"""A list shows current states, and no events."""
 
 
 @dataclass(slots=True)
 class Oversight:
-    """Finds whose eyes to read through."""
+    """Finds the owner to read as."""
 
     writes: Writes
     home: Home
-    _told: OrderedDict[tuple[str, str, int], None] = field(
+    _recorded: OrderedDict[tuple[str, str, int], None] = field(
         default_factory=OrderedDict["tuple[str, str, int]", None]
     )
-    """What this process has seen stored, so that a page that is read again and again costs no append."""
+    """Facts that this process knows to be stored, so that repeated reads of a page cost no append."""
 
     def over(
         self, read: Callable[[Principal, Q], Awaitable[JsonObject]]
     ) -> Callable[[Principal, Q], Awaitable[JsonObject]]:
-        """A handler that answers its owner, and whoever oversees the owner's tenant."""
+        """A handler that answers the owner, and overseers of the owner's tenant."""
 
         async def overseen(principal: Principal, query: Q) -> JsonObject:
             if isinstance(query, ListRecords) and query.owners == "all":
                 require_scope(principal, (AccessScope.OVERSEE_TASKS,))
-                await self.tell_tenant(principal)
+                await self.record_tenant_read(principal)
             try:
                 answer = await read(principal, query)
             except NotFound:
@@ -101,36 +101,36 @@ class Oversight:
                 if owner is None:
                     raise
             else:
-                await self._tell_page(principal, query, answer)
+                await self._record_page(principal, query, answer)
                 return answer
             return await read(owner, query)
 
         return overseen
 
-    async def tell_tenant(self, principal: Principal) -> None:
-        """Says that somebody has looked at what a tenant works on, before it is shown."""
-        await self._tell(principal, name_tenant(principal), _NO_EVENTS)
+    async def record_tenant_read(self, principal: Principal) -> None:
+        """Records that a principal read a tenant's tasks, before they are returned."""
+        await self._record(principal, name_tenant(principal), _NO_EVENTS)
 
-    async def tell_questions(self, principal: Principal) -> None:
-        """The same of the questions that wait in a tenant."""
-        await self._tell(principal, f"questions of {name_tenant(principal)}", _NO_EVENTS)
+    async def record_requests_read(self, principal: Principal) -> None:
+        """The same for the pending approval requests of a tenant."""
+        await self._record(principal, f"questions of {name_tenant(principal)}", _NO_EVENTS)
 
-    async def tell_question(
+    async def record_request_read(
         self, principal: Principal, action: str, owner: str, first: int, last: int
     ) -> None:
-        """The same of one question."""
-        said = HistoryWindowLoaded(first, last, "stream", owner=owner)
-        await self._tell(principal, action, said)
+        """The same for one approval request."""
+        loaded = HistoryWindowLoaded(first, last, "stream", owner=owner)
+        await self._record(principal, action, loaded)
 
     async def find_task(self, principal: Principal, task_id: str) -> Principal | None:
-        """The owner of a task of the tenant, with the reader's rights; None where the reader may not oversee it."""
+        """The owner of a task of the tenant, with the reader's rights; None if the reader may not oversee it."""
         if AccessScope.OVERSEE_TASKS not in principal.scopes:
             return None
         parsed = parse_facade(task_id)
         return None if parsed is None else await self._find(principal, EntityKind.TASK, parsed[0])
 
     async def find_session(self, principal: Principal, session_id: str) -> Principal | None:
-        """The same of a session. What belongs to a person and to no conversation is nobody else's to read."""
+        """The same for a session. A person's home session is never readable by others."""
         if AccessScope.OVERSEE_TASKS not in principal.scopes:
             return None
         return await self._find(principal, EntityKind.SESSION, session_id)
@@ -176,10 +176,10 @@ class Oversight:
         record = held.record if held else None
         match record:
             case TaskRecord() if principal.sees(record.agent):
-                owner = _stand_in(principal, record.scope.principal, record.scope.tenant)
+                owner = _as_owner(principal, record.scope.principal, record.scope.tenant)
                 first, last = record.first, record.last
             case SessionRecord():
-                owner = _stand_in(principal, record.principal, record.tenant)
+                owner = _as_owner(principal, record.principal, record.tenant)
                 first, last = 1, record.last
                 if owner is None or not await self._sees_all(principal, owner, name):
                     return None
@@ -187,14 +187,14 @@ class Oversight:
                 return None
         if held is None or owner is None or owner.key != record.owner:
             return None
-        said = HistoryWindowLoaded(
+        loaded = HistoryWindowLoaded(
             first, last, "stream" if held.archive is None else "archive", owner=owner.key
         )
-        await self._tell(principal, name, said)
+        await self._record(principal, name, loaded)
         return owner
 
     async def _sees_all(self, principal: Principal, owner: Principal, session: str) -> bool:
-        """A session says everything of each task in it, so every one has to be of an agent that the reader sees."""
+        """A session contains the events of all its tasks, so the reader must see the agent of each."""
         if session == owner.home_session:
             return False
         if principal.agents is None:
@@ -213,39 +213,39 @@ class Oversight:
         ref = EntityRef(kind, name)
         return (await self.writes.load([ref]))[ref]
 
-    async def _tell_page(
+    async def _record_page(
         self, principal: Principal, query: OverseenQuery, answer: JsonObject
     ) -> None:
-        """Of an owner who pages through a session that has left memory."""
+        """Records that an owner paged through a session that has left memory."""
         if not isinstance(query, GetArchived) or answer["inMemory"]:
             return
         session, after = str(answer["sessionId"]), answer.get("after")
         last = after if isinstance(after, int) else ArchiveRef.read(query.ref).sequence
         first = min(query.after + 1, last)
-        said = HistoryWindowLoaded(first, last, "archive", None if after is None else str(after))
-        await self._tell(principal, session, said)
+        loaded = HistoryWindowLoaded(first, last, "archive", None if after is None else str(after))
+        await self._record(principal, session, loaded)
 
-    async def _tell(self, principal: Principal, name: str, said: HistoryWindowLoaded) -> None:
+    async def _record(self, principal: Principal, name: str, loaded: HistoryWindowLoaded) -> None:
         hour = self.writes.clock.now_ms() // HOUR_MS
-        told = (principal.key, name, hour)
-        if told in self._told:
+        key_of_read = (principal.key, name, hour)
+        if key_of_read in self._recorded:
             return
         key = hash_key(principal, f"oversee {name} {hour}")
         await self.home.record(
-            principal, change(said, of=name), row=IdempotencyRow(key, key, b"", 2 * HOUR_MS)
+            principal, change(loaded, of=name), row=IdempotencyRow(key, key, b"", 2 * HOUR_MS)
         )
-        self._told[told] = None
-        if len(self._told) > _MOST_TOLD:
-            self._told.popitem(last=False)
+        self._recorded[key_of_read] = None
+        if len(self._recorded) > _MOST_RECORDED:
+            self._recorded.popitem(last=False)
 
 
 def name_tenant(principal: Principal) -> str:
-    """What the audit says of somebody who has read the list of a tenant."""
+    """The audit's name for a tenant's task list."""
     return f"tenant:{principal.tenant}"
 
 
-def _stand_in(principal: Principal, owner: str | None, tenant: str) -> Principal | None:
-    """The owner, who may here what the reader may; None where the reader is the owner, or of another tenant."""
+def _as_owner(principal: Principal, owner: str | None, tenant: str) -> Principal | None:
+    """The owner with the reader's rights; None if the reader is the owner, or of another tenant."""
     if owner is None or tenant != principal.tenant or owner == principal.id:
         return None
     return change(principal, id=owner)

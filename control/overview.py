@@ -1,8 +1,8 @@
-"""What a gateway works on, in a few numbers: a bounded look at the lists of all owners, at most once a second.
+"""The workload of a gateway in a few numbers: a bounded read of all owners' lists, at most once a second.
 
-Nothing is counted while tasks run. The lists are asked how long they are and what has stood in them for longest, in one
-exchange with each primary, and the records of the oldest rows say how these stand. So an overview costs the same for
-ten tasks and for ten thousand, and says where it has not counted everything.
+Nothing is counted while tasks run. One exchange with each primary reads the lengths and the oldest rows of the lists,
+and the records of the oldest rows give their states. So an overview costs the same for ten tasks and for ten thousand,
+and marks counts that are incomplete.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.task_lists import TaskLists
 
 MOST_LISTS: Final = 2_000
-"""Lists that are asked, those with the newest rows first."""
+"""Lists that are read, those with the newest rows first."""
 MOST_TASKS: Final = 500
 """Records that are read, those of the oldest rows."""
 _OLDEST: Final = 100
-"""Rows that one list names."""
+"""Oldest rows read per list."""
 _MOST_QUESTIONS: Final = 200
-"""Questions that one owner names."""
+"""Requests read per owner."""
 _MOST_READ: Final = 500
-"""Questions whose records are read, the oldest first, where the reader does not see all agents."""
+"""Requests whose records are read, oldest first, if the reader does not see all agents."""
 _MOST_FAILING: Final = 1_000
 _Scope: TypeAlias = tuple[str | None, frozenset[str] | None]
-"""A tenant, and the agents that are seen in it; None: all."""
+"""A tenant and its visible agents; None: all."""
 _Kept: TypeAlias = "tuple[int, TaskOverview, ApprovalOverview]"
-"""What was seen, and when."""
+"""The time of a survey, and its result."""
 _KEPT_MS: Final = 1_000
 _MOST_KEPT: Final = 64
 
@@ -64,41 +64,41 @@ class FailingTargets(Protocol):
     """Webhooks that fail; ``RedisTargets`` is one."""
 
     async def list_stuck(self, limit: int) -> Sequence[FailingTarget]:
-        """At most so many, the longest failing ones first."""
+        """At most ``limit`` of them, the longest failing ones first."""
         ...
 
 
 class FailingTarget(Protocol):
-    """One of them."""
+    """A failing webhook."""
 
     @property
     def since_ms(self) -> int:
-        """Since when."""
+        """The time of the first failure."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What is looked at: a tenant, None for all, and the agents that are seen in it."""
+    """The scope of a survey: a tenant, None for all, and its visible agents."""
 
     tenant: str | None
     agents: frozenset[str] | None
     sees: Callable[[str], bool]
 
     def has(self, tenant: str | None) -> bool:
-        """Whether a tenant is looked at."""
+        """Whether a tenant is in scope."""
         return tenant is not None and self.tenant in {None, tenant}
 
     def may_have(self, tenant: str | None) -> bool:
-        """The same of an owner whose tenant may not be known yet."""
+        """The same for an owner whose tenant may not be known yet."""
         return tenant is None or self.has(tenant)
 
 
 @dataclass(slots=True)
 class Overviews:
-    """Answers who asks how a gateway stands.
+    """Answers queries about the workload of a gateway.
 
-    ``tasks:oversee`` shows what is open in one's tenant, within one's agents; ``runtime:operate`` the rest.
+    ``tasks:oversee`` shows the open work of the reader's tenant, for its agents; ``runtime:operate`` the rest.
     """
 
     records: TaskLists
@@ -111,7 +111,7 @@ class Overviews:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def read(self, principal: Principal, _query: GetOverview) -> JsonObject:
-        """The parts of it that the reader has a right to.
+        """The parts that the reader has a right to.
 
         Raises:
             StoreUnavailable: a primary does not answer.
@@ -119,7 +119,7 @@ class Overviews:
         now_ms = self.records.writes.clock.now_ms()
         found = Overview(format_ms(now_ms))
         if AccessScope.OVERSEE_TASKS in principal.scopes:
-            await self.oversight.tell_tenant(principal)
+            await self.oversight.record_tenant_read(principal)
             tasks, approvals = await self.look(principal)
             found = change(found, tasks=tasks, approvals=approvals)
         if AccessScope.OPERATE in principal.scopes:
@@ -129,7 +129,7 @@ class Overviews:
         return to_wire(found)
 
     async def list_owners(self, principal: Principal) -> list[str]:
-        """Keys of owners who may be of the principal's tenant: those with a list, and those that are configured."""
+        """Keys of owners who may be of the principal's tenant: owners of a list, and configured ones."""
         view = _View(principal.tenant, principal.agents, principal.sees)
         every = await self.records.projections.list_lists()
         named = [one.key for one in self.list_callers() if view.has(one.tenant)]
@@ -137,13 +137,13 @@ class Overviews:
         return [*dict.fromkeys((*named, *met))][:MOST_LISTS]
 
     async def look(self, principal: Principal) -> tuple[TaskOverview, ApprovalOverview]:
-        """What is open in a tenant, within the agents that somebody sees; of the last second, it is kept."""
+        """The open work of the principal's tenant, for the agents it sees; cached for a second."""
         return await self._look_in_turn(_View(principal.tenant, principal.agents, principal.sees))
 
     async def look_everywhere(
         self, kept_ms: int = _KEPT_MS
     ) -> tuple[TaskOverview, ApprovalOverview, DeliveryOverview]:
-        """What is open in all tenants, which no caller is shown; of the last ``kept_ms``, it is kept."""
+        """The open work of all tenants, for metrics only; cached for ``kept_ms``."""
         tasks, approvals = await self._look_in_turn(_View(None, None, OWNER.sees), kept_ms)
         return tasks, approvals, await self._look_at_targets()
 
@@ -180,7 +180,7 @@ class Overviews:
         *,
         is_cut: bool,
     ) -> TaskOverview:
-        # A task that was created before it was sent stays in the list of no agent: those rows come last.
+        # A task that was created before it was sent stays in the list without an agent: those rows come last.
         rows = sorted(
             ((at_ms, name, place) for place, one in enumerate(found) for name, at_ms in one.oldest),
             key=lambda row: (listed[row[2]].agent == UNSEEN, row),
@@ -198,14 +198,14 @@ class Overviews:
         for place, (one, survey) in enumerate(zip(listed, found, strict=True)):
             left = survey.count - looked[place]
             if left > 0 and view.may_have(self.records.tenants.get(one.owner)):
-                # Of an owner whose tenant is not known, and in the list of no agent, rows are not counted unread.
+                # Rows without an agent, or of an owner whose tenant is unknown, are counted only if they are read.
                 known = one.agent != UNSEEN and one.owner in self.records.tenants
                 more[one.agent] = more.get(one.agent, 0) + (left if known else 0)
         records = [record for _, record in named.values()]
         return count_tasks(records, {one: name for one, (name, _) in named.items()}, more)
 
     async def _count_questions(self, view: _View, owners: Sequence[str]) -> ApprovalOverview:
-        """One that several are asked counts once, and one about an agent that is not seen does not."""
+        """A request with several approvers counts once, and one about an agent that is not visible does not."""
         found = await self.surveys.survey_pending(owners[:MOST_LISTS], _MOST_QUESTIONS)
         asked = dict(sorted((row for one in found for row in one.oldest), key=itemgetter(1)))
         is_cut = len(owners) > MOST_LISTS or any(one.count > len(one.oldest) for one in found)

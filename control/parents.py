@@ -1,4 +1,4 @@
-"""The task that something new is delegated by, a child task or a job: found and judged in one way (GR-1, GR-11)."""
+"""The task that a new child task or job is delegated by: found and checked in one place (GR-1, GR-11)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FIELD = "parentTaskId"
 
 
 async def find_parent(ownership: Ownership, principal: Principal, task_id: str) -> Owned:
-    """A task of the caller under which something may begin, as it stands now.
+    """A task of the caller that may get a child now.
 
     Raises:
         NotFound: no such task of the caller.
-        UnsupportedOperation: it has ended, or a task above it is to stop.
-        GraphLimit: it stands too deep, or has as many children as it may.
+        UnsupportedOperation: it has ended, or a task above it is being cancelled.
+        GraphLimit: it is too deep, or has its maximum of children.
     """
     found = await ownership.find(principal, task_id, None, hidden=True)
     check_parent(found.record)
@@ -33,7 +33,7 @@ async def find_parent(ownership: Ownership, principal: Principal, task_id: str) 
 
 
 def check_parent(parent: TaskRecord) -> None:
-    """Raises UnsupportedOperation where a task takes no child (any more), GraphLimit where it has as many as it may."""
+    """Raises UnsupportedOperation if a task takes no child (any more), GraphLimit if it has its maximum."""
     if parent.status in ENDED:
         raise UnsupportedOperation(
             f"the parent task has ended: {parent.status}", status=parent.status

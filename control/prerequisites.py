@@ -1,4 +1,4 @@
-"""Messages that are sent when other tasks of their context have completed (LT-18, GR-2)."""
+"""Messages that are sent after other tasks of their context have completed (LT-18, GR-2)."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Prerequisites:
     async def plan(
         self, principal: Principal, command: SubmitTurn, agent: str, plan: Delegation
     ) -> Delegation:
-        """The plan with those tasks, on hold until they have completed. Most messages wait for none: nothing is read.
+        """The plan with those tasks, on hold until they have completed. A message without any costs no read.
 
         Raises:
-            InvalidInput: one of them is no task of the caller in this context, or they are too many.
+            InvalidInput: one of them is not a task of the caller in this context, or there are too many.
         """
         field, named = "after", command.after
         if not named:
@@ -64,7 +64,7 @@ class Prerequisites:
             if named & {record.scope.context_id, record.thread_id}:
                 check_width(record, "blocks", field)
                 return record
-        raise InvalidInput(field, f"{facade} is no task of this context")
+        raise InvalidInput(field, f"{facade} is not a task of this context")
 
 
 def _hold(command: SubmitTurn, agent: str, undone: Sequence[TaskRecord]) -> QueueHold:

@@ -1,8 +1,8 @@
-"""That a question of somebody else in the tenant waits: for whom, at which risk, since when; never what is asked.
+"""Oversight of pending approval requests in a tenant: for whom, at which risk, since when; never the content.
 
-Whoever oversees approvals keeps a tenant answering, and is not among those whose question it is. So the view has no
-words of the one who asks, no subject, and no option, and nothing can be answered by it. Each read is a fact in the
-reader's home session before anything is shown.
+An overseer keeps a tenant's requests answered without being one of their approvers. So the view has no text of the
+agent, no subject and no options, and cannot be answered. Each read is recorded as a fact in the reader's home session
+before anything is returned.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
     _Page: TypeAlias = list[tuple[str, int]]
-    """Questions of one owner, each with the time at which it was asked, the newest first."""
+    """Requests of one owner with their times, newest first."""
 
 _SCOPES: Final = (AccessScope.OVERSEE_APPROVALS,)
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionOversight:
-    """Shows that questions wait to whoever oversees the approvals of a tenant."""
+    """Shows pending requests to overseers of a tenant's approvals."""
 
     writes: Writes
     projections: Projections
@@ -52,7 +52,7 @@ class QuestionOversight:
     def over_one(
         self, read: Callable[[Principal, GetAction], Awaitable[JsonObject]]
     ) -> Callable[[Principal, GetAction], Awaitable[JsonObject]]:
-        """A handler that answers those whose question it is, and in short whoever oversees approvals."""
+        """A handler that answers those who may read a request, and with a reduced view overseers of approvals."""
 
         async def overseen(principal: Principal, query: GetAction) -> JsonObject:
             try:
@@ -62,7 +62,7 @@ class QuestionOversight:
                 if not found:
                     raise
             [record] = found
-            await self.oversight.tell_question(
+            await self.oversight.record_request_read(
                 principal, query.action_id, record.request.owner, record.first_seq, record.last_seq
             )
             return show_waiting(record)
@@ -72,7 +72,7 @@ class QuestionOversight:
     def over_list(
         self, read: Callable[[Principal, ListActions], Awaitable[JsonObject]]
     ) -> Callable[[Principal, ListActions], Awaitable[JsonObject]]:
-        """A handler of lists: one's own, or with ``owners`` ``all`` the open ones of everybody in the tenant."""
+        """A handler of lists: the caller's own, or with ``owners`` ``all`` the open ones of the whole tenant."""
 
         async def overseen(principal: Principal, query: ListActions) -> JsonObject:
             if query.owners == "mine":
@@ -80,19 +80,19 @@ class QuestionOversight:
             require_scope(principal, _SCOPES)
             require_inbox(principal)
             if query.state != "pending":
-                raise InvalidInput("state", "of everybody's questions the open ones are listed")
-            await self.oversight.tell_questions(principal)
+                raise InvalidInput("state", "only pending requests of other owners can be listed")
+            await self.oversight.record_requests_read(principal)
             return await self._list(principal, query)
 
         return overseen
 
     async def _list(self, principal: Principal, query: ListActions) -> JsonObject:
-        """A page may have fewer than ``limit``, and lead on all the same."""
+        """A page may have fewer than ``limit`` entries, and still a next page."""
         before, owners = read_token(query.page_token), await self.list_owners(principal)
         pages = await asyncio.gather(
             *(self.projections.list_inbox(owner, query.limit + 1, before) for owner in owners)
         )
-        near = await self._leave_out_far(principal, [page for page in pages if page])
+        near = await self._drop_other_tenants(principal, [page for page in pages if page])
         rows = sorted(
             {(asked_ms, action) for page in near for action, asked_ms in page}, reverse=True
         )
@@ -104,10 +104,12 @@ class QuestionOversight:
         token = write_token(looked[-1]) if len(looked) < len(rows) else ""
         return {"pending": views, "nextPageToken": token}
 
-    async def _leave_out_far(self, principal: Principal, pages: Sequence[_Page]) -> Sequence[_Page]:
-        """Pages without those of owners in other tenants, as far as that is not known before: a token names a row.
+    async def _drop_other_tenants(
+        self, principal: Principal, pages: Sequence[_Page]
+    ) -> Sequence[_Page]:
+        """Drops pages of owners in other tenants, whose tenant was not known before: a token names a row.
 
-        An owner is of one tenant, so one question says it of all.
+        An owner is in one tenant, so one request tells it for all.
         """
         firsts = [page[0][0] for page in pages]
         refs = [_name(one) for one in firsts if read_shard(one) is not None]
@@ -121,7 +123,7 @@ class QuestionOversight:
         return [page for first, page in zip(firsts, pages, strict=True) if first not in far]
 
     async def _find(self, principal: Principal, actions: Sequence[str]) -> list[ActionRecord]:
-        """Those of the tenant that are about agents which the reader sees."""
+        """The requests of the tenant about agents that the reader sees."""
         if AccessScope.OVERSEE_APPROVALS not in principal.scopes or not principal.has_inbox:
             return []
         refs = [_name(one) for one in actions if read_shard(one) is not None]
@@ -137,7 +139,7 @@ class QuestionOversight:
 async def keep_seen(
     writes: Writes, questions: Sequence[ActionRecord], sees: Callable[[str], bool]
 ) -> list[ActionRecord]:
-    """The questions of tasks whose agent is seen.
+    """The requests of tasks whose agent is visible.
 
     Raises:
         StoreUnavailable: a primary does not answer.
@@ -176,7 +178,7 @@ def _fits(record: ActionRecord, query: ListActions) -> bool:
 
 
 def show_waiting(record: ActionRecord) -> JsonObject:
-    """That it waits, or how it ended: no words of the one who asks, nor of the one who has answered."""
+    """The reduced view: pending or how it ended, without texts of the agent or of the approver."""
     request, decision = record.request, record.decision
     asked = [name for step in request.audience[: record.step + 1] for name in step.principals]
     view: dict[str, Json] = {

@@ -1,8 +1,8 @@
 """Reads models for their owners: sessions, threads, tasks, links and permissions.
 
-They are made out of stored snapshots and bounded pages of the stream, never out of a whole history. The head of the
-stream is read before the records, so a model holds everything up to its sequence, and whoever follows on from there
-misses nothing.
+Models are built from stored snapshots and bounded pages of the stream, never from a whole history. The head of the
+stream is read before the records, so a model contains everything up to its sequence, and a reader that follows from
+there misses no event.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.session.device_requests import GetChannels
     from passerelle.core.wire.json import JsonObject
-    from passerelle.permission_bridge.answers.grants import Granting
+    from passerelle.permission_bridge.answers.grants import GrantService
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.ownership import Owned, Ownership
@@ -70,16 +70,16 @@ if TYPE_CHECKING:
     from passerelle.webhooks.stream_webhooks import StreamWebhooks
 
 LISTED_TASKS: Final = 500
-"""Tasks of a session that are looked at, beside those that are open."""
+"""Tasks of a session that are read, in addition to the open ones."""
 LOOKED_AT: Final = 4_096
-"""Events of a task that are looked at: the first ones, and twice as many of the last."""
+"""Events of a task that are read: a third from its start, two thirds from its end."""
 _PAGE: Final = 256
 _CHUNK: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The events of a task; ``skipped`` says which ones were not looked at."""
+    """The events of a task; ``skipped`` describes those that were not read."""
 
     events: tuple[Event, ...]
     skipped: str | None = None
@@ -87,7 +87,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Reads models in wire form; what is unknown and what is another principal's look the same (``NotFound``)."""
+    """Reads models in wire form; an unknown id and another principal's look the same (``NotFound``)."""
 
     writes: Writes
     log: EventLog
@@ -116,7 +116,7 @@ class Models:
                 wanted,
                 last,
                 head.first,
-                await self._find_gone(threads, events),
+                await self._find_rolled_back(threads, events),
                 after=query.after,
             ),
             str(Cursor(head.epoch, head.sequence, head.chain)),
@@ -124,10 +124,10 @@ class Models:
         )
         return to_wire(model)
 
-    async def _find_gone(
+    async def _find_rolled_back(
         self, threads: Sequence[ThreadRecord], events: Sequence[Event]
     ) -> frozenset[str]:
-        """Those of the tasks that events are about behind which their threads went back; mostly none has."""
+        """Tasks of these events that were rolled back; most threads have none."""
         back = {one.thread_id: one.rolled_back.at for one in threads if one.rolled_back}
         named: dict[str, None] = {}
         for event in events:
@@ -159,7 +159,7 @@ class Models:
     async def load_session(
         self, principal: Principal, session_id: str
     ) -> tuple[SessionRecord, Head, list[TaskRecord], int]:
-        """A session of the caller, its head as it was before, its tasks, and how many older ones there are.
+        """A session of the caller, its head read before, its tasks, and the number of older ones.
 
         Raises:
             NotFound: unknown, or another principal's: the two look the same.
@@ -214,7 +214,7 @@ class Models:
                 assert_never(query.model)
 
     async def _complete(self, task: TaskRecord) -> TaskRecord:
-        """With all of its artifacts, and the task that it goes on from."""
+        """The task with all of its artifacts, and the task that it continues."""
         return await read_source(self.writes, self.log, await self.contents.name_artifacts(task))
 
     async def _read_delivery(self, owned: Owned) -> JsonObject:
@@ -246,14 +246,14 @@ class Models:
         return to_wire(model)
 
     async def explain_routing(self, task: TaskRecord) -> list[str]:
-        """Why a task went to its agent: a sentence for each fact that is still in the stream."""
+        """Why a task was routed to its agent: a sentence for each fact that is still in the stream."""
         facts = await self._read_facts(task)
         return [one.text for one in explain_task(task, facts.events, self.clock.now_ms()).agent]
 
     async def find_session(
         self, principal: Principal, session_id: str
     ) -> tuple[SessionRecord, Head, str | None]:
-        """Record and head of a session, and its ref where it has left memory.
+        """Record and head of a session, and its archive ref if it has left memory.
 
         Raises:
             NotFound: unknown, or another principal's: the two look the same.
@@ -270,7 +270,7 @@ class Models:
     async def load_tasks(
         self, principal: Principal, session_id: str
     ) -> tuple[list[TaskRecord], int]:
-        """The newest tasks of a session that callers see, all that are open, and how many older ones there are."""
+        """The newest visible tasks of a session, all open ones, and the number of older ones."""
         listed = await self.log.read_session_tasks(session_id)
         names = [facade for facade, _ in listed[:LISTED_TASKS]]
         names += await self.log.read_open(session_id)
@@ -322,12 +322,12 @@ def _stream(session_id: str) -> StreamRef:
 
 
 _LOOKED_AT: Final = 200
-"""Devices, and questions, that are looked at."""
+"""Maximum number of devices, and of requests, that are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelSummaries:
-    """Reads the links of a session as stored: acks of devices, runs of agents, questions on their way (SNAP-13)."""
+    """Reads the stored links of a session: acks of devices, runs of agents, requests being delivered (SNAP-13)."""
 
     models: Models
     writes: Writes
@@ -387,10 +387,10 @@ class ChannelSummaries:
 
 @dataclass(frozen=True, slots=True)
 class PermissionSummaries:
-    """Reads what may be done in a thread, and who is asked at this moment (SNAP-9)."""
+    """Reads the permissions of a thread, and its pending requests (SNAP-9)."""
 
     models: Models
-    granting: Granting
+    granting: GrantService
     find_rules: Callable[[], Policy]
 
     async def read(self, principal: Principal, query: GetPermissions) -> JsonObject:

@@ -1,10 +1,10 @@
-"""A task is tried again because its owner, or whoever operates it, wants that (CMD-10, ATT-17).
+"""Retries a task at the request of its owner or operator (CMD-10, ATT-17).
 
-Nothing of what was tried is lost, and nothing of it counts any more: the policy begins anew, at the agent that was
-asked first or at the one that is named. The attempt is owed from this append on, as every further one is.
+Earlier attempts stay recorded and no longer count: the retry policy starts over, at the agent that was asked first or
+at the one that is named. The attempt is scheduled by this append, like every further attempt.
 
-A task whose end callers have seen goes on under another id, in the same context, with an edge to the one before; that
-one stays as it is, byte for byte (LT-12, LT-13).
+A task whose end callers have seen continues under another facade id, in the same context, with an edge to the earlier
+one, which stays unchanged byte for byte (LT-12, LT-13).
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.ownership import Owned, Ownership
     from passerelle.runtime.records.writes import Writes
 
-_AT_REST: Final = TERMINAL | {Status.RETRYING, Status.LOST}
-"""Nobody works on a task in one of these, as far as anybody can tell."""
+_RETRIABLE: Final = TERMINAL | {Status.RETRYING, Status.LOST}
+"""States in which no agent works on the task, as far as known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rerunning:
-    """Has tasks tried again."""
+    """Retries tasks."""
 
     writes: Writes
     ownership: Ownership
@@ -69,12 +69,13 @@ class Rerunning:
     async def rerun(
         self, principal: Principal, command: RetryTask, idem: str | None
     ) -> TaskChanged:
-        """Owes a further attempt, once per idempotency key.
+        """Schedules a further attempt, once per idempotency key.
 
         Raises:
-            NotFound: no such task of the caller, nor one that it operates; or no such agent for the caller. Whoever
-                operates a task needs no right to call the agent that was asked before.
-            UnsupportedOperation: the task was never started, or somebody works on it, or a task above it is to stop.
+            NotFound: no such task of the caller, and none that it operates; or no such agent for the caller. An
+            operator
+                needs no right to call the agent that was asked before.
+            UnsupportedOperation: the task was never started, is running, or a task above it is being cancelled.
             VersionMismatch, IdempotencyConflict, Limited: nothing is written.
         """
         owned = await self.ownership.find_operated(principal, command.task_id, None, hidden=True)
@@ -84,7 +85,7 @@ class Rerunning:
         _check(owned.record)
         await check_above(self.writes, owned.record)
         agent = command.agent or list_tried(owned.record).peers[0]
-        # Who asks for no other agent than before needs no grant but the one for the agent that was asked.
+        # A retry without another agent needs only a grant for the agent that was asked.
         granted = command.agent or owned.record.agent
         is_operated = owned.record.owner != principal.key and command.agent is None
         if not (principal.sees(granted) if is_operated else principal.may_call(granted)):
@@ -123,39 +124,39 @@ class Rerunning:
 def _check(record: TaskRecord) -> None:
     if not record.attempts:
         raise UnsupportedOperation("the task was never started", status=record.status)
-    if record.status not in _AT_REST:
+    if record.status not in _RETRIABLE:
         raise UnsupportedOperation("the task is under way", status=record.status)
     tasks.require_unblocked(record)
 
 
-def _retry(draft: DecisionDraft, wish: TaskRetrying) -> None:
+def _retry(draft: DecisionDraft, requested: TaskRetrying) -> None:
     record, now_ms = draft.record, draft.decision.now_ms
     if record.run is not None:
-        reason = record.status_reason or "nobody can tell whether the agent works on it"
+        reason = record.status_reason or "it is unknown whether the agent works on it"
         lost = ErrorDetail("lost", ErrorCategory.TRANSPORT, reason, source=record.run.worker.peer)
         draft.close_actions("asker_lost")
         draft.add(draft.decide(tell.FailRun(Status.LOST, lost)))
     is_over = record.status in TERMINAL
-    # What callers have seen end, as a task or as a message, is never shown as something else.
+    # A task or message whose end callers have seen is never shown in another state.
     is_seen = record.shown or record.status is Status.COMPLETED
     retrying = TaskRetrying(
-        reason=wish.reason,
+        reason=requested.reason,
         ordinal=len(record.attempts) + 1,
         next_at=format_ms(now_ms),
-        peer=wish.peer,
-        actor=wish.actor,
+        peer=requested.peer,
+        actor=requested.actor,
         exposure=record.exposure + 1 if is_over and is_seen else None,
     )
     facts = draft.decide(tell.PrepareRetry(retrying))
     if is_over:
         _expose(draft, facts, retrying.exposure or record.exposure)
     else:
-        show_retrying(draft, facts, wish.reason)
+        show_retrying(draft, facts, requested.reason)
     draft.due.append(DueChange(name_row(record.task_id), now_ms))
 
 
 def _expose(draft: DecisionDraft, facts: list[Fact], exposure: int) -> None:
-    """Shows the task as submitted: under its next id where its end was seen, which is put away as it is."""
+    """Shows the task as submitted: under its next facade id if its end was seen; the earlier one is kept frozen."""
     record, context, decision = draft.record, draft.context, draft.decision
     before = draft.facade
     if exposure != record.exposure:

@@ -1,4 +1,4 @@
-"""What a task came to, as one text: for tables of many tasks."""
+"""The result of a task as one text, for tables of many tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from passerelle.core.task.record import TaskRecord
 
 RESULT_LENGTH: Final = 2_000
-"""Characters of what a task came to that a line of a table has."""
+"""Characters of a result in one table row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class Results:
     reads: TaskReads
 
     async def read(self, principal: Principal, task: TaskRecord) -> str | None:
-        """The texts of its artifacts, an artifact a line; without any, what its agent said at the end.
+        """The texts of its artifacts, one line each; without artifacts the agent's last message.
 
-        The pieces of an artifact are one text. None where there is no text, or it is not to be read now.
+        The parts of an artifact are one text. None if there is no text, or it cannot be read now.
         """
         facade = expose(TaskId(task.task_id), task.exposure)
         try:

@@ -1,7 +1,7 @@
-"""A thread goes back to the end of a turn, in one append: it happened whole, or not at all (EXT-11, PRS-5).
+"""Rolls a thread back to the end of a turn, in one append: entirely or not at all (EXT-11, PRS-5).
 
-What is left behind is marked and stays where it is. Nothing may be under way in the thread: what comes after the
-boundary would belong to before it.
+Tasks after the boundary are marked and stay stored. No task of the thread may be running: its later events would be
+stored after the boundary and belong before it.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a rollback comes to, over a thread as it was read."""
+    """A planned rollback of a thread as it was read."""
 
     thread: FoundThread
     boundary: TurnBoundary
     command: RollBack
     names: tuple[str, ...] = ()
-    """The tasks behind it, by the ids under which callers know them."""
+    """The tasks after the boundary, by the ids that callers know."""
     refs: tuple[EntityRef, ...] = field(default=())
 
     def show(self) -> ThreadRolledBack:
-        """What its caller is told."""
+        """The answer to the caller."""
         boundary, started = self.boundary, self.command.started
         happened = bool(boundary.behind)
         return ThreadRolledBack(
@@ -74,21 +74,22 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class RollingBack:
-    """Takes threads back."""
+    """Rolls threads back."""
 
     histories: TurnHistories
 
     async def roll_back(
         self, principal: Principal, command: RollBackThread, idem: str | None
     ) -> ThreadRolledBack:
-        """Goes back to the end of a turn, once per idempotency key; nothing is written where that is the last one.
+        """Rolls back to the end of a turn, once per idempotency key; writes nothing if that is the last turn.
 
         Raises:
             NotFound: no such thread of the caller.
-            InvalidInput: the turn is none of the thread, does not stand any more, or its end is no boundary.
-            UnsupportedOperation: something of the thread is under way, a task behind the turn is somebody else's, or
-                facts are not kept any more.
-            IdempotencyConflict: the key came with another request.
+            InvalidInput: the turn is not in the thread, was rolled back, or its end is no boundary.
+            UnsupportedOperation: a task of the thread is open, a task after the turn belongs to another principal, or
+            facts
+                are no longer kept.
+            IdempotencyConflict: the key was used for another request.
         """
         writes, once = self.histories.writes, make_once(principal, command, idem)
         thread = await self.histories.find(principal, command.thread_id)
@@ -125,8 +126,8 @@ class RollingBack:
         )
         without = turns.list_gone() | boundary.left
         restored = await self.histories.restore(record, without, last)
-        told = turns.list_peers(boundary.tasks)
-        renewed = tuple(sorted(peer for peer in record.remotes if peer in told))
+        peers = turns.list_peers(boundary.tasks)
+        renewed = tuple(sorted(peer for peer in record.remotes if peer in peers))
         going_back = RollBack(started, boundary.covers, last, restored, renewed)
         refs = tuple(EntityRef(EntityKind.TASK, one) for one in boundary.tasks)
         await self._check_rest(record)
@@ -135,7 +136,7 @@ class RollingBack:
         return _Plan(thread, boundary, going_back, names, refs)
 
     async def _check_rest(self, thread: ThreadRecord) -> None:
-        """Nothing that was begun in the thread is open; what was only created is no turn yet."""
+        """Checks that no started task of the thread is open; a task that was only created is no turn yet."""
         log, writes = self.histories.log, self.histories.writes
         named = (parse_facade(name) for name in await log.read_open(thread.session_id))
         refs = [EntityRef(EntityKind.TASK, one[0]) for one in named if one is not None]
@@ -165,7 +166,7 @@ def _decide(decision: Decision, plan: _Plan) -> None:
     state = decision.state(plan.thread.ref)
     if not isinstance(state, ThreadRecord):
         raise NotFound("thread", plan.thread.ref.id)
-    # It is about no run, so it is no part of the trace of one.
+    # It belongs to no run, and so to no run's trace.
     decision.belong(None)
     started, *others = threads.decide(state, plan.command)
     decision.add([started])
@@ -193,9 +194,9 @@ def _check_rest(records: Iterable[object]) -> None:
 
 def _name(record: object, principal: Principal) -> str:
     if not isinstance(record, TaskRecord):
-        raise InvalidInput(FIELD, "the record of a task behind it is not kept any more")
+        raise InvalidInput(FIELD, "the record of a task after it is no longer kept")
     if record.owner != principal.key:
-        message = f"{FIELD}: a task behind the turn is somebody else's by now"
+        message = f"{FIELD}: a task after the turn belongs to another owner"
         raise UnsupportedOperation(message, why="given_away", field=FIELD)
     return name_task(record)
 

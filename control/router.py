@@ -1,10 +1,9 @@
-"""Who gets a message to the gateway's own agent: what is known of the caller's agents, put to ``core/routing``.
+"""Chooses an agent for a message to the router: passes the known state of the caller's agents to ``core/routing``.
 
-Nothing is stored and no agent is called, but for a card that is not known: one that was never read is waited for, for a
-moment, and one that is old is read again beside the message. An agent whose card cannot be read is left alone for a
-while.
+Nothing is stored and no agent is called, except for unknown cards: a card that was never read is waited for briefly, an
+old one is refreshed in the background. An agent whose card cannot be read is not asked again for a while.
 
-Agents in the same state lead to the same ``Route`` object, whoever asks: turns are templated by it.
+Agents in the same state lead to the same ``Route`` object for every caller: turns are templated by it.
 """
 
 from __future__ import annotations
@@ -43,18 +42,18 @@ if TYPE_CHECKING:
     from passerelle.runtime.limits.pauses import AgentPauses
 
     Bar: TypeAlias = Callable[[str, str | None, int], str | None]
-    """Agent, endpoint and price in millionths: the constraint that keeps a task from there; None: nothing does."""
+    """Agent, endpoint and price in millionths: the constraint that excludes the agent, or None."""
 
 _KEPT_ROUTES: Final = 1_024
 _LOOK_MS: Final = 1_000
 _AGAIN_MS: Final = 10_000
-"""Until a card that could not be read is asked for again."""
+"""Pause before a failed card read is retried."""
 _AT_MESSAGE: Final = f"message.metadata.{PROFILE}"
 
 
 @dataclass(slots=True)
 class _KnownAgent:
-    """An agent, what it was described by last, and its offer in the states that it was seen in."""
+    """An agent, the inputs of its last description, and its offer per state."""
 
     peer: RoutedPeer
     card: PeerCard | None
@@ -70,24 +69,24 @@ class _KnownAgent:
 
 @dataclass(slots=True)
 class Router:
-    """Routes messages. Cards, tags and prices are looked at once a second, limits and breakers for each message."""
+    """Routes messages. Cards, tags and prices are checked once a second, limits and breakers for each message."""
 
     catalogue: Catalogue
     find_terms: Callable[[str], PeerTerms]
     spending: Spending | None
     resolve_tools: Callable[[Principal], ToolCatalogResolved | None]
-    """What is held back from a caller by rules."""
+    """The tools that rules withhold from a caller."""
     clock: Clock
     detach: Callable[[Coroutine[None, None, None]], None]
-    """Has something run beside the message."""
+    """Runs a coroutine in the background."""
     pauses: AgentPauses
     _names: tuple[str, ...] = ()
     _agents: list[_KnownAgent] = field(default_factory=list[_KnownAgent])
-    """Those that are configured under these names, without tenants."""
+    """The configured agents, without tenants."""
     _usable: dict[frozenset[str], list[_KnownAgent]] = field(
         default_factory=dict["frozenset[str]", "list[_KnownAgent]"]
     )
-    """Those of callers that are granted these, and nothing less of them."""
+    """The agents of callers with exactly these grants."""
     _routes: OrderedDict[object, tuple[tuple[AgentOffer, ...], Route]] = field(
         default_factory=OrderedDict["object", "tuple[tuple[AgentOffer, ...], Route]"]
     )
@@ -96,7 +95,7 @@ class Router:
     _reading: dict[str, asyncio.Future[None]] = field(
         default_factory=dict[str, "asyncio.Future[None]"]
     )
-    """Of each agent whose card is asked for, when that is over."""
+    """Card reads in progress, by agent."""
 
     async def route(
         self,
@@ -106,10 +105,10 @@ class Router:
         unpaid: Collection[str] = (),
         bar: Bar | None = None,
     ) -> Route:
-        """The choice for a message of a caller.
+        """The route of a caller's message.
 
         ``held`` is the agent that has its context; ``unpaid`` are agents that the caller's budget does not cover, and
-        ``bar`` says what keeps the task of the message from an agent.
+        ``bar`` returns the constraint that keeps the message's task from an agent.
         """
         self._look()
         agents = self._list_usable(principal)
@@ -130,13 +129,13 @@ class Router:
         return self._choose(profile, offers, held if profile.continuity and agents else None)
 
     def _look(self) -> None:
-        """Takes in what may have changed of the agents, and has cards read again that have grown old."""
+        """Applies changes of the agents, and refreshes old cards."""
         now_ms, directory = self.clock.now_ms(), self.catalogue.agents
         names = directory.names if directory is not None else ()
         if directory is not None and self._names is not names:
             before = {one.peer.name: one for one in self._agents}
             peers = (directory.find(name) for name in names if find_tenant(name) is None)
-            self._agents = [self._know(peer, before.get(peer.name)) for peer in peers]
+            self._agents = [self._describe_agent(peer, before.get(peer.name)) for peer in peers]
             self._names = names
             self._usable.clear()
         elif now_ms < self._look_ms:
@@ -172,7 +171,7 @@ class Router:
     def _choose(
         self, profile: TaskProfileResolved, offers: tuple[AgentOffer, ...], held: str | None
     ) -> Route:
-        # Offers are told apart by what they are: one for each state of an agent. They live as long as what is kept.
+        # Offers are compared by identity: one object per state of an agent, alive as long as the cached route.
         key = (profile, held, tuple(map(id, offers)))
         known = self._routes.pop(key, None)
         if known is None:
@@ -183,7 +182,7 @@ class Router:
         return known[1]
 
     async def _read_cards(self, unread: Sequence[_KnownAgent]) -> None:
-        """Waits for cards that were never read, however many messages do so at once."""
+        """Waits for cards that were never read; concurrent messages share the reads."""
         now_ms, waited = self.clock.now_ms(), list[asyncio.Future[None]]()
         for one in unread:
             if one.peer.peek() is None:
@@ -195,7 +194,7 @@ class Router:
             self._refresh(one)
 
     def _begin_reading(self, peer: RoutedPeer, now_ms: int) -> asyncio.Future[None] | None:
-        """Has a card read, once at a time; None where it could not be a moment ago."""
+        """Starts reading a card, once at a time; None if it failed a moment ago."""
         reading = self._reading.get(peer.name)
         if reading is None and self._quiet_until_ms.get(peer.name, 0) <= now_ms:
             self._quiet_until_ms[peer.name] = now_ms + _AGAIN_MS
@@ -216,7 +215,7 @@ class Router:
             reading.set_result(None)
 
     def _list_denied(self, principal: Principal) -> dict[str, str]:
-        """By agent the rule that lets no work go there."""
+        """By agent, the rule that denies sending work to it."""
         catalog, denied = self.resolve_tools(principal), dict[str, str]()
         for one in catalog.groups if catalog is not None else ():
             if one.peer is not None and one.state == "denied":
@@ -231,7 +230,7 @@ class Router:
         unpaid: Collection[str],
         bar: Bar | None,
     ) -> AgentOffer:
-        """An agent as it stands now; an equal state gives the same object."""
+        """The offer of an agent in its current state; an equal state returns the same object."""
         name, spending = one.peer.name, self.spending
         lacks = one.demands - EXTENSIONS.get()
         is_unpaid = name in unpaid or not (spending is None or spending.covers(principal, name))
@@ -259,7 +258,7 @@ class Router:
         return offer
 
     def _refresh(self, one: _KnownAgent) -> None:
-        """Reads again what an agent is like, where anything has changed."""
+        """Describes an agent again if its card, tags or price changed."""
         name, spending = one.peer.name, self.spending
         price = spending.find_price(name) if spending else None
         if (
@@ -268,12 +267,12 @@ class Router:
             and one.price is price
         ):
             return
-        found = self._know(one.peer, one)
+        found = self._describe_agent(one.peer, one)
         one.card, one.tags, one.price = found.card, found.tags, found.price
         one.demands, one.offer, one.variants = found.demands, found.offer, found.variants
 
-    def _know(self, peer: RoutedPeer, before: _KnownAgent | None) -> _KnownAgent:
-        """An agent as it is described now; where another card says the same, its offers stay."""
+    def _describe_agent(self, peer: RoutedPeer, before: _KnownAgent | None) -> _KnownAgent:
+        """The current description of an agent; an unchanged offer keeps its object."""
         price = self.spending.find_price(peer.name) if self.spending else None
         found = _describe(peer, peer.peek(), self.find_terms(peer.name).tags, price)
         if before is not None and before.offer == found.offer:
@@ -286,10 +285,10 @@ def _name_pause(state: AgentState) -> str:
 
 
 def read_wanted(message: JsonObject, params: JsonObject | None) -> TaskProfileResolved:
-    """The profile of a message: what its metadata says, and the media types that its caller takes.
+    """The profile of a message: that of its metadata, with the media types that its caller accepts.
 
     Raises:
-        InvalidInput: the profile cannot be read; naming the field.
+        InvalidInput: the profile is invalid; naming the field.
     """
     said = object_at(message, "metadata").get(PROFILE) if "metadata" in message else None
     profile = DEFAULT if said is None else read_profile(said, _AT_MESSAGE)

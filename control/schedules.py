@@ -1,7 +1,7 @@
-"""Schedules of a caller: made, paused, resumed, run at once, deleted, listed and read (AP-7, OBJ-8).
+"""Schedules of a caller: created, paused, resumed, run now, deleted, listed and read (AP-7, OBJ-8).
 
-A schedule is a session of its own, and its record is a part of that of the session. So whoever follows the session is
-told of every step, and what holds for sessions (archive, export, verification, forgetting) holds for schedules.
+A schedule is a session of its own, and its record is part of the session's. So followers of the session get every step,
+and archive, export, verification and erasure of sessions apply to schedules.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Schedules:
-    """Works on the schedules of callers."""
+    """Creates, changes and reads schedules of callers."""
 
     writes: Writes
     log: EventLog
@@ -80,13 +80,13 @@ class Schedules:
     async def create(
         self, principal: Principal, command: CreateSchedule, idem: str | None
     ) -> ScheduleChanged:
-        """Makes a schedule, once per idempotency key.
+        """Creates a schedule, once per idempotency key.
 
         Raises:
             NotFound: an agent that the caller may not call.
-            InvalidInput: times that are none, or a message that is too long.
-            UnsupportedOperation: the caller has as many as there may be.
-            IdempotencyConflict: the key came with another request.
+            InvalidInput: invalid times, or a message that is too long.
+            UnsupportedOperation: the caller has its maximum of schedules.
+            IdempotencyConflict: the key was used for another request.
         """
         if not principal.may_call(command.agent):
             raise NotFound("agent", command.agent)
@@ -98,7 +98,7 @@ class Schedules:
         stored = await once.find(writes.log, shard)
         if stored is not None:
             return await self._repeat(stored)
-        await self._refuse_more(principal)
+        await self._check_limit(principal)
         ref = EntityRef(EntityKind.SESSION, writes.ids.mint("se", shard))
         created = SessionCreated(
             owner=principal.key,
@@ -129,8 +129,8 @@ class Schedules:
         await self._list_now(written.held[ref])
         return await self._render(written.held[ref])
 
-    async def _refuse_more(self, principal: Principal) -> None:
-        """Of those that are made at the same moment a few may come on top."""
+    async def _check_limit(self, principal: Principal) -> None:
+        """Concurrent requests may exceed the limit by a few."""
         if await self.projections.count_index(principal.key, SCHEDULES, None) >= MOST_SCHEDULES:
             raise UnsupportedOperation(
                 f"a caller has at most {MOST_SCHEDULES:,} schedules: delete one first",
@@ -142,7 +142,7 @@ class Schedules:
         return await self._render((await self.writes.load([ref]))[ref], repeated=True)
 
     async def _list_now(self, held: Held) -> None:
-        """In the list before the answer; the relay writes the same row, so a failure loses nothing."""
+        """Adds it to the list before the answer; the relay writes the same row, so a failure loses nothing."""
         for row in list_session(held.record) if isinstance(held.record, SessionRecord) else ():
             with suppress(StoreUnavailable):
                 await self.projections.index_now(row)
@@ -153,12 +153,12 @@ class Schedules:
         command: PauseSchedule | ResumeSchedule | RunSchedule | DeleteSchedule,
         idem: str | None,
     ) -> ScheduleChanged:
-        """Carries a command out; its row in the due set says when the schedule is looked at again.
+        """Carries out a command; the due row sets the time of the schedule's next check.
 
         Raises:
             NotFound: no schedule of the caller.
-            UnsupportedOperation: it is in no status for it.
-            IdempotencyConflict: the key came with another request.
+            UnsupportedOperation: its status does not allow it.
+            IdempotencyConflict: the key was used for another request.
         """
         found = await self._find(principal, command.schedule_id)
         ref, writes = EntityRef(EntityKind.SESSION, command.schedule_id), self.writes
@@ -171,7 +171,7 @@ class Schedules:
             wanted = self._read_command(principal, command, state, decision.now_ms)
             decision.add(list_change_facts(ref.id, machine.decide(state, wanted)))
             state = _require(decision, ref)
-            # Runs that go on are looked for when the row comes due.
+            # Running runs are checked when the row comes due.
             visit_ms = machine.find_visit(ref.id, state, decision.now_ms, busy=True)
             row = DueChange(name_row(ref.id), visit_ms)
             return AppendOptions(idem=once.remember(ref.id), due=(row,))
@@ -206,10 +206,10 @@ class Schedules:
         return {**changed.schedule, "version": changed.version}
 
     async def list(self, principal: Principal, query: ListSchedules) -> JsonObject:
-        """One page: ``schedules``, and ``nextPageToken`` where there may be more.
+        """One page: ``schedules``, and ``nextPageToken`` if there may be more.
 
         Raises:
-            InvalidInput: a page token that is not ours.
+            InvalidInput: an invalid page token.
         """
         page, token = await read_session_page(
             self.projections,
@@ -221,14 +221,14 @@ class Schedules:
         )
         found: list[Json] = []
         for record, held in page:
-            # Of one that was deleted a moment ago the session is left.
+            # A recently deleted schedule still has its session.
             if record.schedule and record.ticks:
                 model = show_schedule(record, record.schedule, {})
                 found.append({**to_wire(model), "version": held.stamp.version})
         return {"schedules": found, "nextPageToken": token}
 
     async def read_history(self, principal: Principal, query: GetScheduleHistory) -> JsonObject:
-        """Steps of a schedule in order. Raises NotFound."""
+        """The steps of a schedule in order. Raises NotFound."""
         await self._find(principal, query.schedule_id)
         stream = StreamRef(StreamKind.SESSION, query.schedule_id)
         after, steps = query.after, list[ScheduleStep]()

@@ -1,8 +1,8 @@
-"""The service object: the one way in behind A2A, ``/v1``, channels and the command line (CMD-27).
+"""The service: the one entry point for A2A, ``/v1``, channels and the command line (CMD-27).
 
-``execute`` carries out a command, ``read`` answers a query from what is stored, ``answer`` waits for the answer of a
-turn, ``follow`` gives its frames. Edges translate and do nothing else. Who does what is in the registry
-(``gateway/handlers.py`` fills it), and how a message is taken is in ``messages.py``.
+``execute`` carries out a command, ``read`` answers a query from stored state, ``answer`` waits for the answer of a
+turn, ``follow`` returns its frames. Protocol bindings only translate. The registry (filled by ``gateway/handlers.py``)
+maps commands to handlers; messages are submitted in ``messages.py``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from passerelle.a2a_mapping.resume import ResumeWish
     from passerelle.channels.stream_ends import StreamEnd
     from passerelle.channels.stream_frame import FollowedStream
-    from passerelle.channels.task_follower import Following
+    from passerelle.channels.task_follower import TaskFollower
     from passerelle.control.handlers import Handlers
     from passerelle.control.messages import Messages
     from passerelle.core.commands import Command, OtherCommand, Query, Result
@@ -27,44 +27,44 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_runs import Commands, ResultCallback
     from passerelle.delegation.runs.answers import Answers, OpenTurn
-    from passerelle.permission_bridge.governing.command_gate import Governing
+    from passerelle.permission_bridge.governing.command_gate import CommandGate
     from passerelle.runtime.records.ownership import Ownership
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The one door. ``commands`` sees each command to its end, also for a caller that goes."""
+    """The entry point. ``commands`` completes every command, even if its caller disconnects."""
 
     messages: Messages
     handlers: Handlers
-    governing: Governing
+    governing: CommandGate
     answers: Answers
-    following: Following
+    following: TaskFollower
     ownership: Ownership
     commands: Commands
 
     def execute(
         self, principal: Principal, command: Command, idem: str | None
     ) -> Awaitable[Result]:
-        """Carries out a command, once per idempotency key and principal (CMD-30), also for a caller that goes."""
+        """Carries out a command, once per idempotency key and principal (CMD-30), even if its caller disconnects."""
         if isinstance(command, SubmitTurn):
             return self.commands.open_run(self.messages.submit(principal, command, idem))
-        return self.commands.see_through(self._carry_out(principal, command, idem))
+        return self.commands.see_through(self._execute(principal, command, idem))
 
     def begin(
         self, principal: Principal, command: SubmitTurn, told: ResultCallback[OpenTurn]
     ) -> None:
-        """The same for a message without a key, for whoever does not wait and is told."""
+        """The same for a message without a key, for a caller that is notified instead of waiting."""
         self.commands.begin(self.messages.open(principal, command), told)
 
-    async def _carry_out(
+    async def _execute(
         self, principal: Principal, command: OtherCommand, idem: str | None
     ) -> Result:
         await self.governing.govern(principal, command)
         return await self.handlers.execute(principal, command, idem)
 
     async def read(self, principal: Principal, query: Query) -> JsonObject:
-        """Answers a query from stored state; of an agent nothing but its card is ever asked."""
+        """Answers a query from stored state; an agent is asked for nothing but its card."""
         return await self.handlers.read(principal, query)
 
     async def answer(
@@ -73,7 +73,7 @@ class Service:
         """Waits for the answer of a turn of the caller: ``{"task": …}`` or ``{"message": …}`` in A2A form.
 
         Raises:
-            NotFound: the task was given to somebody else meanwhile.
+            NotFound: the task was transferred to another owner meanwhile.
             PeerUnavailable, PeerRefused, InvalidAgentResponse: there is no answer and never will be.
         """
         return await self.answers.wait(accepted, principal.key, at_once=at_once)
@@ -89,16 +89,16 @@ class Service:
         until: StreamEnd | None = None,
         sends: bool = False,
     ) -> AsyncGenerator[FollowedStream]:
-        """The frames of a turn from its beginning, or of a task (a facade id): the Task first, then what comes.
+        """The frames of a turn from its beginning, or of a task (a facade id): the Task first, then later frames.
 
-        ``wish`` goes on after a cursor; it is looked at when the task has proved to be the caller's. ``until`` says
-        where the stream ends before the task does. A reader of a task that ``sends`` a message next adds its turn to
-        ``awaits``, and gets the Task with that message in it; one whose message had been taken before names the turn.
+        ``wish`` resumes after a cursor; it is read once the task is known to be the caller's. ``until`` ends the stream
+        before the task ends. A reader of a task that ``sends`` a message next adds its turn to ``awaits``, and gets the
+        Task with that message in it; if its message was accepted before, the target is that turn.
 
         Raises:
             NotFound: no task of the caller.
             UnsupportedOperation: the task has ended.
-            PeerRefused, InvalidAgentResponse: the agent did not take the message that had been sent before.
+            PeerRefused, InvalidAgentResponse: the agent did not accept the earlier message.
         """
         async with AsyncExitStack() as stack:
             if isinstance(target, str):
@@ -119,6 +119,6 @@ class Service:
         until: StreamEnd | None,
         sends: bool,  # noqa: FBT001  of one caller
     ) -> FollowedStream:
-        # Apart, so that the record is let go: the body of ``follow`` lasts as long as its reader.
+        # A separate method, so that the record is released: the body of ``follow`` lives as long as its reader.
         owned = await self.ownership.find(principal, facade, agent)
         return await self.following.follow_task(stack, owned, facade, wish, until, sends=sends)

@@ -1,7 +1,7 @@
 """Sessions of a caller: opened by name, described, listed (EVC-1).
 
-A session that a message opened is in the list as soon as it has a task that callers see; one that was opened or named
-by command is in it from then on.
+A session that a message opened is listed once it has a visible task; one that was opened or named by command is listed
+at once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Sessions:
         """Opens a session, once per idempotency key.
 
         Raises:
-            IdempotencyConflict: the key came with another request.
+            IdempotencyConflict: the key was used for another request.
         """
         writes = self.records.writes
         once = make_once(principal, command, idem)
@@ -94,7 +94,7 @@ class Sessions:
     async def describe(
         self, principal: Principal, command: DescribeSession, idem: str | None
     ) -> SessionChanged:
-        """Changes title and labels; ``session.updated`` where anything is different.
+        """Changes title and labels; writes ``session.updated`` if anything differs.
 
         Raises:
             NotFound, VersionMismatch, IdempotencyConflict: nothing is changed.
@@ -123,17 +123,17 @@ class Sessions:
         return _render(written.held[ref], repeated=written.repeated is not None)
 
     async def _list_now(self, held: Held) -> None:
-        """In the list before the answer; the relay writes the same row, so a failure loses nothing."""
+        """Adds it to the list before the answer; the relay writes the same row, so a failure loses nothing."""
         record = held.record
         for row in list_session(record) if isinstance(record, SessionRecord) else ():
             with suppress(StoreUnavailable):
                 await self.records.projections.index_now(row)
 
     async def list_sessions(self, principal: Principal, query: ListSessions) -> JsonObject:
-        """One page: ``sessions``, and ``nextPageToken`` where there may be more.
+        """One page: ``sessions``, and ``nextPageToken`` if there may be more.
 
         Raises:
-            InvalidInput: a page token that is not ours.
+            InvalidInput: an invalid page token.
         """
         found: list[Json] = []
         last: TaskListRow | None = None
@@ -142,7 +142,7 @@ class Sessions:
                 return {"sessions": found, "nextPageToken": write_token(last) if last else ""}
             last = row
             newest = await self.records.log.read_session_tasks(session_id)
-            # Each session stands at its newest task, and under its own id only while it has none.
+            # A session is listed at the row of its newest task; the row of its own id counts only while it has no task.
             if row[1] != (newest[0][0] if newest else session_id):
                 continue
             try:
@@ -157,7 +157,7 @@ class Sessions:
     async def _walk(
         self, principal: Principal, before: TaskListRow | None
     ) -> AsyncIterator[tuple[TaskListRow, str]]:
-        """Rows with the session that each is about, the newest first."""
+        """Rows with the session that each belongs to, newest first."""
         batch: list[TaskListRow] = []
         async for row in self.records.list_all(principal, before, also=(UNSEEN, SESSIONS)):
             batch.append(row)

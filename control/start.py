@@ -1,7 +1,7 @@
-"""The first run of a task that was created before: its turn, the intent to send, and the driver (CMD-6).
+"""Starts a created task for the first time: its turn, the send intent, and the driver (CMD-6).
 
-As where a message opens a task, one append holds everything that must be true before the agent is called: the turn, the
-judgement of the policy, the attempt, the run in this instance's set, and the total limit.
+As for a message that opens a task, one append contains everything that must be stored before the agent is called: the
+turn, the policy evaluation, the attempt, the run in this instance's set, and the total limit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.a2a_mapping.rpc import Method
-from passerelle.control.creation import name_row, refuse_in_line
+from passerelle.control.creation import name_row, refuse_queued
 from passerelle.control.start_routing import is_routed
 from passerelle.control.task_changes import check_version, read_task, render_change
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, RunMove
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TaskStart:
-    """A run on its way into the store."""
+    """A start that is about to be stored."""
 
     task: EntityRef
     thread: EntityRef
@@ -96,21 +96,21 @@ class TaskStart:
     caller: str
     """The id of the principal that starts it."""
     wanted: tuple[JsonObject, ...] = ()
-    """What the tasks of the agent have to bring, where it was chosen just now."""
+    """The acceptance conditions of the agent's tasks, if the agent was chosen just now."""
     other: EntityRef | None = None
-    """The thread that runs it, where it is another one than its own."""
+    """The thread that runs it, if that is not its own."""
 
 
 @value
 class StartTarget:
-    """Where a task is to start, and the tasks that its message refers to, as that agent is told."""
+    """The agent for a task, and the referenced tasks in the form that the agent gets."""
 
     peer: LimitedPeer
     referred: ResolvedReferences
     route: Route | None = None
     """How the agent was chosen, if it was."""
     may_wait: bool = True
-    """Whether it waits for a quota that it takes there."""
+    """Whether it waits for a quota at that agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,27 +128,27 @@ class Starting:
     find_peer: Callable[[str], LimitedPeer]
     message_bounds: MessageBounds
     resolve_tools: Callable[[Principal], ToolCatalogResolved | None]
-    """What is held back from a caller by rules."""
+    """The tools that rules withhold from a caller."""
 
     async def start(
         self, principal: Principal, command: StartTask, idem: str | None
     ) -> TaskChanged:
-        """Stores the intent and sends, once per idempotency key.
+        """Stores the send intent and sends, once per idempotency key.
 
         Raises:
             NotFound: no such task, or no such agent for the caller.
-            UnsupportedOperation: the task has a run, waits in line, or has ended, or a task above it is to stop.
-            Forbidden: a constraint of the task does not let it be sent there.
+            UnsupportedOperation: the task has a run, is queued, or has ended, or a task above it is being cancelled.
+            Forbidden: a constraint of the task excludes the agent.
             VersionMismatch, IdempotencyConflict, Limited, Draining: nothing is written.
-            PeerUnavailable: the agent never had a card that could be read.
+            PeerUnavailable: the agent's card could never be read.
         """
         owned = await self.ownership.find(principal, command.task_id, None, hidden=True)
-        # Where in which trace a repeat is makes no other request of it.
+        # A repeat may have another trace context and is still the same request.
         named = replace(command, traceparent=None, tracestate=None)
         once = make_once(principal, named, idem)
         if await once.find(self.turns.writes.log, owned.ref.shard) is not None:
             return render_change(owned.held, repeated=True)
-        refuse_in_line(owned.record)
+        refuse_queued(owned.record)
         tasks.refuse_second_run(owned.record)
         agent = command.agent or owned.record.assignee or owned.record.kind
         if not principal.may_call(agent):
@@ -177,13 +177,13 @@ class Starting:
         version: int | None,
         once: Once,
     ) -> TaskChanged:
-        """Starts a task at the agent that was named; while its card is read it is being prepared."""
+        """Starts a task at a named agent; its status is preparing while the card is read."""
         referred = await self.references.find(principal, turn.agent, turn.message)
         if peer.peek() is not None:
             return await self._start(
                 principal, owned, turn, StartTarget(peer, referred), version, once
             )
-        # Reading the card of an agent may take as long as the agent does.
+        # Reading an agent's card may take as long as the agent takes.
         await self.preparing.begin(owned, version)
         try:
             return await self._start(
@@ -201,11 +201,11 @@ class Starting:
         version: int | None,
         once: Once,
     ) -> TaskChanged:
-        """Starts a task at the agent that the gateway chooses for it, by its profile (TR-12).
+        """Starts a task at an agent that the gateway chooses by the task's profile (TR-12).
 
         Raises:
-            InvalidInput: its profile cannot be read.
-            UnsupportedOperation: no agent fits; what speaks against each is noted on it.
+            InvalidInput: its profile is invalid.
+            UnsupportedOperation: no agent fits; the reason for each is recorded on the task.
         """
         check_version(version, owned.held.stamp.version)
         uncovered: dict[str, Route] = {}
@@ -224,7 +224,7 @@ class Starting:
                 target = StartTarget(peer, referred, route, may_wait=may_wait)
                 return await self._start(principal, owned, turn, target, version, once)
             except UncoveredError as error:
-                # Another agent may cost less; where there is none, it is refused as at the one that comes first.
+                # Another agent may cost less; without one, the task is refused as at the agent chosen first.
                 if may_wait:
                     raise self.planning.refuse_uncovered(principal, error.shortage) from None
                 uncovered[agent] = route
@@ -238,7 +238,7 @@ class Starting:
         version: int | None,
         once: Once,
     ) -> TaskChanged:
-        """Starts a task at the agent that was named, or chosen.
+        """Starts a task at a named or chosen agent.
 
         Raises:
             UncoveredError: no quota of the caller covers it, and it does not wait for one.
@@ -267,11 +267,11 @@ class Starting:
             written = await self._append(start)
         except BaseException:
             charge.refund()
-            _give_back(place)
+            _release_place(place)
             raise
         if written.repeated is not None and written.repeated != start.run_id.encode():
             charge.refund()
-            _give_back(place)
+            _release_place(place)
             return render_change(written.held[owned.ref], repeated=True)
         if plan.hold is None:
             self._begin(start, written, peer, referred, place)
@@ -284,10 +284,10 @@ class Starting:
     async def _charge(
         self, principal: Principal, agent: str, plan: Delegation, *, may_wait: bool
     ) -> tuple[Delegation, Charge]:
-        """The plan with what is said of the quotas of its caller, and what these were charged.
+        """The plan with the facts about the caller's quotas, and the charge.
 
         Raises:
-            UncoveredError: they do not cover it, and it does not wait for them.
+            UncoveredError: the quotas do not cover it, and it does not wait for them.
         """
         if not self.planning.charges:
             return plan, FREE
@@ -312,7 +312,7 @@ class Starting:
         for name in ("taskId", "contextId"):
             if name in message:
                 raise InvalidInput(
-                    f"message.{name}", "is the gateway's to say for a task that starts"
+                    f"message.{name}", "is set by the gateway for a task that starts"
                 )
         self.message_bounds.judge(message)
         return SubmitTurn(agent, message, command.source, "none")
@@ -409,14 +409,14 @@ class Starting:
         self.dispatch.runs.start(*begun)
 
 
-def _give_back(place: SendPlace | None) -> None:
-    """No send follows."""
+def _release_place(place: SendPlace | None) -> None:
+    """Releases the send slot: no send follows."""
     if place is not None:
         place.give_back()
 
 
 def _check_constraints(record: TaskRecord, agent: str, plan: Delegation) -> None:
-    """Raises Forbidden where a constraint of the task does not let it be sent there."""
+    """Raises Forbidden if a constraint of the task excludes the agent."""
     estimates = [one.amount_micros for one in plan.facts if isinstance(one, CostEstimated)]
     obstacle = find_obstacle(record, agent, plan.card.endpoint or None, sum(estimates))
     if obstacle is not None:
@@ -426,7 +426,7 @@ def _check_constraints(record: TaskRecord, agent: str, plan: Delegation) -> None
 def _decide(decision: Decision, start: TaskStart, ids: Ids) -> None:
     decision.belong(start.plan.trace)
     record = read_task(decision, start.task, start.version)
-    refuse_in_line(record)
+    refuse_queued(record)
     if record.status is Status.DRAFT:
         decision.add(tasks.decide(record, tell.AcceptTask()))
     thread = decision.state(start.thread)
@@ -459,7 +459,7 @@ def _decide(decision: Decision, start: TaskStart, ids: Ids) -> None:
 
 
 def _add_conditions(decision: Decision, start: TaskStart) -> None:
-    """What is wanted of the tasks of the agent that was chosen, beside what its caller wants of it (TR-13)."""
+    """Adds the chosen agent's acceptance conditions to those of the caller (TR-13)."""
     record, wanted = decision.state(start.task), start.wanted
     if not isinstance(record, TaskRecord) or not wanted:
         return
@@ -470,7 +470,7 @@ def _add_conditions(decision: Decision, start: TaskStart) -> None:
 
 
 def _note_references(decision: Decision, start: TaskStart) -> None:
-    """Says which tasks the message refers to, and what goes along with it in their place."""
+    """Records which tasks the message references, and what is sent in their place."""
     referred = start.plan.referred
     if not referred.names_any:
         return

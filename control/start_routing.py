@@ -1,8 +1,8 @@
-"""Which agent gets a task that was created for the gateway's own one: its profile is read when it starts (TR-12).
+"""Chooses the agent of a task that was created for the router: its profile is read when it starts (TR-12).
 
-The profile is that of the task; a task that has none goes by what its message says, as any message does. Its
-constraints speak against agents beside that. A task that no agent fits stays as it is, and may be started again: that
-nobody fits is noted on it, with what speaks against each.
+The profile is that of the task, or else that of its message, as for any message. The task's constraints exclude further
+agents. A task that no agent fits stays as it is, and may be started again: the refusal is recorded on it, with the
+reason for each agent.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 _NOTED_MS: Final = 600_000
-"""For so long the same refusal is noted once."""
+"""Period in which the same refusal is recorded once."""
 
 
 def is_routed(record: TaskRecord, agent: str) -> bool:
-    """Whether the gateway chooses who gets a task that is to start at ``agent``."""
+    """Whether the gateway chooses the agent of a task that starts at ``agent``."""
     return agent == ROUTER and record.kind == ROUTER
 
 
 def check_profile(agent: str, profile: JsonObject | None) -> None:
-    """Raises InvalidInput where a task is routed by a profile that cannot be read; of others it is only kept."""
+    """Raises InvalidInput if a routed task has an invalid profile; the profile of other tasks is only stored."""
     if agent == ROUTER and profile:
         read_profile(profile, "profile")
 
@@ -70,10 +70,10 @@ class StartRouting:
         message: JsonObject,
         unpaid: Collection[str] = (),
     ) -> Route:
-        """The choice; ``unpaid`` are agents that the caller's budget does not cover.
+        """The route; ``unpaid`` are agents that the caller's budget does not cover.
 
         Raises:
-            InvalidInput: the profile of the task, or of its message, cannot be read.
+            InvalidInput: the profile of the task, or of its message, is invalid.
         """
         profile = _read(record, message)
         held = await self._find_holder(record) if profile.continuity else None
@@ -91,10 +91,10 @@ class StartRouting:
         return find_holder(thread) if isinstance(thread, ThreadRecord) else None
 
     async def refuse(self, owned: Owned, route: Route) -> UnsupportedOperation:
-        """What the caller is told of a task that no agent fits, once it is noted on it.
+        """Records on the task that no agent fits, and returns the error for the caller.
 
-        The facts have the id of the turn that would have begun. It is not opened: its message was taken by nobody, and
-        is none of what the task is about.
+        The facts have the id of the turn that would have started. The turn is not opened: no agent got its message,
+        which is not part of the task's content.
         """
         known, said = owned.record, route.list_facts()
         reason = say_routing(said[-1])

@@ -1,8 +1,8 @@
 """Spawns, steers and closes subagents: contexts that agents have for tasks of the caller (CMD-19).
 
-A subagent that is spawned is a task of its own, in a context of its own, below the task that it is for: what is known
-of tasks holds for it, and every step of it is a command for a task, judged like any other. What a command does to the
-context itself is a fact: that it was spawned, with the edge of its parent, and that it was closed.
+A spawned subagent is a task of its own, in a context of its own, below the task that it is for: everything that applies
+to tasks applies to it, and each step is a task command, subject to policy like any other. Changes of the context itself
+are facts: that it was spawned, with the edge of its parent, and that it was closed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.ownership import Ownership
 
 _TRIES: Final = 3
-"""How often a close looks for work that began while it was stored."""
+"""How often a close checks for work that began while it was stored."""
 _UNSENT: Final = frozenset({Status.DRAFT, Status.ACCEPTED})
 _STOPPED: Final = frozenset({Status.PAUSED, Status.LOST, Status.UNKNOWN, Status.STALE})
 _CLOSED: Final = "the context is closed"
@@ -72,7 +72,7 @@ _CLOSED: Final = "the context is closed"
 
 @dataclass(frozen=True, slots=True)
 class Subagents:
-    """Works on subagents. ``execute`` and ``submit`` are what any caller's command and message go through."""
+    """Works on subagents. ``execute`` and ``submit`` run commands and messages with all policy checks."""
 
     reads: SubagentReads
     ownership: Ownership
@@ -86,13 +86,13 @@ class Subagents:
     async def spawn(
         self, principal: Principal, command: SpawnSubagent, idem: str | None
     ) -> SubagentChanged:
-        """Makes the task and the context of a subagent in one append, and sends it.
+        """Creates the task and the context of a subagent in one append, and sends it.
 
-        Where the second fails nothing was sent: the subagent is there, and can be resumed or closed.
+        If the send fails, nothing was sent: the subagent exists, and can be resumed or closed.
 
         Raises:
             NotFound, UnsupportedOperation, GraphLimit: an agent, session or parent that takes no child.
-            IdempotencyConflict: the key came with another request.
+            IdempotencyConflict: the key was used for another request.
         """
         if not principal.may_call(command.agent):
             raise NotFound("agent", command.agent)
@@ -132,41 +132,41 @@ class Subagents:
         """Sends a message to the open task of a subagent, or as a new task in its context.
 
         Raises:
-            NotFound: no such subagent of the caller, or no such agent any more.
+            NotFound: no such subagent of the caller, or its agent no longer exists.
             UnsupportedOperation: it is closed, or its task takes no message now.
         """
         subagent, name, family = await self.reads.find(principal, command.subagent_id)
         if not principal.may_call(name.peer):
             raise NotFound("agent", name.peer)
         require_operation(principal, name.peer, Method.SEND_MESSAGE)
-        taken = await self._find_taken(principal, subagent, name, command, idem)
-        if taken is None:
+        accepted = await self._find_repeated(principal, subagent, name, command, idem)
+        if accepted is None:
             if subagent.state == "closed":
                 raise UnsupportedOperation(_CLOSED, subagent=command.subagent_id)
             task = _find_open(subagent, name, family)
-            taken = await self.submit(principal, _compose(command, subagent, name, task), idem)
-            await self._link(principal, family, name, taken)
+            accepted = await self.submit(principal, _compose(command, subagent, name, task), idem)
+            await self._link(principal, family, name, accepted)
         found, _, _ = await self.reads.find(principal, command.subagent_id)
         return SubagentChanged(
-            to_wire(found), "sent", taken.facade, taken.turn_id, repeated=taken.repeated
+            to_wire(found), "sent", accepted.facade, accepted.turn_id, repeated=accepted.repeated
         )
 
     async def _link(
-        self, principal: Principal, family: Family, name: SubagentName, taken: TurnAccepted
+        self, principal: Principal, family: Family, name: SubagentName, accepted: TurnAccepted
     ) -> None:
-        """A further task of a subagent is a child of what it was spawned for as well, while that goes on."""
+        """Makes a further task of a subagent a child of the task it was spawned for, while that is open."""
         above = family.threads[name.thread_id].parent
         known = {task.task_id: task for task in family.tasks}
-        if above is None or above.thread_id == name.thread_id or taken.task_id in known:
+        if above is None or above.thread_id == name.thread_id or accepted.task_id in known:
             return
         parent = known.get(above.task_id)
         if parent is None or parent.status in ENDED:
             return
         with suppress(UnsupportedOperation, GraphLimit):
-            link = LinkTasks(parent.task_id, "child", taken.task_id)
+            link = LinkTasks(parent.task_id, "child", accepted.task_id)
             await self.execute(principal, link, None)
 
-    async def _find_taken(
+    async def _find_repeated(
         self,
         principal: Principal,
         subagent: Subagent,
@@ -174,7 +174,7 @@ class Subagents:
         command: SendSubagentInput,
         idem: str | None,
     ) -> TurnAccepted | None:
-        """What the key of an input has led to before: its task may have ended since, and it is not sent once more."""
+        """The result of an earlier input with the same key: its task may have ended since; it is not sent again."""
         if idem is None:
             return None
         shard = EntityRef(EntityKind.THREAD, name.thread_id).shard
@@ -191,7 +191,7 @@ class Subagents:
         raise IdempotencyConflict("the idempotency key was used for another request")
 
     async def resume(self, principal: Principal, command: ResumeSubagent) -> SubagentChanged:
-        """Has every open task of a subagent go on; nothing is sent twice.
+        """Resumes every open task of a subagent; nothing is sent twice.
 
         Raises:
             NotFound: no such subagent of the caller.
@@ -202,12 +202,14 @@ class Subagents:
             raise UnsupportedOperation(_CLOSED, subagent=command.subagent_id)
         outcome, went = "idle", None
         for task in _list_open(subagent, name, family):
-            outcome = await self._go_on(principal, task, command)
+            outcome = await self._resume_one(principal, task, command)
             went = task.task_id
         found, _, _ = await self.reads.find(principal, command.subagent_id)
         return SubagentChanged(to_wire(found), outcome, task_id=went)  # type: ignore[arg-type]  # one of its words
 
-    async def _go_on(self, principal: Principal, task: TaskRecord, command: ResumeSubagent) -> str:
+    async def _resume_one(
+        self, principal: Principal, task: TaskRecord, command: ResumeSubagent
+    ) -> str:
         if not task.attempts and task.status in _UNSENT:
             await self.execute(principal, StartTask(task.task_id, "http"), None)
             return "resumed"
@@ -220,7 +222,7 @@ class Subagents:
         return "resumed" if task.status in _STOPPED and attached == "attached" else attached
 
     async def close(self, principal: Principal, command: CloseSubagent) -> SubagentChanged:
-        """Cancels what a subagent works on, with all below it, and lets its context go.
+        """Cancels a subagent's tasks with their subtrees, and closes its context.
 
         Raises:
             NotFound: no such subagent of the caller.
@@ -251,7 +253,7 @@ class Subagents:
     async def _store_end(
         self, principal: Principal, subagent: Subagent, name: SubagentName
     ) -> None:
-        """That the context is closed: in the record of its thread, and at the edge that was made with it."""
+        """Stores that the context is closed: in the record of its thread, and at the edge that was created with it."""
         parent, writes = subagent.parent, self.reads.models.writes
         thread = EntityRef(EntityKind.THREAD, name.thread_id)
         above = EntityRef(EntityKind.TASK, parent.task_id) if parent.task_id else None
@@ -277,7 +279,7 @@ class Subagents:
 
 
 def _close_edge(task: TaskRecord, name: str) -> list[Fact]:
-    """The edge that was made with the subagent; one that is drawn from an attempt is closed by its thread."""
+    """Closes the edge that was created with the subagent; an edge derived from an attempt is closed by its thread."""
     for edge in task.relationships:
         if edge.kind == "spawned_subagent" and edge.target == name and edge.status == "open":
             closed = TaskDependencyUpdated(
@@ -288,12 +290,12 @@ def _close_edge(task: TaskRecord, name: str) -> list[Fact]:
 
 
 def _name_key(idem: str | None, step: str) -> str | None:
-    """A command of several steps has a key for each."""
+    """A command with several steps uses one key per step."""
     return None if idem is None else f"{idem}\0{step}"
 
 
 def _list_open(subagent: Subagent, name: SubagentName, family: Family) -> list[TaskRecord]:
-    """The tasks that a subagent has to work on, the oldest first; one that went to another agent since is not its."""
+    """The open tasks of a subagent, oldest first; a task that moved to another agent since is not included."""
     known = {task.task_id: task for task in family.tasks}
     found = (known.get(facade.partition("~")[0]) for facade in subagent.open_tasks)
     return [
@@ -306,7 +308,7 @@ def _list_open(subagent: Subagent, name: SubagentName, family: Family) -> list[T
 def _find_open(
     subagent: Subagent, name: SubagentName, family: Family
 ) -> tuple[TaskRecord, str] | None:
-    """The newest task that takes a message, with the id under which callers see it."""
+    """The newest task that takes a message, with the id that callers know."""
     wanted = [one for one in _list_open(subagent, name, family) if one.attempts]
     if not wanted:
         return None
@@ -321,7 +323,7 @@ def _compose(
     name: SubagentName,
     task: tuple[TaskRecord, str] | None,
 ) -> SubmitTurn:
-    """The turn that an input is."""
+    """The turn of an input."""
     context: JsonObject = {"contextId": subagent.context_id}
     named: JsonObject = {"taskId": task[1]} if task is not None else {}
     return SubmitTurn(

@@ -1,6 +1,6 @@
-"""Waits for subagents: until any or all of some work on nothing, or for so long (CMD-19).
+"""Waits until any or all of some subagents are idle, or until a timeout (CMD-19).
 
-A wait is a read. It follows the streams of the sessions that they are in, and looks again where something is stored.
+A wait is a read: it follows the streams of their sessions, and checks again after each event.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SubagentWaits:
-    """Has callers wait."""
+    """Waits on behalf of callers."""
 
     reads: SubagentReads
     hub: Hub
     _leaving: asyncio.Event = field(default_factory=asyncio.Event)
 
     def drain(self) -> None:
-        """Everybody who waits, or would from now on, is told how it stands."""
+        """Releases all current and future waits; they return the current state."""
         self._leaving.set()
 
     async def wait(self, principal: Principal, query: WaitSubagents) -> JsonObject:
-        """How they stand once enough of them work on nothing, or the time is over.
+        """The state of the subagents once enough of them are idle, or after the timeout.
 
         Raises:
-            NotFound: one of them is no subagent of the caller.
+            NotFound: one of them is not a subagent of the caller.
         """
         until_s = asyncio.get_running_loop().time() + query.timeout_ms / 1000
         found = await self._read(principal, query)
@@ -67,7 +67,7 @@ class SubagentWaits:
         return [(await self.reads.find(principal, name))[0] for name in names]
 
     async def _follow(self, positions: list[Position], until_s: float) -> bool:
-        """Until something is stored in one of the sessions; False when nobody should wait any longer."""
+        """Waits for an event in one of the sessions; returns False when the wait should end."""
         left_s = until_s - asyncio.get_running_loop().time()
         if left_s <= 0 or self._leaving.is_set():
             return False

@@ -1,6 +1,6 @@
-"""Reads subagents: the contexts that agents have in threads of the caller, as children of what opened them (CMD-24).
+"""Reads subagents: contexts of agents in threads of the caller, as children of what opened them (CMD-24).
 
-They are read out of records and facts that stand for themselves: threads, tasks, attempts. None has a record.
+They are derived from records and facts of threads, tasks and attempts; a subagent has no record of its own.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 LOOKED_AT: Final = 16_384
-"""Events of a session that are looked at for those of one subagent."""
+"""Events of a session that are searched for those of one subagent."""
 _PAGE: Final = 256
 _CHUNK: Final = 100
 _TURN: Final = "turnId"
 _UNLISTED: Final = 250
-"""Tasks that no list has and that are read for one look: the first so many of a session, and as many of the last."""
+"""Unlisted tasks that are read: the first ones of a session, and as many of the last."""
 _STARTED: Final = str(EventType.TASK_ATTEMPT_STARTED.value)
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The subagents of a session, and the records that they were read out of."""
+    """The subagents of a session, and the records that they were derived from."""
 
     session: SessionRecord
     sequence: int
@@ -86,7 +86,7 @@ async def gather(models: Models, principal: Principal, session_id: str) -> Famil
 
 
 def _knows_all(tasks: Sequence[TaskRecord], threads: Mapping[str, ThreadRecord]) -> bool:
-    """Whether each turn is one of the tasks: one whose agent answers with a bare Message is in no list of tasks."""
+    """Whether each turn is one of the tasks: a task that was answered with a bare Message is in no list."""
     known = Counter[str]()
     for task in tasks:
         known[task.thread_id or ""] += len(task.inputs)
@@ -96,7 +96,7 @@ def _knows_all(tasks: Sequence[TaskRecord], threads: Mapping[str, ThreadRecord])
 async def _add_unlisted(
     models: Models, principal: Principal, session_id: str, head: Head, tasks: list[TaskRecord]
 ) -> list[TaskRecord]:
-    """The tasks with those that no list has, found by the facts of their attempts: the first ones and the last ones."""
+    """The tasks plus unlisted ones, found by the facts of their attempts: the first and the last ones."""
     stream, after = StreamRef(StreamKind.SESSION, session_id), 0
     known, named = {one.task_id for one in tasks}, dict[str, None]()
     while after < min(head.sequence, LOOKED_AT):
@@ -121,7 +121,7 @@ async def _add_unlisted(
 async def load_threads(
     writes: Writes, tasks: Iterable[TaskRecord], named: Iterable[str] = ()
 ) -> dict[str, ThreadRecord]:
-    """The threads of some tasks, and those that are named, by their ids."""
+    """The threads of some tasks, and the named ones, by id."""
     names = dict.fromkeys([*(one.thread_id for one in tasks if one.thread_id), *named])
     refs = [EntityRef(EntityKind.THREAD, name) for name in names]
     found = dict[str, ThreadRecord]()
@@ -134,7 +134,7 @@ async def load_threads(
 
 
 async def _find_turns(log: EventLog, tasks: Iterable[TaskRecord]) -> dict[str, str]:
-    """The first turn of each task that has had several: its record knows the last one."""
+    """The first turn of each task with several turns: its record has only the last one."""
 
     async def find(task: TaskRecord) -> tuple[str, str] | None:
         stream = StreamRef(StreamKind.SESSION, task.session_id)
@@ -153,7 +153,7 @@ async def read_summary(models: Models, principal: Principal, task: TaskRecord) -
     family = await gather(models, principal, task.session_id)
     found = family.subagents
     if all(one.task_id != task.task_id for one in family.tasks):
-        # It is older than those that are looked at.
+        # The task is older than those that were read.
         tasks = [*family.tasks, task]
         threads = family.threads | await load_threads(models.writes, [task])
         found = find_subagents(tasks, threads, await _find_turns(models.log, tasks))
@@ -162,7 +162,7 @@ async def read_summary(models: Models, principal: Principal, task: TaskRecord) -
 
 
 async def _show_jobs(writes: Writes, task: TaskRecord) -> list[JobLine]:
-    """The job that a task is an item of, and those that it has delegated, in that order."""
+    """The job that a task is an item of, then the jobs that it has delegated."""
     item = find_item(task)
     items: dict[str, int | None] = dict([item] if item else []) | dict.fromkeys(task.jobs)
     names = [name for name in items if read_shard(name) is not None]
@@ -186,12 +186,12 @@ def _show_job(record: SessionRecord, item: int | None = None) -> list[JobLine]:
 
 @dataclass(frozen=True, slots=True)
 class SubagentReads:
-    """Reads them for their owners; what is unknown and what is another principal's look the same (``NotFound``)."""
+    """Reads subagents for their owners; an unknown id and another principal's look the same (``NotFound``)."""
 
     models: Models
 
     async def list_all(self, principal: Principal, query: ListSubagents) -> JsonObject:
-        """Those of a task, a thread or a session.
+        """The subagents of a task, a thread or a session.
 
         Raises:
             InvalidInput: not exactly one of the three is named.
@@ -227,13 +227,13 @@ class SubagentReads:
         )
 
     async def read(self, principal: Principal, query: GetSubagent) -> JsonObject:
-        """One of them. Raises NotFound."""
+        """One subagent. Raises NotFound."""
         return to_wire((await self.find(principal, query.subagent_id))[0])
 
     async def find(
         self, principal: Principal, subagent_id: str
     ) -> tuple[Subagent, SubagentName, Family]:
-        """One of them, with what it was read out of. Raises NotFound."""
+        """One subagent, with the family that it is part of. Raises NotFound."""
         name = parse_subagent(subagent_id)
         if name is None:
             raise NotFound("subagent", subagent_id)
@@ -253,14 +253,14 @@ class SubagentReads:
         events, marks = await self._read_thread(name, family)
         parent = subagent.parent
         above = Scope(parent.session_id, parent.thread_id, parent.turn_id, parent.task_id)
-        told = tell_life(name, events, above)
-        page = told[query.after : query.after + query.limit]
+        life = tell_life(name, events, above)
+        page = life[query.after : query.after + query.limit]
         last = query.after + len(page)
         return to_wire(
             SubagentEvents(
                 subagent_id=query.subagent_id,
                 events=tuple(map(_show_event, page)),
-                next_page_token=str(last) if last < len(told) else "",
+                next_page_token=str(last) if last < len(life) else "",
                 marks=marks,
             )
         )
@@ -268,7 +268,7 @@ class SubagentReads:
     async def _read_thread(
         self, name: SubagentName, family: Family
     ) -> tuple[list[Event], dict[str, FreshnessMark]]:
-        """The events of its thread and those about itself, and what is to be said of those that are not read."""
+        """The events of its thread and about itself, with marks for events that were not read."""
         firsts = [one.first for one in family.tasks if one.thread_id == name.thread_id]
         first = min(firsts, default=1)
         stream = StreamRef(StreamKind.SESSION, family.session.session_id)

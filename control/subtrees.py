@@ -1,9 +1,9 @@
-"""A pause, its end, or a further attempt for a task and every task below it (CMD-31).
+"""Pauses, resumes or retries a task and every task below it (CMD-31).
 
-The wish is stored beside the task at the top first, with a due row (I9); then each task is told by its own command, the
-nearest first, under a key that is made of the wish: a task that was told before a death is not told again behind it.
-The caller waits for the first :data:`MOST_AT_ONCE` tasks, the others follow behind the answer or by the row. A later
-wish for the same tree takes the place of one that has not reached all. What comes below the task later is not reached.
+The request is stored on the top task first, with a due row (I9); then each task gets a command of its own, nearest
+first, under a key derived from the request: a task that was handled before a crash is not handled again. The caller
+waits for the first :data:`MOST_AT_ONCE` tasks, the others follow after the answer or by the row. A later request for
+the same tree replaces one that is not finished. Tasks that are created below it later are not reached.
 """
 
 from __future__ import annotations
@@ -55,55 +55,55 @@ if TYPE_CHECKING:
     Handle: TypeAlias = Callable[[Principal, Verb, str | None], Awaitable[Result]]
 
 TREE: Final = "tree"
-"""Kind of the due row, and name of the field, of a task whose subtree is told something."""
+"""Kind of the due row, and name of the field, of a task with a pending subtree request."""
 MOST_AT_ONCE: Final = 256
 """Tasks that a caller, or one handling of the due row, waits for."""
 _GRACE_MS: Final = 10_000
-_MOST_OWED: Final = 64
-"""Wishes of which an instance knows how far their rows have come."""
+_MOST_REMEMBERED: Final = 64
+"""Requests whose progress an instance remembers."""
 _NAMED: Final = 64
-"""Tasks that an answer names of those that did not take the verb."""
+"""Refusing tasks that an answer names."""
 _BEGUN_AGAIN: Final = (TERMINAL - {Status.COMPLETED}) | {Status.LOST}
 
 
 @record
-class TreeWish:
-    """What a subtree is told, as it is stored until all of it has been."""
+class SubtreeRequest:
+    """A request for a subtree, stored until it is finished."""
 
     verb: Literal["pause", "resume", "retry"]
     key: str
     reason: str | None = None
     agent: str | None = None
-    """Of the task at the top, where one was named."""
+    """The agent for the top task, if one was named."""
     idem: str | None = None
-    """The key of its caller; it is remembered as used once a task has taken the verb."""
+    """The caller's idempotency key; it is recorded as used once a task has accepted the verb."""
     digest: str | None = None
-    """Tells requests apart under that key."""
+    """Distinguishes requests under that key."""
 
 
 @dataclass(slots=True)
-class Carried:
-    """How far a wish has come: the tasks that were told, and what came of it."""
+class SubtreeProgress:
+    """The progress of a request: the handled tasks, and their results."""
 
-    told: set[str] = field(default_factory=set[str])
+    handled: set[str] = field(default_factory=set[str])
     changed: int = 0
     unchanged: list[UnchangedTask] = field(default_factory=list[UnchangedTask])
     refusal: PasserelleError | None = None
-    """Of the task at the top."""
+    """The error of the top task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subtrees:
-    """Carries verbs down. ``execute`` is what the command for one task goes through, with everything that judges it."""
+    """Applies verbs to subtrees. ``execute`` runs a command for one task, with all policy checks."""
 
     changes: TaskChanges
     find_principal: Callable[[str, str], Principal | None]
     execute: Callable[[Principal, OtherCommand, str | None], Awaitable[Result]]
-    _owed: dict[str, Carried] = field(default_factory=dict[str, Carried])
-    """How far the due rows of wishes have come here, by the keys of these."""
+    _progress: dict[str, SubtreeProgress] = field(default_factory=dict[str, SubtreeProgress])
+    """The progress of due rows on this instance, by the keys of their requests."""
 
     def over(self, handle: Handle) -> Handle:
-        """The handler of a verb for one task, as one that also reaches those below it."""
+        """Wraps the handler of a verb for one task, so that it also reaches the tasks below."""
 
         async def change(principal: Principal, command: Verb, idem: str | None) -> Result:
             if command.propagation == "none":
@@ -115,182 +115,200 @@ class Subtrees:
     async def _change(
         self, principal: Principal, command: Verb, idem: str | None, handle: Handle
     ) -> TaskChanged:
-        """Stores the wish, and tells the task and those below it.
+        """Stores the request, and applies it to the task and those below it.
 
         Raises:
             NotFound: no such task of the caller.
             VersionMismatch, IdempotencyConflict: nothing is written.
-            UnsupportedOperation: neither the task nor one below it takes the verb.
+            UnsupportedOperation: neither the task nor one below it accepts the verb.
         """
         changes = self.changes
         owned = await changes.ownership.find(principal, command.task_id, None, hidden=True)
         once = make_once(principal, command, idem)
-        before = _read_wish(owned.held.fields)
+        before = _read_request(owned.held.fields)
         is_under_way = _is_same(before, once)
         if is_under_way or await once.find(changes.writes.log, owned.ref.shard) is not None:
             return render_change(owned.held, repeated=True)
-        # Under a key of its caller a wish has one name, so that two at the same moment tell no task twice.
+        # The name is derived from the caller's key, so that two concurrent requests handle no task twice.
         shard = owned.ref.shard
         name = (
             derive_id("tree", shard, once.key)
             if once.key
             else changes.writes.ids.mint("tree", shard)
         )
-        wish = _make_wish(command, name)
-        wish = change(wish, idem=once.key, digest=once.digest if once.key else None)
+        request = _make_request(command, name)
+        request = change(request, idem=once.key, digest=once.digest if once.key else None)
 
-        # Nobody else remembers the key of a wish whose place this one takes.
+        # The key of a replaced request must be recorded here.
         used = await self._remember(owned.ref, before)
 
         def body(decision: Decision) -> AppendOptions:
             read_task(decision, owned.ref, command.version)
             is_before = decision.fields(owned.ref).get(TREE) == owned.held.fields.get(TREE)
-            decision.set_field(owned.ref, TREE, to_bytes(wish))
+            decision.set_field(owned.ref, TREE, to_bytes(request))
             row = DueChange(_name_row(owned.ref), decision.now_ms + _GRACE_MS)
             return AppendOptions(idem=used if is_before else None, due=(row,))
 
         try:
             written = await changes.writes.decide(owned.record.session_id, [owned.ref], body)
         except VersionMismatch:
-            # The first one under the key may have stored its wish, and the key is stored once that is done.
+            # A concurrent request with this key may have stored its state; the key itself is stored when it is
+            # finished.
             now = await changes.ownership.find(principal, command.task_id, None, hidden=True)
-            if _is_same(_read_wish(now.held.fields), once):
+            if _is_same(_read_request(now.held.fields), once):
                 return render_change(now.held, repeated=True)
             raise
         if not isinstance(written, Written):
             raise StoreUnavailable("the task is being moved", "no")
-        await changes.tell(owned.ref)
-        carried = Carried()
-        await self._tell_top(principal, owned, wish, handle, carried)
-        done = await self._tell_below(principal, owned.ref, wish, carried)
+        await changes.notify_driver(owned.ref)
+        progress = SubtreeProgress()
+        await self._handle_top(principal, owned, request, handle, progress)
+        done = await self._handle_below(principal, owned.ref, request, progress)
         if done:
-            await self._forget(owned.ref, wish, is_used=bool(carried.changed))
+            await self._forget(owned.ref, request, is_used=bool(progress.changed))
         else:
-            changes.dispatch.detach(self._tell_rest(principal, owned.ref, wish, carried))
-        if carried.refusal is not None and done and not carried.changed:
-            raise carried.refusal
-        subtree = SubtreeChanged(carried.changed, done, tuple(carried.unchanged[:_NAMED]))
+            changes.dispatch.detach(self._handle_rest(principal, owned.ref, request, progress))
+        if progress.refusal is not None and done and not progress.changed:
+            raise progress.refusal
+        subtree = SubtreeChanged(progress.changed, done, tuple(progress.unchanged[:_NAMED]))
         held = (await changes.writes.load([owned.ref]))[owned.ref]
         return replace(render_change(held), subtree=subtree)
 
-    async def _tell_top(
+    async def _handle_top(
         self,
         principal: Principal,
         owned: Owned,
-        wish: TreeWish,
+        request: SubtreeRequest,
         handle: Handle,
-        carried: Carried,
+        progress: SubtreeProgress,
     ) -> None:
-        """The rules about commands have judged this one already."""
+        """The top task's command has passed the policy checks already."""
         try:
-            await handle(principal, _make_command(wish, owned.ref.id, wish.agent), wish.key)
-            carried.changed += 1
+            await handle(
+                principal, _make_command(request, owned.ref.id, request.agent), request.key
+            )
+            progress.changed += 1
         except StoreUnavailable:
             raise
         except PasserelleError as error:
-            carried.refusal = error
-            carried.unchanged.append(_refuse(owned.record, error))
+            progress.refusal = error
+            progress.unchanged.append(_refuse(owned.record, error))
 
     async def on_due(
         self, shard: Shard, row: DueRow, drop: Callable[[Shard, DueRow], Awaitable[bool]]
     ) -> None:
-        """``tree:<task>``: those that were not told yet; the row goes when none is left."""
+        """``tree:<task>``: handles the remaining tasks; the row is dropped when none is left."""
         ref = EntityRef(EntityKind.TASK, row.entity)
         held = (await self.changes.writes.load([ref]))[ref]
-        wish, top = held.fields.get(TREE), held.record
-        if wish is None or not isinstance(top, TaskRecord):
+        request, top = held.fields.get(TREE), held.record
+        if request is None or not isinstance(top, TaskRecord):
             await drop(shard, row)
             return
-        said = from_bytes(TreeWish, wish)
+        stored_request = from_bytes(SubtreeRequest, request)
         principal = self.find_principal(top.scope.principal, top.scope.tenant)
         if principal is not None:
-            carried = self._recall(said)
-            if not carried.told:
-                await self._tell_one(principal, top, said, carried, said.agent)
-            if not await self._tell_below(principal, ref, said, carried):
-                return  # the row comes again
-        await self._forget(ref, said, DueClaim(row.member, row.token))
-        self._owed.pop(said.key, None)
+            progress = self._recall(stored_request)
+            if not progress.handled:
+                await self._handle_one(
+                    principal, top, stored_request, progress, stored_request.agent
+                )
+            if not await self._handle_below(principal, ref, stored_request, progress):
+                return  # the row comes due again
+        await self._forget(ref, stored_request, DueClaim(row.member, row.token))
+        self._progress.pop(stored_request.key, None)
 
-    def _recall(self, wish: TreeWish) -> Carried:
-        """How far the row of a wish has come here: what has refused the verb once is not told it in each handling."""
-        known = self._owed.get(wish.key)
+    def _recall(self, request: SubtreeRequest) -> SubtreeProgress:
+        """The progress of a request's row here: a task that refused the verb is not asked again at each handling."""
+        known = self._progress.get(request.key)
         if known is None:
-            while len(self._owed) >= _MOST_OWED:
-                del self._owed[next(iter(self._owed))]
-            known = self._owed[wish.key] = Carried()
+            while len(self._progress) >= _MOST_REMEMBERED:
+                del self._progress[next(iter(self._progress))]
+            known = self._progress[request.key] = SubtreeProgress()
         return known
 
-    async def _tell_rest(
-        self, principal: Principal, top: EntityRef, wish: TreeWish, carried: Carried
+    async def _handle_rest(
+        self,
+        principal: Principal,
+        top: EntityRef,
+        request: SubtreeRequest,
+        progress: SubtreeProgress,
     ) -> None:
-        """What the caller does not wait for; where it fails, the due row comes."""
+        """Handles what the caller does not wait for; if it fails, the due row continues."""
         with suppress(PasserelleError):
-            while not await self._tell_below(principal, top, wish, carried):
+            while not await self._handle_below(principal, top, request, progress):
                 pass
-            await self._forget(top, wish, is_used=bool(carried.changed))
+            await self._forget(top, request, is_used=bool(progress.changed))
 
-    async def _tell_below(
-        self, principal: Principal, top: EntityRef, wish: TreeWish, carried: Carried
+    async def _handle_below(
+        self,
+        principal: Principal,
+        top: EntityRef,
+        request: SubtreeRequest,
+        progress: SubtreeProgress,
     ) -> bool:
-        """Tells up to :data:`MOST_AT_ONCE` tasks below one; whether all of them are told.
+        """Handles up to :data:`MOST_AT_ONCE` tasks below one; returns whether all are handled.
 
         Raises:
-            StoreUnavailable: the due row goes on.
+            StoreUnavailable: the due row continues.
         """
         left = MOST_AT_ONCE
         while True:
             held = (await self.changes.writes.load([top]))[top]
             stored = held.fields.get(TREE)
-            if not isinstance(held.record, TaskRecord) or stored != to_bytes(wish):
-                return True  # another wish has taken its place
+            if not isinstance(held.record, TaskRecord) or stored != to_bytes(request):
+                return True  # another request has replaced it
             below = await list_below(self.changes.writes, held.record.owner, held.record, principal)
             wanted = [
                 one.record
                 for one in below
-                if one.ref.id not in carried.told and _takes(wish, one.record)
+                if one.ref.id not in progress.handled and _takes(request, one.record)
             ]
             if not wanted or not left:
                 return not wanted
             for one in wanted[:left]:
-                await self._tell_one(principal, one, wish, carried)
+                await self._handle_one(principal, one, request, progress)
             left -= len(wanted[:left])
 
-    async def _tell_one(
+    async def _handle_one(
         self,
         principal: Principal,
         task: TaskRecord,
-        wish: TreeWish,
-        carried: Carried,
+        request: SubtreeRequest,
+        progress: SubtreeProgress,
         agent: str | None = None,
     ) -> None:
         try:
-            command = _make_command(wish, task.task_id, agent)
-            told = await self.execute(principal, command, wish.key)
+            command = _make_command(request, task.task_id, agent)
+            answer = await self.execute(principal, command, request.key)
         except StoreUnavailable:
             raise
         except PasserelleError as error:
-            carried.told.add(task.task_id)
-            carried.unchanged.append(_refuse(task, error))
+            progress.handled.add(task.task_id)
+            progress.unchanged.append(_refuse(task, error))
             return
-        carried.told.add(task.task_id)
-        carried.changed += isinstance(told, TaskChanged) and not told.repeated
+        progress.handled.add(task.task_id)
+        progress.changed += isinstance(answer, TaskChanged) and not answer.repeated
 
     async def _forget(
-        self, top: EntityRef, wish: TreeWish, claim: DueClaim | None = None, *, is_used: bool = True
+        self,
+        top: EntityRef,
+        request: SubtreeRequest,
+        claim: DueClaim | None = None,
+        *,
+        is_used: bool = True,
     ) -> None:
-        """Drops the wish, and its row, unless another one has taken its place.
+        """Removes the request and its row, unless another request has replaced it.
 
-        ``is_used``: whether its key is; under the key of one that was refused whole its caller tries again.
+        ``is_used``: whether to record the key; the key of an entirely refused request may be used again.
         """
         record = (await self.changes.writes.load([top]))[top].record
         if not isinstance(record, TaskRecord):
             return
 
-        used = await self._remember(top, wish) if is_used else None
+        used = await self._remember(top, request) if is_used else None
 
         def body(decision: Decision) -> AppendOptions:
-            if decision.fields(top).get(TREE) != to_bytes(wish):
+            if decision.fields(top).get(TREE) != to_bytes(request):
                 return AppendOptions()
             decision.set_field(top, TREE, None)
             if claim is not None:
@@ -298,38 +316,42 @@ class Subtrees:
             return AppendOptions(due=(DueChange(_name_row(top), None),), idem=used)
 
         await self.changes.writes.decide(record.session_id, [top], body)
-        await self.changes.tell(top)
+        await self.changes.notify_driver(top)
 
-    async def _remember(self, top: EntityRef, wish: TreeWish | None) -> IdempotencyRow | None:
-        """The row of the key of a wish; None where it has none, or where that stands for something by now."""
-        if wish is None or wish.idem is None:
+    async def _remember(
+        self, top: EntityRef, request: SubtreeRequest | None
+    ) -> IdempotencyRow | None:
+        """The idempotency row of a request; None if it has no key, or the key is recorded already."""
+        if request is None or request.idem is None:
             return None
         log = self.changes.writes.log
-        known = await log.read_idempotency(top.shard, wish.idem)
-        return None if known is not None else Once(wish.idem, wish.digest or "").remember(top.id)
+        known = await log.read_idempotency(top.shard, request.idem)
+        return (
+            None if known is not None else Once(request.idem, request.digest or "").remember(top.id)
+        )
 
 
-def _read_wish(fields: Mapping[str, bytes]) -> TreeWish | None:
+def _read_request(fields: Mapping[str, bytes]) -> SubtreeRequest | None:
     stored = fields.get(TREE)
-    return None if stored is None else from_bytes(TreeWish, stored)
+    return None if stored is None else from_bytes(SubtreeRequest, stored)
 
 
-def _is_same(wish: TreeWish | None, once: Once) -> bool:
-    """Whether a wish that has not reached all tasks is of this very command.
+def _is_same(request: SubtreeRequest | None, once: Once) -> bool:
+    """Whether an unfinished request is of this same command.
 
     Raises:
         IdempotencyConflict: the key is that of another command.
     """
-    if wish is None or once.key is None or wish.idem != once.key:
+    if request is None or once.key is None or request.idem != once.key:
         return False
-    if wish.digest != once.digest:
+    if request.digest != once.digest:
         raise IdempotencyConflict("the idempotency key was used for another request")
     return True
 
 
-def _takes(wish: TreeWish, task: TaskRecord) -> bool:
-    """Whether a task below is meant; what a task that is meant refuses all the same is in the answer."""
-    match wish.verb:
+def _takes(request: SubtreeRequest, task: TaskRecord) -> bool:
+    """Whether the verb applies to a task below; a task that refuses it anyway is listed in the answer."""
+    match request.verb:
         case "pause":
             return task.status in tasks.TABLE[SuspendTask]
         case "resume":
@@ -338,29 +360,29 @@ def _takes(wish: TreeWish, task: TaskRecord) -> bool:
             is_over = task.status in _BEGUN_AGAIN and task.rolled_back is None
             return is_over and bool(task.attempts)
         case _:
-            assert_never(wish.verb)
+            assert_never(request.verb)
 
 
-def _make_command(wish: TreeWish, task_id: str, agent: str | None) -> Verb:
-    match wish.verb:
+def _make_command(request: SubtreeRequest, task_id: str, agent: str | None) -> Verb:
+    match request.verb:
         case "pause":
-            return PauseTask(task_id, reason=wish.reason)
+            return PauseTask(task_id, reason=request.reason)
         case "resume":
-            return ResumeTask(task_id, reason=wish.reason)
+            return ResumeTask(task_id, reason=request.reason)
         case "retry":
-            return RetryTask(task_id, wish.reason or "its tree is tried again", agent=agent)
+            return RetryTask(task_id, request.reason or "its tree is retried", agent=agent)
         case _:
-            assert_never(wish.verb)
+            assert_never(request.verb)
 
 
-def _make_wish(command: Verb, key: str) -> TreeWish:
+def _make_request(command: Verb, key: str) -> SubtreeRequest:
     match command:
         case PauseTask():
-            return TreeWish("pause", key, command.reason)
+            return SubtreeRequest("pause", key, command.reason)
         case ResumeTask():
-            return TreeWish("resume", key, command.reason)
+            return SubtreeRequest("resume", key, command.reason)
         case RetryTask():
-            return TreeWish("retry", key, command.reason, command.agent)
+            return SubtreeRequest("retry", key, command.reason, command.agent)
         case _:
             assert_never(command)
 

@@ -1,7 +1,7 @@
-"""The way of a command into a task of its caller: found, compared with what was read, decided, appended, told.
+"""Applies a command to a caller's task: find, compare the version, decide, append, notify the driver.
 
-Whoever drives the run of the task reads what was written, and looks up: it is a command, not a wish. What the commands
-that steer a task come to is decided by pure functions: new words for it, its progress, a pause and its end.
+The driver of the task's run reads what was written, and acts on it: a command is binding. Pure functions decide the
+commands that steer a task: its description, its progress, a pause and a resume.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ if TYPE_CHECKING:
 
     Decide: TypeAlias = Callable[[TaskRecord], list[Fact]]
 
-_OWED_MS: Final = 1_000
-"""Whoever appends does what follows at once; the row is for what comes between."""
+_FOLLOW_UP_MS: Final = 1_000
+"""Delay of the follow-up row: the appending instance continues at once; the row covers its crash."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskChanges:
-    """Writes commands to single tasks."""
+    """Applies commands to single tasks."""
 
     writes: Writes
     ownership: Ownership
@@ -70,12 +70,12 @@ class TaskChanges:
         decide: Decide,
         owed: str | None = None,
     ) -> TaskChanged:
-        """Appends what ``decide`` says of the task as it stands, and ``owed``, a due row for what has to follow.
+        """Appends the facts of ``decide`` for the current task, and ``owed``, a due row for a follow-up.
 
         Raises:
-            NotFound: no such task of the caller, nor, where it is to pause or to go on, one that it operates.
+            NotFound: no such task of the caller, nor, for a pause or resume, one that it operates.
             VersionMismatch: the caller read an older version.
-            IdempotencyConflict: the key came with another request.
+            IdempotencyConflict: the key was used for another request.
         """
         is_operated = isinstance(command, PauseTask | ResumeTask)
         find = self.ownership.find_operated if is_operated else self.ownership.find
@@ -89,51 +89,53 @@ class TaskChanges:
             decision.add(decide(record))
             idem_row = once.remember(owned.ref.id)
             if decision.changes_nothing and idem_row is None:
-                return AppendOptions()  # what it owes was owed when it was written
-            due = owe_attempt(decision, owned.ref, record)
+                return AppendOptions()  # its follow-up row was set when it was written
+            due = make_attempt_rows(decision, owned.ref, record)
             if owed is not None:
-                due = (*due, DueChange(owed, decision.now_ms + _OWED_MS))
-            look = _look_at_line(decision, owned.ref)
+                due = (*due, DueChange(owed, decision.now_ms + _FOLLOW_UP_MS))
+            look = _make_queue_check(decision, owned.ref)
             if record.queued is not None and look not in due:
-                due = (*due, look)  # its place in line may be another one now
+                due = (*due, look)  # its place in the queue may have changed
             return AppendOptions(idem=idem_row, due=due)
 
         written = await self.writes.decide(owned.record.session_id, [owned.ref], body)
         if not isinstance(written, Written):
             raise StoreUnavailable("the task is being moved", "no")
-        await self.tell(owned.ref)
+        await self.notify_driver(owned.ref)
         repeated = written.repeated is not None
         return render_steered(principal, written.held[owned.ref], repeated=repeated)
 
-    async def tell(self, task: EntityRef) -> None:
-        """Has the driver of a task read it again and look up, where it is driven here."""
+    async def notify_driver(self, task: EntityRef) -> None:
+        """Makes the driver of a task read it again, if it is driven here."""
         await self.dispatch.refresh(task.id)
         self.dispatch.wake(task.id)
 
 
-def owe_attempt(decision: Decision, task: EntityRef, before: TaskRecord) -> tuple[DueChange, ...]:
-    """The row of the attempt that is owed again, where a task was held before that attempt began (I9)."""
+def make_attempt_rows(
+    decision: Decision, task: EntityRef, before: TaskRecord
+) -> tuple[DueChange, ...]:
+    """The due row of an attempt that was held back before it began, once the task resumes (I9)."""
     after = decision.state(task)
     if not isinstance(after, TaskRecord) or after.status is before.status:
         return ()
     if after.status is Status.RETRYING:
         return (DueChange(name_row(task.id), decision.now_ms),)
     if after.status in {Status.QUEUED, Status.WAITING_RESOURCE} and after.queued is not None:
-        # Its turn may have come and gone while it was held.
-        return (_look_at_line(decision, task),)
+        # Its turn may have passed while it was held back.
+        return (_make_queue_check(decision, task),)
     return ()
 
 
-def _look_at_line(decision: Decision, task: EntityRef) -> DueChange:
+def _make_queue_check(decision: Decision, task: EntityRef) -> DueChange:
     return DueChange(f"{QUEUED}:{task.id}", decision.now_ms)
 
 
 def read_task(decision: Decision, task: EntityRef, version: int | None) -> TaskRecord:
-    """The task in a decision, if it is the version that the caller read.
+    """The task in a decision, if it has the version that the caller read.
 
     Raises:
-        VersionMismatch: it is not.
-        NotFound: it is not there at all.
+        VersionMismatch: it has another one.
+        NotFound: it does not exist.
     """
     check_version(version, decision.version(task))
     record = decision.state(task)
@@ -143,14 +145,14 @@ def read_task(decision: Decision, task: EntityRef, version: int | None) -> TaskR
 
 
 def check_version(read: int | None, stored: int) -> None:
-    """Raises VersionMismatch where the caller names another version than the one that is stored."""
+    """Raises VersionMismatch if the caller names another version than the stored one."""
     if read is not None and read != stored:
         raise VersionMismatch(read, stored)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskUpdates:
-    """Commands that change what a task says of itself, or steer it."""
+    """Commands that change a task's description, or steer it."""
 
     changes: TaskChanges
     find_peer: Callable[[str], Peer]
@@ -159,11 +161,11 @@ class TaskUpdates:
     async def update(
         self, principal: Principal, command: UpdateTask, idem: str | None
     ) -> TaskChanged:
-        """New words, a new agent, or other conditions for a task (CMD-15).
+        """Changes the description, the agent, or the conditions of a task (CMD-15).
 
         Raises:
             NotFound: no such task, or no such agent, of the caller.
-            InvalidInput: a condition, a constraint or the profile of a task that is routed cannot be read.
+            InvalidInput: a condition, a constraint or the profile of a routed task is invalid.
         """
         check_content(command)
         if command.assignee is not None:
@@ -182,11 +184,11 @@ class TaskUpdates:
         return await self.changes.change(principal, command, idem, decide)
 
     async def steer(self, principal: Principal, command: Steering, idem: str | None) -> TaskChanged:
-        """Its progress, a pause, or the end of one.
+        """Applies progress, a pause, or a resume.
 
         Raises:
             NotFound: no such task, or no such thread, of the caller.
-            InvalidInput: the thread is one of another session.
+            InvalidInput: the thread belongs to another session.
         """
         if isinstance(command, ResumeTask) and command.thread_id is not None:
             await self._check_thread(principal, command.task_id, command.thread_id)
@@ -207,31 +209,31 @@ class TaskUpdates:
 
 
 def render_change(held: Held, *, repeated: bool = False) -> TaskChanged:
-    """What a caller reads of a task that it has changed."""
+    """The answer to a caller that changed its task."""
     task = to_wire(show_record(held.record)) if isinstance(held.record, TaskRecord) else {}
     return TaskChanged(task, held.stamp.version, repeated)
 
 
 def render_steered(principal: Principal, held: Held, *, repeated: bool = False) -> TaskChanged:
-    """The same; of a task of somebody else's that it operates only where that stands now."""
+    """The same; for another owner's task that the caller operates only its id and status."""
     record = held.record
     if not isinstance(record, TaskRecord) or record.owner == principal.key:
         return render_change(held, repeated=repeated)
-    told: JsonObject = {
+    view: JsonObject = {
         "taskId": expose(TaskId(record.task_id), record.exposure),
         "status": record.status.value,
     }
-    return TaskChanged(told, held.stamp.version, repeated)
+    return TaskChanged(view, held.stamp.version, repeated)
 
 
 CONTENT_BYTES: Final = 8_192
-"""A record is read and written whole with every frame of the agent, so what describes it stays small."""
+"""A record is read and written whole with every frame of the agent, so its description must be small."""
 _WORDS: Final = ("title", "objective", "priority", "assignee")
 _CONTENT: Final = ("constraints", "profile", "acceptance", "metadata")
 
 
 def check_content(command: CreateTask | UpdateTask) -> None:
-    """Raises InvalidInput for a member of free content that is too large, and for a constraint that is none."""
+    """Raises InvalidInput for a free-content member that is too large, and for an invalid constraint."""
     for name in _CONTENT:
         given = getattr(command, name)
         if given is not None and len(orjson.dumps(given)) > CONTENT_BYTES:
@@ -241,7 +243,7 @@ def check_content(command: CreateTask | UpdateTask) -> None:
 
 
 def decide_update(record: TaskRecord, command: UpdateTask) -> list[Fact]:
-    """``task.updated`` with what is different now, and nothing where nothing is.
+    """``task.updated`` with the differences, or nothing if there are none.
 
     Raises:
         UnsupportedOperation: the task has ended (LT-12).
@@ -261,11 +263,11 @@ def _as_json(value: Json | tuple[Json, ...]) -> Json:
 
 
 def decide_steering(record: TaskRecord, command: Steering, actor: str) -> list[Fact]:
-    """``task.progress``, ``task.paused``, or ``task.resumed`` with where the task goes back to; one for each command.
+    """``task.progress``, ``task.paused``, or ``task.resumed`` with the previous status; one per command.
 
     Raises:
         UnsupportedOperation: the status does not allow it.
-        InvalidInput: progress that says nothing, or a delivery without the consumer that it is about.
+        InvalidInput: empty progress, or a delivery without its consumer.
     """
     match command:
         case AppendTaskProgress():
@@ -280,7 +282,7 @@ def decide_steering(record: TaskRecord, command: Steering, actor: str) -> list[F
 
 
 def _assign(record: TaskRecord, thread_id: str | None, reason: str) -> list[Fact]:
-    """Has another thread run a task: the edge to the one before is removed, and stays readable (GR-6)."""
+    """Assigns another thread to run a task: the edge to the previous one is removed, and stays readable (GR-6)."""
     before = record.assigned_thread
     kind: Final = "assigned_thread"
     if thread_id is None or thread_id == before:

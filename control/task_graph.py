@@ -1,7 +1,7 @@
-"""The bounds of the graph of tasks: no cycle, at most so many levels, so many edges of a kind at one task (GR-1, GR-2).
+"""The limits of the task graph: no cycle, and bounded depth and number of edges per task (GR-1, GR-2).
 
-An edge is looked at before it is made, and once more behind it: of two that are made at the same time and would close a
-cycle together at least one is seen, and taken out again.
+An edge is checked before it is created, and again afterwards: of two concurrent edges that would close a cycle at least
+one is detected and removed.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 MOST_ABOVE: Final = 32
 """Tasks between a task and the root of its tree, the root included."""
 MOST_EDGES: Final = 1_000
-"""Edges of a kind at one task that lead to other tasks, those left out that were removed."""
+"""Edges of a kind from one task to other tasks, removed ones excluded."""
 MOST_LOOKED_AT: Final = 4_096
-"""Tasks that are read for one edge."""
+"""Tasks that are read to check one edge."""
 _AT_ONCE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class GraphReach:
-    """What was found along edges of a kind: the tasks, and on how many levels."""
+    """The tasks reached along edges of a kind, and the number of levels."""
 
     tasks: frozenset[str]
     levels: int
 
 
 def check_width(task: TaskRecord, kind: EdgeKind, field: str) -> None:
-    """Raises GraphLimit where a task has as many edges of a kind as it may."""
+    """Raises GraphLimit if a task has its maximum of edges of a kind."""
     if (
         sum(edge.kind == kind and edge.status != "removed" for edge in task.relationships)
         >= MOST_EDGES
@@ -50,19 +50,19 @@ def check_width(task: TaskRecord, kind: EdgeKind, field: str) -> None:
 
 
 def check_depth(above: int, field: str) -> None:
-    """Raises GraphLimit where a task would have more tasks above it than it may."""
+    """Raises GraphLimit if a task would be too deep."""
     if above > MOST_ABOVE:
         raise GraphLimit(field, "depth", f"a task has at most {MOST_ABOVE} tasks above it")
 
 
 @dataclass(frozen=True, slots=True)
 class GraphBounds:
-    """Looks at edges that are to be made, or just were."""
+    """Checks new edges."""
 
     writes: Writes
 
     async def check(self, near: TaskRecord, far: TaskRecord, kind: EdgeKind) -> None:
-        """Raises GraphLimit where an edge from ``near`` to ``far`` may not be."""
+        """Raises GraphLimit if an edge from ``near`` to ``far`` is not allowed."""
         match kind:
             case "blocks":
                 await self._check_wait(far, near)
@@ -76,26 +76,26 @@ class GraphBounds:
                 return
 
     async def _check_wait(self, waiter: TaskRecord, blocker: TaskRecord) -> None:
-        """No task waits for itself by way of others."""
+        """No task waits for itself through others."""
         found = await self._walk(blocker, lambda task: _targets(task, _is_wait))
         if waiter.task_id in found.tasks:
             raise GraphLimit("target", "cycle", "the tasks would wait for each other")
 
     async def _check_tree(self, parent: TaskRecord, child: TaskRecord) -> None:
-        """No task stands above itself, and none too deep."""
+        """No task is its own ancestor, or too deep."""
         below = await self._walk(child, lambda task: _targets(task, _is_child))
         if parent.task_id in below.tasks:
-            raise GraphLimit("target", "cycle", "the task would stand above itself")
+            raise GraphLimit("target", "cycle", "the task would be its own ancestor")
         above = await self._walk(parent, _list_parents)
         check_depth(above.levels + below.levels + 1, "target")
 
     async def _walk(
         self, start: TaskRecord, follow: Callable[[TaskRecord], Iterable[str]]
     ) -> GraphReach:
-        """Level by level from a task as it is stored now, each task once.
+        """Walks the stored graph level by level from a task, each task once.
 
         Raises:
-            GraphLimit: there are more tasks than are looked at.
+            GraphLimit: there are more tasks than may be read.
         """
         depth = {start.task_id: 0}
         level, levels = await self._load([start.task_id]), 0
@@ -105,7 +105,7 @@ class GraphBounds:
             depth |= dict.fromkeys(fresh, levels + 1)
             if len(depth) > MOST_LOOKED_AT:
                 raise GraphLimit(
-                    "target", "size", f"hangs together with more than {MOST_LOOKED_AT} tasks"
+                    "target", "size", f"is connected to more than {MOST_LOOKED_AT} tasks"
                 )
             level = await self._load(fresh)
             levels += bool(level)

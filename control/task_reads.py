@@ -1,4 +1,4 @@
-"""Single tasks as they are stored: the Task of A2A, and the record behind it."""
+"""Reads single tasks: the A2A Task, and the stored record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from passerelle.runtime.records.long_content import LongContent, LongTaskError, 
 from passerelle.runtime.records.open_questions import load_questions
 
 if TYPE_CHECKING:
-    from passerelle.channels.task_follower import Following
+    from passerelle.channels.task_follower import TaskFollower
     from passerelle.control.read_models import Models
     from passerelle.core.commands import GetRecord, GetTask
     from passerelle.core.principal import Principal
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TaskReads:
-    """Reads them. An agent is never asked."""
+    """Reads tasks. An agent is never asked."""
 
     ownership: Ownership
     contents: Contents
-    following: Following
+    following: TaskFollower
     runtime_id: str
     models: Models
 
@@ -49,7 +49,7 @@ class TaskReads:
 
         Raises:
             NotFound: no such task of the caller.
-            LongTaskError: it is large, and asked for in pieces.
+            LongTaskError: it is large, and was asked for in pieces.
         """
         owned = await self.ownership.find(principal, query.task, query.agent)
         if query.in_pieces:
@@ -69,7 +69,7 @@ class TaskReads:
         return mark(cut, owned.record.generation, str(await self.following.locate(owned.record)))
 
     async def _shape(self, record: TaskRecord, query: GetTask) -> Shape:
-        """What makes of a Task what a query asks for."""
+        """The function that turns a whole Task into the form that a query asks for."""
         cursor = str(await self.following.locate(record)) if query.marked else None
 
         def shape(task: JsonObject) -> JsonObject:
@@ -79,12 +79,11 @@ class TaskReads:
         return shape
 
     async def read_record(self, principal: Principal, query: GetRecord) -> JsonObject:
-        """The record of a task, with its version; where it has left memory, with the ref and the fact of that (TEV-17).
+        """The record of a task with its version; for an archived one also its ref and the fact of that (TEV-17).
 
-        ``fingerprint`` is the same for tasks with the same words for the same agent, whatever their case and spaces.
-        Of one that the gateway has routed also why it went to its agent, in ``routing``: a sentence for each fact.
-        Where it, or a task below it, has cost something, ``spending`` says what; while it waits, ``blockers`` say for
-        what.
+        ``fingerprint`` is equal for tasks with the same text for the same agent, ignoring case and spaces. ``routing``
+        has, for a routed task, a sentence per fact about the choice of its agent. ``spending`` has the costs of the
+        task and those below it, if any; ``blockers`` what a waiting task waits for.
 
         Raises:
             NotFound: no such task of the caller.
@@ -110,13 +109,13 @@ class TaskReads:
         ref = owned.held.archive
         if ref is None:
             return shown
-        told = tell_archived(owned.record, ref, self.runtime_id)
-        return {**shown, "archive": ref, "archived": show_unplaced(told)}
+        archived = tell_archived(owned.record, ref, self.runtime_id)
+        return {**shown, "archive": ref, "archived": show_unplaced(archived)}
 
     async def _add_up(self, record: TaskRecord) -> TaskSpending | None:
-        """What the task and those below it have cost, those that have left memory too; None where nothing has a cost.
+        """The costs of the task and those below it, archived ones included; None if there are none.
 
-        Whoever may read a task is told the sums over all below it; it need not be who may read each of these.
+        A reader of a task gets the sums over its subtree, even without the right to read each of those tasks.
         """
         has_children = any(edge.kind == "child" for edge in record.relationships)
         writes, below = self.models.writes, list[TaskRecord]()

@@ -1,4 +1,4 @@
-"""Reads what of a thread counts from its last boundary on, out of records and a bounded part of the stream (SNAP-6)."""
+"""Reads the context of a thread since its last boundary, from records and a bounded part of the stream (SNAP-6)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
 
 LOOKED_AT: Final = 2_048
-"""Events behind the boundary that are looked at for warnings, the newest ones."""
+"""Events after the boundary that are searched for warnings, newest ones."""
 _PAGE: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadContexts:
-    """Reads them for their owners."""
+    """Reads contexts for their owners."""
 
     models: Models
     histories: TurnHistories
@@ -68,7 +68,7 @@ class ThreadContexts:
         return found
 
     async def _read_text(self, shard: Shard, thread: ThreadRecord) -> str | None:
-        """The last summary; None where there is none, or it cannot be read now."""
+        """The last summary; None if there is none, or it cannot be read now."""
         if not thread.compactions or thread.compactions[-1].summary.blob is None:
             return None
         try:

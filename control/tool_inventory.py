@@ -1,10 +1,10 @@
-"""What a caller may use now: the agents that it may call, with their skills and what policy says to work for them.
+"""The tools that a caller may use now: the agents it may call, with their skills and the decision of policy for each.
 
-Nothing is written, no agent is called but for a card that was never read, and nobody is named whom the caller may not
-call. Work for an agent passes two judgements, as a send does: of the call, and of what goes out to the agent.
+Nothing is written, and no agent is called except for a card that was never read; agents that the caller may not call
+are left out. As for a send, two evaluations apply: of the call, and of the delegation to the agent.
 
-A turn says the same as a fact where a rule has a say in it (EVC-8): what is held back, and by which rule. Grants do not
-count there, as they do not where a message is judged.
+If a rule applies, a turn records the same as a fact (EVC-8): what is withheld, and by which rule. Grants do not count
+there, as for messages.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from passerelle.core.policy.requests import GetToolInventory
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
-    from passerelle.permission_bridge.governing.judgement import CallerPolicy, Judging
+    from passerelle.permission_bridge.governing.judgement import CallerPolicy, PolicyPreview
     from passerelle.permission_bridge.policy import Evaluation
     from passerelle.permission_bridge.rules import Effect, Policy
 
@@ -50,15 +50,15 @@ _JUDGED: Final[tuple[_About, ...]] = ("calls", "delegations")
 _NOT_BY_RULE: Final = frozenset({"credential", "agent"})
 
 FRESH_MS: Final = 60_000
-"""How long a catalog holds for the turns of its caller: rules may look at the time, and agents come and go."""
+"""Validity of a catalog for the turns of its caller: rules may depend on the time, and agents change."""
 KEPT_CATALOGS: Final = 1_024
 NAMED_GROUPS: Final = 64
-"""Groups that a fact lists; further ones are counted."""
+"""Groups that a fact lists; further ones are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
-    """How an agent or a command stands towards a caller, and whose word that is."""
+class _Availability:
+    """The state of an agent or command for a caller, and its source."""
 
     state: _State
     source: str
@@ -78,7 +78,7 @@ class ToolInventories:
     """Composes inventories."""
 
     catalogue: Catalogue
-    judging: Judging
+    judging: PolicyPreview
     _kept: OrderedDict[Principal, _KeptCatalog] = field(
         default_factory=OrderedDict["Principal", _KeptCatalog]
     )
@@ -94,9 +94,9 @@ class ToolInventories:
         return to_wire(inventory)
 
     def resolve(self, principal: Principal) -> ToolCatalogResolved | None:
-        """The catalog of a turn of the caller, at most ``FRESH_MS`` old; None where nothing is held back (EVC-8).
+        """The catalog for a caller's turn, at most ``FRESH_MS`` old; None if nothing is withheld (EVC-8).
 
-        No agent is asked: of one whose card was never read no skill is named.
+        No agent is asked: the skills of an agent whose card was never read are missing.
         """
         if not self.judging.find_rules().judges_tools:
             return None
@@ -111,19 +111,19 @@ class ToolInventories:
 
     def _compose_catalog(self, policy: CallerPolicy) -> ToolCatalogResolved:
         groups, allowed = list[ToolGroup](), 0
-        # Where no rule is about it, the default allows.
+        # Without a rule about it, the default allows.
         spoken: list[_About] = [one for one in _JUDGED if policy.rules.speaks_about(one)]
         for agent in filter(policy.principal.may_call, self.catalogue.list_names()):
             card = self.catalogue.peek(agent)
-            standing = self._judge(
+            availability = self._judge(
                 policy, agent, is_known=card is not None, abouts=spoken or _JUDGED
             )
-            if standing.state == "allowed":
+            if availability.state == "allowed":
                 allowed += 1
                 continue
             skills = objects_at(card.card, "skills") if card else []
             names = tuple(text_at(skill, "id") for skill in skills)
-            groups.append(_group("skill", standing, names, agent))
+            groups.append(_group("skill", availability, names, agent))
         if policy.rules.speaks_about("commands"):
             groups += _list_commands(policy)
         return ToolCatalogResolved(
@@ -139,14 +139,14 @@ class ToolInventories:
     def _describe(self, policy: CallerPolicy, entry: JsonObject) -> AgentTools:
         agent = text_at(entry, "name")
         is_known = text_at(entry, "status") != "unreachable"
-        standing = self._judge(policy, agent, is_known=is_known)
+        availability = self._judge(policy, agent, is_known=is_known)
         return AgentTools(
             agent=agent,
-            state=standing.state,
-            source=standing.source,
-            reason=standing.reason,
-            rules=standing.found.rules,
-            risk=standing.found.risk,
+            state=availability.state,
+            source=availability.source,
+            reason=availability.reason,
+            rules=availability.found.rules,
+            risk=availability.found.risk,
             title=text_at(entry, "title"),
             tags=tuple(texts_at(entry, "tags")),
             skills=tuple(objects_at(entry, "skills")),
@@ -159,17 +159,17 @@ class ToolInventories:
         *,
         is_known: bool,
         abouts: Sequence[_About] = _JUDGED,
-    ) -> _Standing:
-        """The strictest word of policy, unless the credential says no, or the agent is away."""
+    ) -> _Availability:
+        """The strictest decision of policy, unless the credential forbids it, or the agent is unavailable."""
         judged = [policy.evaluate(EvaluatePermission(about, agent)) for about in abouts]
         found = min(judged, key=lambda one: _STRICTEST.index(one.decision))
         if not policy.principal.may_use(agent, Method.SEND_MESSAGE):
             why = "it may not send messages to the agent"
-            return _Standing("denied", "credential", why, found)
+            return _Availability("denied", "credential", why, found)
         missing = self._find_missing(agent, is_known=is_known)
         if missing is not None and found.decision != "deny":
-            return _Standing("unavailable", "agent", missing, found)
-        return _stand(found)
+            return _Availability("unavailable", "agent", missing, found)
+        return _to_availability(found)
 
     def _find_missing(self, agent: str, *, is_known: bool) -> str | None:
         if not is_known:
@@ -177,26 +177,26 @@ class ToolInventories:
         return "calls to it have failed" if self.catalogue.rests(agent) else None
 
 
-def _stand(found: Evaluation) -> _Standing:
-    return _Standing(_STATES[found.decision], str(found.source), found.reason, found)
+def _to_availability(found: Evaluation) -> _Availability:
+    return _Availability(_STATES[found.decision], str(found.source), found.reason, found)
 
 
 def _list_commands(policy: CallerPolicy) -> list[ToolGroup]:
-    """The commands that rules hold back, as far as they do not look at the task and at what is said."""
+    """The commands that rules withhold, as far as the rules do not depend on the task and the arguments."""
     groups = list[ToolGroup]()
     for tool, action_type in GOVERNED.items():
         query = EvaluatePermission("commands", action_type=action_type, subject=Subject(tool=tool))
         found = policy.evaluate(query)
         if found.decision != "allow":
-            groups.append(_group("gateway_action", _stand(found), (tool,)))
+            groups.append(_group("gateway_action", _to_availability(found), (tool,)))
     return groups
 
 
 def _group(
     kind: Literal["skill", "gateway_action"],
-    standing: _Standing,
+    availability: _Availability,
     names: tuple[str, ...],
     peer: str | None = None,
 ) -> ToolGroup:
-    rules = () if standing.source in _NOT_BY_RULE else standing.found.rules
-    return ToolGroup(kind, standing.state, names, peer, rules, standing.reason)
+    rules = () if availability.source in _NOT_BY_RULE else availability.found.rules
+    return ToolGroup(kind, availability.state, names, peer, rules, availability.reason)

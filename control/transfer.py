@@ -1,7 +1,7 @@
-"""A task is given to another owner: one append, and from then on it is the new one's alone (TEV-5).
+"""Transfers a task to another owner in one append; from then on it belongs to the new owner alone (TEV-5).
 
-Session and thread stay whose they were, as they are the order in which everything was stored. So what the old owner
-has on the task or on the whole stream ends in the same append: webhooks here, followers at the event itself.
+Session and thread keep their owner, since they are the order in which everything was stored. So the old owner's
+subscriptions to the task or the whole stream end with the same append: webhooks in it, followers at its event.
 """
 
 from __future__ import annotations
@@ -38,30 +38,32 @@ if TYPE_CHECKING:
     from passerelle.core.task.requests import GiveTask
     from passerelle.webhooks.stream_webhooks import StoredWebhook, StreamWebhooks
 
-MOST_GIVEN: Final = 64
+MAX_TRANSFERRED: Final = 64
 _FAMILY: Final = frozenset({"parent", "child", "blocks", "blocked_by"})
 
 
 @dataclass(frozen=True, slots=True)
-class Giving:
-    """Gives tasks to other owners."""
+class TaskTransfers:
+    """Transfers tasks to other owners."""
 
     changes: TaskChanges
     find_principal: Callable[[str, str], Principal | None]
     channels: Channels
     webhooks: StreamWebhooks
 
-    async def give(self, principal: Principal, command: GiveTask, idem: str | None) -> TaskGiven:
-        """Gives a task of the caller away, or anybody's of its tenant where the caller operates the runtime.
+    async def transfer(
+        self, principal: Principal, command: GiveTask, idem: str | None
+    ) -> TaskGiven:
+        """Transfers a task of the caller, or any task of its tenant if the caller operates the runtime.
 
-        A repeat gets what the first one got, though the task is not the caller's any more.
+        A repeat gets the first answer, although the task is no longer the caller's.
 
         Raises:
-            NotFound: no such task that the caller may give.
-            InvalidInput: the new owner is not known, or may not have the task.
-            UnsupportedOperation: the task has ended, or cannot be parted from its owner now.
+            NotFound: no such task that the caller may transfer.
+            InvalidInput: the new owner is unknown, or may not have the task.
+            UnsupportedOperation: the task has ended, or cannot be separated from its owner now.
             VersionMismatch: the caller read an older version.
-            IdempotencyConflict: the key came with another request.
+            IdempotencyConflict: the key was used for another request.
         """
         writes, once = self.changes.writes, make_once(principal, command, idem)
         task = _name(command.task_id)
@@ -69,15 +71,15 @@ class Giving:
         if first is not None:
             return _read_first(first)
         record = await self._find(principal, command.task_id, task)
-        heir = self._find_heir(principal, command, record)
+        new_owner = self._find_new_owner(principal, command, record)
         session = EntityRef(EntityKind.SESSION, record.session_id)
         gone: list[StoredWebhook] = []
 
         def body(decision: Decision) -> AppendOptions:
             before = read_task(decision, task, command.version)
-            if not _may_give(principal, before):
+            if not _may_transfer(principal, before):
                 raise NotFound("task", command.task_id)
-            facts = decide_gift(before, heir)
+            facts = decide_transfer(before, new_owner)
             if not facts:
                 return AppendOptions()
             _check_room(decision.state(session))
@@ -85,7 +87,7 @@ class Giving:
             gone[:] = webhooks
             targets = (*forget_all(decision, task, before), *ended)
             decision.add(facts)
-            given = TaskGiven(task.id, heir.id, decision.version(task) + 1)
+            given = TaskGiven(task.id, new_owner.id, decision.version(task) + 1)
             return AppendOptions(targets=targets, idem=once.remember(to_bytes(given).decode()))
 
         written = await writes.decide(record.session_id, [task, session], body)
@@ -95,25 +97,27 @@ class Giving:
             return _read_first(written.repeated)
         if not written.unchanged:
             await self._follow_up(task, record, written.held[task].record, gone)
-        return TaskGiven(task.id, heir.id, written.held[task].stamp.version)
+        return TaskGiven(task.id, new_owner.id, written.held[task].stamp.version)
 
     async def _find(self, principal: Principal, facade: str, task: EntityRef) -> TaskRecord:
         record = (await self.changes.writes.load([task]))[task].record
-        if not isinstance(record, TaskRecord) or not _may_give(principal, record):
+        if not isinstance(record, TaskRecord) or not _may_transfer(principal, record):
             raise NotFound("task", facade)
         return record
 
-    def _find_heir(self, principal: Principal, command: GiveTask, record: TaskRecord) -> Principal:
-        """Who is unknown and who may not have the task look the same: nobody learns here who there is."""
-        heir = self.find_principal(command.owner, principal.tenant)
+    def _find_new_owner(
+        self, principal: Principal, command: GiveTask, record: TaskRecord
+    ) -> Principal:
+        """An unknown principal and one that may not have the task look the same: principals cannot be probed."""
+        new_owner = self.find_principal(command.owner, principal.tenant)
         hidden = record.visibility is Visibility.HIDDEN
         if (
-            heir is None
-            or not heir.may_call(record.agent)
-            or (hidden and AccessScope.OPERATE not in heir.scopes)
+            new_owner is None
+            or not new_owner.may_call(record.agent)
+            or (hidden and AccessScope.OPERATE not in new_owner.scopes)
         ):
             raise InvalidInput("owner", "is not known here, or may not have tasks of this agent")
-        return heir
+        return new_owner
 
     async def _follow_up(
         self,
@@ -122,12 +126,12 @@ class Giving:
         after: object,
         gone: list[StoredWebhook],
     ) -> None:
-        """What need not be in the append: the relay, the interval of channels and readers themselves do it as well."""
+        """Steps outside of the append; the relay, periodic rechecks and readers perform them as well."""
         dispatch = self.changes.dispatch
         if isinstance(after, TaskRecord):
             for row in list_rows(before, after):
                 await dispatch.list_row(row)
-        await self.changes.tell(task)
+        await self.changes.notify_driver(task)
         for stored in gone:
             with suppress(StoreUnavailable):
                 await self.webhooks.record_left(stored)
@@ -135,15 +139,15 @@ class Giving:
             await self.channels.notify_devices(before.owner)
 
 
-def decide_gift(record: TaskRecord, heir: Principal) -> list[Fact]:
-    """``task.updated`` with the old and the new owner, and nothing where it is the owner already.
+def decide_transfer(record: TaskRecord, new_owner: Principal) -> list[Fact]:
+    """``task.updated`` with the old and the new owner; nothing if the owner is the same.
 
     Raises:
-        UnsupportedOperation: the task has ended (LT-12), or something of the old owner hangs on it.
+        UnsupportedOperation: the task has ended (LT-12), or is tied to its owner.
     """
-    old, new = record.scope.principal, heir.id
+    old, new = record.scope.principal, new_owner.id
     facts = tasks.decide(record, DescribeTask({"owner": {"old": old, "new": new}}))
-    if record.owner == heir.key:
+    if record.owner == new_owner.key:
         return []
     if record.open_actions:
         message = "an approval of the task is pending: it has to be decided or withdrawn first"
@@ -151,9 +155,7 @@ def decide_gift(record: TaskRecord, heir: Principal) -> list[Fact]:
             message, why="open_question", actions=" ".join(record.open_actions)
         )
     if record.exposure > 1:
-        message = (
-            "callers have seen the task end before it went on: what they saw is not given away"
-        )
+        message = "callers have seen the task end before it was retried: that history cannot be transferred"
         raise UnsupportedOperation(message, why="exposed_before")
     if (reason := _find_relation(record)) is not None:
         message, related = reason
@@ -162,7 +164,7 @@ def decide_gift(record: TaskRecord, heir: Principal) -> list[Fact]:
 
 
 def _find_relation(record: TaskRecord) -> tuple[str, list[str]] | None:
-    """Why it stays with its owner, and with what; an edge can be taken off, what it was made for or has made cannot."""
+    """Why the task is tied to its owner, and to which tasks. Edges can be removed; parents and jobs cannot."""
     family = [
         edge for edge in record.relationships if edge.kind in _FAMILY and edge.status != "removed"
     ]
@@ -183,13 +185,13 @@ def _find_relation(record: TaskRecord) -> tuple[str, list[str]] | None:
 
 
 def _check_room(session: object) -> None:
-    """A session names those of its tasks that are somebody else's, and its record has to stay small."""
-    if isinstance(session, SessionRecord) and len(session.given) >= MOST_GIVEN:
-        message = f"{MOST_GIVEN} tasks of the session have been given away already"
+    """A session lists its transferred tasks, and its record must stay small."""
+    if isinstance(session, SessionRecord) and len(session.given) >= MAX_TRANSFERRED:
+        message = f"{MAX_TRANSFERRED} tasks of the session have been transferred already"
         raise UnsupportedOperation(message, why="too_many_given")
 
 
-def _may_give(principal: Principal, record: TaskRecord) -> bool:
+def _may_transfer(principal: Principal, record: TaskRecord) -> bool:
     if AccessScope.OPERATE in principal.scopes:
         return record.scope.tenant == principal.tenant
     return record.owner == principal.key and record.visibility is not Visibility.HIDDEN

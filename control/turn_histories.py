@@ -1,7 +1,7 @@
-"""Reads the turns of a thread off its stream, page by page.
+"""Reads the turns of a thread from its stream, page by page.
 
-A session is as long as it is, and a page is all that is held. It costs what the session is long, so it is for commands
-that are rare, and for no read.
+Only one page is in memory. The cost grows with the length of the session, so this is for rare commands, and for no
+read.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 PAGE: Final = 512
 BOUNDARY: Final = "bd"
-"""The prefix of the id of a place in a stream behind which a thread begins anew."""
+"""The id prefix of boundaries: places in a stream where a thread starts anew."""
 _Changed = TypeVar("_Changed")
 
 
 class ThreadMovedError(Exception):
-    """The thread is not as it was when its turns were read."""
+    """The thread has changed since its turns were read."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundThread:
-    """A thread of a caller as it was read: nothing that is decided on it holds at another version."""
+    """A thread of a caller as it was read: a decision about it is valid for this version only."""
 
     ref: EntityRef
     record: ThreadRecord
@@ -48,7 +48,7 @@ class FoundThread:
 
 @dataclass(frozen=True, slots=True)
 class TurnHistories:
-    """Reads them."""
+    """Reads turn histories."""
 
     writes: Writes
     log: EventLog
@@ -72,10 +72,10 @@ class TurnHistories:
         thread: FoundThread,
         change: Callable[[FoundThread], Awaitable[_Changed]],
     ) -> _Changed:
-        """What a change of a thread comes to, begun again where the thread has moved under it.
+        """Runs a change of a thread, again if the thread has changed meanwhile.
 
         Raises:
-            WriteConflict: it has, each time.
+            WriteConflict: it changed each time.
         """
         for tries in range(MAX_TRIES):
             try:
@@ -83,13 +83,13 @@ class TurnHistories:
             except ThreadMovedError:
                 await self.writes.pause_before_retry(tries)
                 thread = await self.find(principal, thread.ref.id)
-        raise WriteConflict("the thread was changed by others again and again; try once more")
+        raise WriteConflict("the thread was changed concurrently too often; try again")
 
     async def read_turns(self, thread: ThreadRecord) -> tuple[TurnHistory, int]:
         """The turns of a thread, and the sequence up to which its stream was read.
 
         Raises:
-            UnsupportedOperation: the beginning of the stream is not kept any more.
+            UnsupportedOperation: the beginning of the stream is no longer kept.
         """
         history, last = TurnHistory(thread.thread_id), 0
         async for event in self._read(thread.session_id):
@@ -103,7 +103,7 @@ class TurnHistories:
     async def restore(
         self, thread: ThreadRecord, without: frozenset[str], last: int
     ) -> ThreadState:
-        """What a thread came to up to the sequence ``last`` without some tasks, and summaries up to some turns."""
+        """The state of a thread at the sequence ``last`` without some tasks, and summaries up to some turns."""
         standing = StandingThread(thread.thread_id, without)
         async for event in self._read(thread.session_id, last):
             standing.add(event)

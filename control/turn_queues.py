@@ -1,10 +1,10 @@
-"""The turns of a context that wait: read, promoted, removed, and what becomes of further messages (CMD-15, SNAP-4).
+"""The waiting turns of a context: read, promoted, removed, and the policy for further messages (CMD-15, SNAP-4).
 
-Each change is a fact of the session (``queue.changed``) with the whole order from then on, and is stored before the
-line itself is changed: whoever dies in between leaves the due row of the turn, which puts it where its record says.
+Each change is a fact of the session (``queue.changed``) with the whole new order, and is stored before the queue itself
+is changed: after a crash in between, the due row of the turn moves it to the place in its record.
 
-A task that was given away while it waited keeps its place, and is its new owner's: whoever has the context neither
-sees nor stops it here. Rules about cancels hold for what is stopped here, too.
+A task that was transferred while it waited keeps its place, and belongs to its new owner: the owner of the context
+neither sees nor stops it here. Rules about cancelling apply to tasks that are stopped here.
 """
 
 from __future__ import annotations
@@ -59,33 +59,33 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.agent_queues import AgentQueues
     from passerelle.delegation.runs.turn_request import OpenedTurn
-    from passerelle.permission_bridge.governing.command_gate import Governing
+    from passerelle.permission_bridge.governing.command_gate import CommandGate
     from passerelle.runtime.records.writes import Body, Writes
 
 
 @dataclass(frozen=True, slots=True)
 class TurnQueues:
-    """Works on the turns of callers that wait."""
+    """Changes the waiting turns of callers."""
 
     writes: Writes
     queues: AgentQueues
     cancelling: Cancelling
-    governing: Governing
+    governing: CommandGate
     find_principal: Callable[[str, str], Principal | None]
 
     def register(self, handlers: Handlers) -> None:
-        """Adds the commands and the query."""
+        """Registers the commands and the query."""
         handlers.on_repeatable(PromoteQueuedTurn, self.promote)
         handlers.on_repeatable(RemoveQueuedTurn, self.remove)
         handlers.on_repeatable(SetQueuePolicy, self.set_policy)
         handlers.on_query(GetTurnQueue, self.read)
 
     async def read(self, principal: Principal, query: GetTurnQueue) -> JsonObject:
-        """The turns that wait, in order. Raises NotFound: no such context of the caller."""
+        """The waiting turns, in order. Raises NotFound: no such context of the caller."""
         return to_wire(await self._render(principal, await self._find(principal, query.thread_id)))
 
     async def set_policy(self, principal: Principal, command: SetQueuePolicy) -> TurnQueue:
-        """What becomes of messages while the context works. Raises NotFound."""
+        """Sets the policy for messages that arrive while the context is busy. Raises NotFound."""
         thread = await self._find(principal, command.thread_id)
         if (thread.queue_policy or "parallel") != command.policy:
             order = await self.queues.list_waiting(thread.thread_id)
@@ -94,7 +94,7 @@ class TurnQueues:
         return await self._render(principal, thread)
 
     async def promote(self, principal: Principal, command: PromoteQueuedTurn) -> TurnQueue:
-        """Has a turn go before all others that wait; one that is first already stays there.
+        """Moves a turn to the front of the queue; no effect if it is there already.
 
         Raises:
             NotFound: no such context of the caller, or no such turn waits in it.
@@ -131,11 +131,11 @@ class TurnQueues:
         return await self._render(principal, thread)
 
     async def remove(self, principal: Principal, command: RemoveQueuedTurn) -> TurnQueue:
-        """Takes a turn out; its task is cancelled.
+        """Removes a turn; its task is cancelled.
 
         Raises:
             NotFound: no such context of the caller, or no such turn waits in it.
-            Forbidden: a rule denies that its task is cancelled, or wants it asked about; it waits on.
+            Forbidden: a rule denies cancelling its task, or requires an approval; it keeps waiting.
         """
         thread, found = await self._find_turn(principal, command)
         await self.governing.govern(principal, _cancel(found, command.reason))
@@ -151,12 +151,12 @@ class TurnQueues:
         return await self._render(principal, thread)
 
     async def interrupt(self, principal: Principal, opened: OpenedTurn) -> None:
-        """Stops what went on in the context of a turn when it came; it goes before all others that wait.
+        """Stops the turns that were running when this one arrived, and moves it to the front of the queue.
 
-        What is somebody else's by now, or a rule does not let be cancelled, goes on.
+        Tasks that belong to another owner now, or that a rule does not allow to cancel, continue.
 
         Raises:
-            NotFound: the turn does not wait any more; nothing is stopped.
+            NotFound: the turn no longer waits; nothing is stopped.
         """
         await self._interrupt(principal, opened.task)
 
@@ -167,10 +167,10 @@ class TurnQueues:
         now_ms: int,
         drop: Callable[[Shard, DueRow], Awaitable[bool]],
     ) -> None:
-        """``queued:<task>``: what its line does with it, and what it was to stop where nobody has done that yet.
+        """``queued:<task>``: checks the queue, and carries out an interrupt that is still pending.
 
         Raises:
-            StoreUnavailable, WriteConflict: the row comes back.
+            StoreUnavailable, WriteConflict: the row comes due again.
         """
         held = await self.queues.on_due(shard, row, now_ms, drop)
         if INTERRUPTS not in held.fields or not waits_for_turn(held.record):
@@ -178,11 +178,11 @@ class TurnQueues:
         scope = held.record.scope
         principal = self.find_principal(scope.principal, scope.tenant)
         if principal is not None:
-            with suppress(NotFound):  # it was given away, or waits no more
+            with suppress(NotFound):  # it was transferred, or no longer waits
                 await self._interrupt(principal, EntityRef(EntityKind.TASK, row.entity))
 
     async def _interrupt(self, principal: Principal, ref: EntityRef) -> None:
-        """Carries out what the task of a message owes its context, and notes that it has."""
+        """Carries out a task's pending interrupt of its context, and clears it."""
         held = (await self.writes.load([ref]))[ref]
         stored, record = held.fields.get(INTERRUPTS), held.record
         if stored is None or not waits_for_turn(record):
@@ -203,7 +203,7 @@ class TurnQueues:
     async def _stop(
         self, principal: Principal, thread: ThreadRecord, turns: tuple[str, ...]
     ) -> None:
-        """Cancels the tasks of a caller whose turns are among these and still under way."""
+        """Cancels those of a caller's tasks whose turns are among these and still running."""
         log = self.writes.log
         names = [one for one in await log.read_open(thread.session_id) if one.startswith("task_")]
         refs = [EntityRef(EntityKind.TASK, one) for one in names]
@@ -217,7 +217,7 @@ class TurnQueues:
                 and record.status is not Status.CANCELLING
             ):
                 requested = TaskCancelRequested(principal.id, "user", "active_run", _INTERRUPTED)
-                # What has ended meanwhile needs no stop.
+                # A task that has ended meanwhile needs no stop.
                 with suppress(Forbidden, NotFound, NotCancelable, WriteConflict):
                     await self.governing.govern(principal, _cancel(record, _INTERRUPTED))
                     await self.cancelling.stop(principal, Owned(ref, held, record), requested)
@@ -260,7 +260,7 @@ class TurnQueues:
         for record in await self._list_all(thread):
             if record.turn_id == command.queued_turn_id and may_see(principal, record):
                 return thread, record
-        # Whoever took it may have died before it stood in line, and its due row is not there yet.
+        # Its instance may have crashed before it was queued, and its due row is not due yet.
         opened = await self.writes.log.read_open(thread.session_id)
         names = [one for one in opened if one.startswith(_TASKS)]
         for first in range(0, len(names), _AT_ONCE):
@@ -271,7 +271,7 @@ class TurnQueues:
         raise NotFound("queued turn", command.queued_turn_id)
 
     async def _list_all(self, thread: ThreadRecord) -> list[TaskRecord]:
-        """The tasks that wait in a context, in their order."""
+        """The waiting tasks of a context, in order."""
         names = await self.queues.store.list_waiting(f"thread:{thread.thread_id}")
         return await load_waiting(self.writes, names)
 
@@ -285,7 +285,7 @@ class TurnQueues:
     async def _list_gated(
         self, principal: Principal, thread: ThreadRecord
     ) -> tuple[GatedTurn, ...]:
-        """The turns whose message waits for an approval; where nothing is asked in the session, no task is read."""
+        """The turns whose message waits for an approval; if the session has no open request, no task is read."""
         opened = await self.writes.log.read_open(thread.session_id)
         if not any(one.startswith(_ACTIONS) for one in opened):
             return ()
@@ -305,7 +305,7 @@ class TurnQueues:
 
 
 def _cancel(record: TaskRecord, reason: str | None) -> CancelTask:
-    """What rules about cancels judge."""
+    """The command that rules about cancelling judge."""
     return CancelTask(expose(TaskId(record.task_id), record.exposure), reason=reason)
 
 

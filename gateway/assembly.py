@@ -53,11 +53,11 @@ from passerelle.peers.reverse.cards import DialInState
 from passerelle.peers.reverse.local import LocalLinks
 from passerelle.permission_bridge.devices.attempts import DeliveryAttempts
 from passerelle.permission_bridge.devices.delivery import Forwarding
-from passerelle.permission_bridge.devices.pairing import find_entrance
-from passerelle.permission_bridge.devices.push_hold import Holding
+from passerelle.permission_bridge.devices.pairing import find_gateway_address
+from passerelle.permission_bridge.devices.push_hold import PushGate
 from passerelle.permission_bridge.devices.reach import Reaching
 from passerelle.permission_bridge.devices.web_push import TIMEOUT_S as PUSH_TIMEOUT_S
-from passerelle.permission_bridge.devices.web_push import Pushing
+from passerelle.permission_bridge.devices.web_push import PushSender
 from passerelle.permission_bridge.governing.rulebook import RuleFollowing
 from passerelle.runtime.common.clock import SystemClock, SystemIds
 from passerelle.runtime.common.clock_skew import SkewWatch
@@ -371,8 +371,10 @@ def _list_dependencies(
         notifiers=read_notifiers(settings.approvals),
         signatures=settings.approvals.signatures,
         find_principal=terms.find_principal,
-        find_entrance=partial(
-            find_entrance, _find_own_url(settings), settings.tls.cert if settings.tls else None
+        find_gateway_address=partial(
+            find_gateway_address,
+            _find_own_url(settings),
+            settings.tls.cert if settings.tls else None,
         ),
     )
 
@@ -435,7 +437,7 @@ def _make_forwarding(
     store: Store, parts: Parts, settings: Settings, late: DutiesProxy
 ) -> Forwarding:
     devices = parts.links.devices
-    reaching = Reaching(
+    reach_finder = Reaching(
         store.presences,
         store.channels,
         devices.subscriptions,
@@ -443,16 +445,16 @@ def _make_forwarding(
         read_notifiers(settings.approvals),
     )
     approvals = settings.approvals
-    holding = Holding(
+    push_gate = PushGate(
         parts.writes.clock,
         store.bundles,
         store.mutes,
         approvals.pushes_per_minute,
         read_quiet_hours(approvals),
     )
-    pushing = Pushing(devices.web_push, devices.subscriptions)
+    push_sender = PushSender(devices.web_push, devices.subscriptions)
     attempts = DeliveryAttempts(parts.writes)
-    return Forwarding(attempts, reaching, holding, pushing, devices.tokens, late.drop)
+    return Forwarding(attempts, reach_finder, push_gate, push_sender, devices.tokens, late.drop)
 
 
 async def _set_retention(duties: Duties, settings: Settings, store: Store) -> None:

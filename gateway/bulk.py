@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from passerelle.control.task_changes import TaskChanges
     from passerelle.core.commands import OtherCommand, Result
     from passerelle.core.principal import Principal
-    from passerelle.permission_bridge.governing.command_gate import Governing
+    from passerelle.permission_bridge.governing.command_gate import CommandGate
     from passerelle.runtime.records.task_lists import TaskLists
 
 
 def register_bulk(
     handlers: Handlers,
     records: TaskLists,
-    governing: Governing,
+    governing: CommandGate,
     changes: TaskChanges,
     find_principal: Callable[[str, str], Principal | None],
 ) -> Subtrees:

@@ -23,11 +23,11 @@ from passerelle.delegation.runs.peer_profile import PeerBehaviour
 from passerelle.delegation.runs.turns import keep_lease
 from passerelle.gateway.capabilities import describe_capabilities
 from passerelle.permission_bridge.answers.actions import Actions
-from passerelle.permission_bridge.answers.grants import Granting
-from passerelle.permission_bridge.answers.words import WordsPolicy
+from passerelle.permission_bridge.answers.grants import GrantService
+from passerelle.permission_bridge.answers.words import AnswerTextPolicy
 from passerelle.permission_bridge.devices.assurance import Assurance, Demand
 from passerelle.permission_bridge.devices.device_lists import DeviceLists
-from passerelle.permission_bridge.devices.pairing import Entrance
+from passerelle.permission_bridge.devices.pairing import GatewayAddress
 from passerelle.permission_bridge.governing.rulebook import Rulebook
 from passerelle.permission_bridge.hooks.caller import HookCaller
 from passerelle.permission_bridge.hooks.consultation import PolicyConsultation
@@ -132,7 +132,7 @@ class Dependencies:
     """The time of this machine, for what others check with their own clock, such as signatures."""
     evidence_signer: Signer = field(default_factory=lambda: Signer(()))
     """Signs evidence bundles."""
-    find_entrance: Callable[[], Entrance] = Entrance
+    find_gateway_address: Callable[[], GatewayAddress] = GatewayAddress
     """The address and certificate at which devices pair."""
 
 
@@ -176,7 +176,7 @@ def make_core_services(deps: Dependencies, sealer: Sealer | None) -> CoreService
     ownership = Ownership(writes, arrivals)
     references, lists = References(ownership, contents), DeviceLists(writes)
     dispatch = _make_dispatch(deps, writes, contents, references)
-    words = WordsPolicy(
+    words = AnswerTextPolicy(
         writes, store.blobs, dispatch.consulting, lambda agent: deps.find_terms(agent).tags
     )
     return CoreServices(
@@ -219,7 +219,7 @@ def _make_dispatch(
         references=references,
         replicas=store.replicas,
         consulting=PolicyConsultation(
-            Granting(writes, deps.find_rules), deps.hooks, deps.find_rules, deps.clock
+            GrantService(writes, deps.find_rules), deps.hooks, deps.find_rules, deps.clock
         ),
         open_text=OpenTexts(store.deltas, deps.clock, deps.ids, store.runtime_id),
         timeouts=deps.timeouts,

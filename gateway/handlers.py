@@ -134,19 +134,19 @@ if TYPE_CHECKING:
     from passerelle.control.task_reads import TaskReads
     from passerelle.control.thread_contexts import ThreadContexts
     from passerelle.control.tool_inventory import ToolInventories
-    from passerelle.control.transfer import Giving
+    from passerelle.control.transfer import TaskTransfers
     from passerelle.core.commands import Result
     from passerelle.core.principal import Principal
     from passerelle.core.read_models.capabilities import CapabilityPage
     from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.answers.attention import Attending
     from passerelle.permission_bridge.answers.audit import Auditing, Explaining
-    from passerelle.permission_bridge.answers.grants import Granting
+    from passerelle.permission_bridge.answers.grants import GrantService
     from passerelle.permission_bridge.answers.question_lists import QuestionLists, QuestionWaits
     from passerelle.permission_bridge.answers.subjects import Subjects
-    from passerelle.permission_bridge.answers.workers import WorkerAsking
+    from passerelle.permission_bridge.answers.workers import WorkerApprovals
     from passerelle.permission_bridge.devices.devices import Devices
-    from passerelle.permission_bridge.governing.judgement import Judging
+    from passerelle.permission_bridge.governing.judgement import PolicyPreview
     from passerelle.permission_bridge.governing.rule_edits import PolicyEditing
     from passerelle.runtime.records.task_lists import TaskLists
     from passerelle.runtime.records.task_pages import Listing
@@ -169,7 +169,7 @@ class TaskHandlers:
     creating: Creating
     starting: Starting
     updates: TaskUpdates
-    giving: Giving
+    giving: TaskTransfers
     finishing: Finishing
     cancelling: Cancelling
     rerunning: Rerunning
@@ -191,7 +191,7 @@ class TaskHandlers:
         handlers.on_command(AppendTaskProgress, self.updates.steer)
         handlers.on_command(PauseTask, self.updates.steer)
         handlers.on_command(ResumeTask, self.updates.steer)
-        handlers.on_command(GiveTask, self.giving.give)
+        handlers.on_command(GiveTask, self.giving.transfer)
         handlers.on_command(CompleteTask, self.finishing.complete)
         handlers.on_command(FailTask, self.finishing.fail)
         handlers.on_repeatable(CancelTask, self.cancelling.cancel)
@@ -234,12 +234,12 @@ class PermissionHandlers:
     auditing: Auditing
     explaining: Explaining
     subjects: Subjects
-    granting: Granting
-    judging: Judging
+    granting: GrantService
+    judging: PolicyPreview
     tools: ToolInventories
     summaries: PermissionSummaries
     editing: PolicyEditing
-    workers: WorkerAsking
+    workers: WorkerApprovals
 
     def register(self, handlers: Handlers) -> None:
         """Registers them."""
@@ -266,7 +266,7 @@ class PermissionHandlers:
         handlers.on_query(GetToolInventory, self.tools.read)
         handlers.on_query(GetPermissions, self.summaries.read)
         handlers.on_query(GetPolicy, lambda principal, _: self.editing.show(principal))
-        handlers.on_query(TryPolicy, self.editing.rehearsing.try_policy)
+        handlers.on_query(TryPolicy, self.editing.dry_run.try_policy)
 
     async def _list_mutes(self, principal: Principal, _query: ListMutes) -> JsonObject:
         return to_wire(await self.attending.list_mutes(principal))

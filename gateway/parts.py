@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from passerelle.channels.task_follower import Following
+from passerelle.channels.task_follower import TaskFollower
 from passerelle.control.agent_pauses import AgentPausing
 from passerelle.control.cancellation import Cancelling
 from passerelle.control.channel_access import StreamGrants, StreamSnapshots
@@ -37,7 +37,7 @@ from passerelle.control.task_graph import GraphBounds
 from passerelle.control.task_reads import TaskReads
 from passerelle.control.thread_contexts import ThreadContexts
 from passerelle.control.tool_inventory import ToolInventories
-from passerelle.control.transfer import Giving
+from passerelle.control.transfer import TaskTransfers
 from passerelle.control.turn_histories import TurnHistories
 from passerelle.control.turn_queues import TurnQueues
 from passerelle.core.principal import OWNER
@@ -63,15 +63,15 @@ from passerelle.permission_bridge.answers.attention import Attending
 from passerelle.permission_bridge.answers.audit import Auditing, Explaining
 from passerelle.permission_bridge.answers.question_lists import QuestionLists, QuestionWaits
 from passerelle.permission_bridge.answers.subjects import Subjects
-from passerelle.permission_bridge.answers.workers import WorkerAsking
+from passerelle.permission_bridge.answers.workers import WorkerApprovals
 from passerelle.permission_bridge.devices.action_tokens import ActionTokens
 from passerelle.permission_bridge.devices.devices import Devices
 from passerelle.permission_bridge.devices.pairing import Pairing
 from passerelle.permission_bridge.devices.subscriptions import BrowserSubscriptions
 from passerelle.permission_bridge.devices.web_push import WebPush, is_installed
-from passerelle.permission_bridge.governing.command_gate import Governing
-from passerelle.permission_bridge.governing.dry_run import Rehearsing
-from passerelle.permission_bridge.governing.judgement import Judging
+from passerelle.permission_bridge.governing.command_gate import CommandGate
+from passerelle.permission_bridge.governing.dry_run import PolicyDryRun
+from passerelle.permission_bridge.governing.judgement import PolicyPreview
 from passerelle.permission_bridge.governing.rule_edits import PolicyEditing
 from passerelle.runtime.records.lag import Lag
 from passerelle.runtime.records.packet_reads import PacketReads
@@ -109,7 +109,7 @@ if TYPE_CHECKING:
 class _Notifying:
     """What reports to callers: streams of events, and webhooks of each kind."""
 
-    following: Following
+    following: TaskFollower
     push_configs: PushConfigs
     stream_webhooks: StreamWebhooks
     dead_letters: DeadLetters
@@ -123,7 +123,7 @@ class _TaskParts:
     conditions: Conditions
     planning: Planner
     inputs: Inputs
-    governing: Governing
+    governing: CommandGate
     cancelling: Cancelling
     finishing: Finishing
 
@@ -143,7 +143,7 @@ class Parts:
     queues: AgentQueues
     turn_queues: TurnQueues
     pausing: AgentPausing
-    following: Following
+    following: TaskFollower
     grants: StreamGrants
     snapshots: StreamSnapshots
     tasks: TaskHandlers
@@ -290,7 +290,7 @@ def _make_queues(services: CoreServices) -> AgentQueues:
 
 def _make_tools(services: CoreServices) -> ToolInventories:
     deps = services.deps
-    judging = Judging(
+    judging = PolicyPreview(
         services.dispatch.consulting.granting,
         services.ownership,
         deps.find_rules,
@@ -303,7 +303,7 @@ def _make_tools(services: CoreServices) -> ToolInventories:
 
 def _make_notifying(services: CoreServices, webhooks: Webhooks) -> _Notifying:
     deps, store, writes = services.deps, services.store, services.writes
-    following = Following(writes, store.log, deps.hub, services.contents, services.arrivals)
+    following = TaskFollower(writes, store.log, deps.hub, services.contents, services.arrivals)
     push_configs = PushConfigs(
         writes, services.ownership, webhooks.sealer, webhooks.rules, webhooks.deliver_final
     )
@@ -345,7 +345,7 @@ def _make_task_parts(
         conditions=Conditions(deps.find_terms),
         planning=planning,
         inputs=Inputs(dispatch),
-        governing=Governing(services.actions, services.ownership, dispatch),
+        governing=CommandGate(services.actions, services.ownership, dispatch),
         cancelling=Cancelling(writes, services.ownership, dispatch, finishing),
         finishing=finishing,
     )
@@ -412,7 +412,9 @@ def _make_task_handlers(
             tools.resolve,
         ),
         updates=TaskUpdates(changes, deps.find_peer, task_parts.conditions),
-        giving=Giving(changes, deps.find_principal, store.channels, notifying.stream_webhooks),
+        giving=TaskTransfers(
+            changes, deps.find_principal, store.channels, notifying.stream_webhooks
+        ),
         finishing=task_parts.finishing,
         cancelling=task_parts.cancelling,
         rerunning=Rerunning(turns.writes, ownership, task_parts.planning, dispatch, deps.find_peer),
@@ -444,7 +446,7 @@ def _make_permission_handlers(
 ) -> PermissionHandlers:
     deps, dispatch, actions = services.deps, services.dispatch, services.actions
     granting, log = dispatch.consulting.granting, services.store.log
-    rehearsing = Rehearsing(records, log, deps.list_callers, read_tried_policy)
+    dry_run = PolicyDryRun(records, log, deps.list_callers, read_tried_policy)
     return PermissionHandlers(
         question_waits=QuestionWaits(actions, deps.hub),
         question_lists=questions,
@@ -457,9 +459,9 @@ def _make_permission_handlers(
         tools=tools,
         summaries=PermissionSummaries(models, granting, deps.find_rules),
         editing=PolicyEditing(
-            services.writes, deps.rulebook, deps.find_rules, deps.store.rule_news, rehearsing
+            services.writes, deps.rulebook, deps.find_rules, deps.store.rule_news, dry_run
         ),
-        workers=WorkerAsking(actions, dispatch),
+        workers=WorkerApprovals(actions, dispatch),
     )
 
 
@@ -506,7 +508,7 @@ def _make_devices(services: CoreServices, webhooks: Webhooks) -> Devices:
     deps, store, lists = services.deps, services.store, services.lists
     return Devices(
         lists=lists,
-        pairing=Pairing(lists, deps.ids, deps.clock, deps.find_entrance),
+        pairing=Pairing(lists, deps.ids, deps.clock, deps.find_gateway_address),
         subscriptions=BrowserSubscriptions(lists, webhooks.sealer, webhooks.rules),
         actions=services.actions,
         arrivals=services.arrivals,

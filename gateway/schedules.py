@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from passerelle.core.commands import CancelTask, SubmitTurn, TurnAccepted
     from passerelle.core.principal import Principal
     from passerelle.gateway.dependencies import CoreServices
-    from passerelle.permission_bridge.governing.command_gate import Governing
+    from passerelle.permission_bridge.governing.command_gate import CommandGate
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def make_schedules(
     messages: Messages,
     cancelling: Cancelling,
     reads: TaskReads,
-    governing: Governing,
+    governing: CommandGate,
 ) -> ScheduleHandlers:
     """A scheduled run, or a job item, is a turn like any other, submitted by its owner."""
     deps, store, writes = services.deps, services.store, services.writes

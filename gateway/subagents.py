@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.gateway.dependencies import CoreServices
     from passerelle.gateway.handlers import TaskHandlers
-    from passerelle.permission_bridge.governing.command_gate import Governing
+    from passerelle.permission_bridge.governing.command_gate import CommandGate
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def make_subagents(
     services: CoreServices,
     messages: Messages,
     tasks: TaskHandlers,
-    governing: Governing,
+    governing: CommandGate,
     handlers: Handlers,
 ) -> SubagentHandlers:
     """Each step is a command or a message like any other, from the caller itself, after the rules about commands."""

@@ -1,10 +1,8 @@
-"""Who decides what, by risk: an operator's tiers, from which the quorum and the audience of a question are taken.
+"""Approvers by risk: the operator's tiers give an approval request its quorum and its audience.
 
-Risk is how much can go wrong, judged by what is asked for. The asking side can raise it and never lower it.
-
-A step names people, and roles by their members: whoever has a role when the question is opened is one of its people.
-The tier that counts is the one of the highest risk that the question reaches. What it says is frozen in the question:
-another configuration changes what is asked later, and nothing that is asked already.
+The risk of a request is derived from its action. The agent can raise it, never lower it. A step lists people, and roles
+by their members: role membership is read when the request is opened. The tier with the highest risk at or below that of
+the request applies. The request keeps the tier's content: a changed configuration affects later requests only.
 """
 
 from __future__ import annotations
@@ -36,43 +34,43 @@ def judge_risk(
     tags: AbstractSet[str] = frozenset(),
     declared: Risk | None = None,
 ) -> tuple[Risk, tuple[str, ...]]:
-    """The risk and why. ``tags`` are those of the peer in our configuration; ``declared`` is the peer's own word.
+    """The risk and its reasons. ``tags`` are the agent's configured tags, ``declared`` is its own rating.
 
-    Payments are critical, what destroys or hands out credentials is high, plain words are low, and what
-    is not known is medium.
+    Payments are critical, destructive actions and credentials are high, free-text input is low, anything unknown is
+    medium.
     """
     found: list[tuple[Risk, str]] = []
     if action_type != "free_input" and PAYMENT_TAGS & tags:
-        found.append(("critical", "the peer is tagged as one that pays"))
+        found.append(("critical", "the agent is tagged for payments"))
     if destructive:
-        found.append(("high", "said to be destructive"))
+        found.append(("high", "declared destructive"))
     if action_type in _HIGH:
         found.append(("high", f"{action_type} is sensitive"))
     if declared is not None:
-        found.append((declared, f"the peer calls it {declared}"))
+        found.append((declared, f"the agent rates it {declared}"))
     found.append(("low" if action_type in _LOW else "medium", f"default for {action_type}"))
     worst, _ = max(found, key=lambda one: RISKS.index(one[0]))
     return worst, tuple(reason for risk, reason in found if risk == worst)
 
 
 CALLER: Final = "@caller"
-"""In a list of approvers: whoever the work is done for."""
+"""In a list of approvers: the caller for whom the work is done."""
 ROLE_MARK: Final = "@"
-"""In a list of approvers: what follows is a role."""
+"""In a list of approvers: the prefix of a role name."""
 LOWEST: Final = RISKS[0]
-"""From where on those decide whom a rule names: whatever it asks."""
+"""The risk of a tier that a rule names: it applies at any risk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """From ``risk`` on these decide. Steps name principals, the first one those who are asked at once."""
+    """The approvers for requests of at least ``risk``. Steps list principals; the first step is notified at once."""
 
     risk: Risk
     quorum: Quorum
     steps: tuple[AudienceStep, ...]
 
     def list_audience(self, caller: str) -> tuple[AudienceStep, ...]:
-        """The steps for the work of one caller."""
+        """The steps with ``CALLER`` replaced by one caller."""
         return tuple(
             replace(
                 step,
@@ -84,12 +82,14 @@ class Tier:
         )
 
     def find_fault(self) -> str | None:
-        """Why some question could be decided by nobody; whoever calls may be one of those who are named."""
+        """Why a request could be left without enough approvers, or None; the caller may be one of the approvers."""
         named = {name for step in self.steps for name in step.principals}
         fixed = len(named - {CALLER})
         able = fixed - 1 if not self.quorum.allow_self else max(fixed, 1 if CALLER in named else 0)
         if able < self.quorum.need:
-            return f"{self.quorum.need} must agree, and there may be only {max(able, 0)} who can"
+            return (
+                f"{self.quorum.need} approvals are needed, and at most {max(able, 0)} can be given"
+            )
         return None
 
 
@@ -99,10 +99,10 @@ def make_step(
     after_ms: int = 0,
     devices: AudienceDevices | None = None,
 ) -> AudienceStep:
-    """A step with the members of the roles that it names, each of them once.
+    """A step that lists its people and the members of its roles, each once.
 
     Raises:
-        KeyError: a role that there is not.
+        KeyError: an unknown role.
     """
     people: dict[str, None] = {}
     found: list[str] = []
@@ -117,10 +117,10 @@ def make_step(
 
 
 def choose_tier(tiers: Iterable[Tier], risk: Risk, of_rules: Iterable[Tier] = ()) -> Tier | None:
-    """The tier of a question; None where its owner decides.
+    """The tier of a request; None if its owner decides.
 
-    Where rules name who decides as well, nobody's word makes it easier: those decide of whom more must agree, or who
-    may not be whoever asks; between equals the rules in their order, and the tier last.
+    If rules name approvers as well, the strictest tier wins: the one that needs more approvals, on a tie the one that
+    excludes the requester, and among equals the rules in their order before the risk tier.
     """
     reached = [tier for tier in tiers if RISKS.index(tier.risk) <= RISKS.index(risk)]
     by_risk = sorted(reached, key=lambda tier: RISKS.index(tier.risk))[-1:]
@@ -132,13 +132,13 @@ def _weigh(tier: Tier) -> tuple[int, bool]:
 
 
 def name_version(version: str, tiers: Iterable[Tier]) -> str:
-    """The version of a policy with its tiers: they decide as much as rules do."""
+    """The version of a policy with its tiers: they influence decisions as much as rules do."""
     stated: list[JsonObject] = [state_tier(tier) for tier in tiers]
     return digest({"policy": version, "approvers": [*stated]}) if stated else version
 
 
 def state_tier(tier: Tier) -> JsonObject:
-    """Everything about a tier that a version depends on."""
+    """Everything about a tier that the policy version depends on."""
     return {
         "risk": tier.risk,
         "need": tier.quorum.need,

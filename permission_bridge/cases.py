@@ -1,9 +1,8 @@
-"""What policy is asked about: who wants what from whom, in the words that rules use.
+"""Policy cases: who wants to do what with which agent, in the terms that rules use.
 
-A command is read as its words, never as a text that begins with something: ``git`` as the beginning of a text would
-also match ``git x; rm -rf ~``. So a command is read into the simple commands that it runs, each a list of words. What a
-shell would work out first (substitution, variables, globs) cannot be read: it is *opaque*, and no rule that allows may
-match it.
+A command is compared word by word, never as a text prefix: the prefix ``git`` would also match ``git x; rm -rf ~``. So
+a command line is parsed into the simple commands that it runs, each a list of words. Whatever a shell would expand
+first (substitutions, variables, globs) cannot be parsed: such a command is *opaque*, and no allow rule matches it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.conditions import Values
 
 LENGTH_LIMIT: Final = 8_192
-"""Longer lines are not read: nobody could be shown them whole either."""
+"""Longer lines are not parsed: an approver could not be shown the whole line either."""
 _OPERATORS: Final = "();<>|&\n"
 _WORKED_OUT: Final = re.compile(r"[$`*?\[\]{}~!#\\]")
 _ASSIGNS: Final = re.compile(r"[A-Za-z_]\w*\+?=")
@@ -36,27 +35,27 @@ _ASSIGNS: Final = re.compile(r"[A-Za-z_]\w*\+?=")
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """What a command runs. ``opaque``: it runs more, or something else, than ``commands`` says."""
+    """The commands that a line runs. ``opaque``: it may run more, or something else, than ``commands`` lists."""
 
     commands: tuple[tuple[str, ...], ...]
     opaque: bool = False
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """The words of the only command; empty when there are several, or when they cannot be told."""
+        """The words of the only command; empty if there are several, or if the line is opaque."""
         return self.commands[0] if len(self.commands) == 1 and not self.opaque else ()
 
     def is_only(self, words: tuple[str, ...]) -> bool:
-        """Whether it runs one command and nothing else, which begins with ``words``."""
+        """Whether the line runs exactly one command, and that begins with ``words``."""
         return bool(self.argv) and self.argv[: len(words)] == words
 
     def may_run(self, words: tuple[str, ...]) -> bool:
-        """Whether one of its commands begins with ``words``, or it cannot be told."""
+        """Whether one of the commands begins with ``words``, or the line is opaque."""
         return self.opaque or any(command[: len(words)] == words for command in self.commands)
 
 
 def read_command(given: str | list[str]) -> CommandLine:
-    """The command that ``given`` is: words as they are passed on, or a line for a shell."""
+    """Parses a command: a list of words as passed to exec, or a line for a shell."""
     if isinstance(given, list):
         return CommandLine((tuple(given),) if given else ())
     if len(given) > LENGTH_LIMIT:
@@ -75,14 +74,14 @@ def read_command(given: str | list[str]) -> CommandLine:
         else:
             commands[-1].append(word)
     found = tuple(tuple(command) for command in commands if command)
-    # Anything of these outside quotes means more than it says; inside, refusing too much does no harm.
+    # Outside quotes these characters are expanded by a shell. Inside quotes they are refused as well, which is safe.
     is_opaque = _WORKED_OUT.search(given) or any(_ASSIGNS.match(words[0]) for words in found)
     return CommandLine(found, opaque=bool(is_opaque))
 
 
 Weighed: TypeAlias = tuple[Risk, tuple[str, ...]]
 About: TypeAlias = Literal["asks", "calls", "delegations", "commands"]
-"""What a rule may speak about."""
+"""The kinds of cases that a rule may apply to."""
 
 _NO_COMMAND = CommandLine(())
 _NO_ARGS: Final[JsonObject] = {}
@@ -97,17 +96,17 @@ _DIRECTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class InboundCall:
-    """A caller wants an agent called."""
+    """A caller calls an agent."""
 
     caller: str
     agent: str
     tags: frozenset[str] = frozenset()
-    """The agent's, in our configuration."""
+    """The agent's configured tags."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboundDelegation:
-    """We are about to send work to a peer. ``args`` is what is sent: ``text`` and ``message``."""
+    """The gateway is about to send work to an agent. ``args`` has what is sent: ``text`` and ``message``."""
 
     peer: str
     caller: str = ""
@@ -118,7 +117,7 @@ class OutboundDelegation:
 
 @dataclass(frozen=True, slots=True)
 class ControlCommand:
-    """A caller wants something of the gateway itself; ``tool`` is the name of the command."""
+    """A caller sends a command to the gateway; ``tool`` is the name of the command."""
 
     caller: str
     tool: str
@@ -130,10 +129,10 @@ class ControlCommand:
 
 @dataclass(frozen=True, slots=True)
 class PeerAsks:
-    """A peer, or a worker of this machine, waits for a decision in the work of ``caller``.
+    """An agent, or a worker on this machine, waits for a decision in the work of ``caller``.
 
-    ``tags`` are the peer's in our configuration, ``declared`` is its own word for the risk. What the peer wants to do
-    is what it says it wants to do; an answer binds it to that.
+    ``tags`` are the agent's configured tags, ``declared`` is its own risk rating. The intended action is what the agent
+    reports; the decision binds the agent to that.
     """
 
     peer: str
@@ -144,7 +143,7 @@ class PeerAsks:
     kind: ActionKind = "permission"
     caller: str = ""
     is_allowable: bool = True
-    """Whether policy could say yes: one may be chosen, and all that it would allow can be seen."""
+    """Whether policy could allow it: there is an allow option, and the whole content can be shown."""
     card_hash: str | None = None
     tool: str = ""
     args: JsonObject = field(default_factory=dict["str", "Json"])
@@ -160,7 +159,7 @@ Case: TypeAlias = InboundCall | OutboundDelegation | ControlCommand | PeerAsks
 def read_prompt(
     prompt: PeerPrompt, caller: str, peer: str, tags: frozenset[str], card_hash: str | None
 ) -> PeerAsks:
-    """The case of a prompt. Members of its subject: ``name``, ``arguments``, ``command``, ``path``, ``host``."""
+    """The case of a prompt. Its subject has ``name``, ``arguments``, ``command``, ``path`` and ``host``."""
     subject = prompt.subject or {}
     offered = choose_options(prompt, show_subject(prompt), answerable=False)
     offers_yes = any(option.kind == "allow_once" for option in offered)
@@ -184,7 +183,7 @@ def read_prompt(
 
 
 def name_case(case: Case) -> str:
-    """One line of ours for the record."""
+    """A one-line description of the case for the record."""
     match case:
         case InboundCall(caller=caller, agent=agent):
             return f"inbound_call {caller} -> {agent}"
@@ -199,7 +198,7 @@ def name_case(case: Case) -> str:
 
 
 def name_about(case: Case) -> About:
-    """What a rule has to be about to speak about ``case``."""
+    """The kind of case that a rule must apply to in order to match ``case``."""
     match case:
         case InboundCall():
             return "calls"
@@ -214,7 +213,7 @@ def name_about(case: Case) -> About:
 
 
 def name_type(case: Case) -> ActionType:
-    """What would be done."""
+    """The action type of the case."""
     match case:
         case InboundCall():
             return "inbound_call"
@@ -227,7 +226,7 @@ def name_type(case: Case) -> ActionType:
 
 
 def digest_subject(case: PeerAsks) -> str | None:
-    """What a grant of exactly this is bound to: what is done with what. None where it has no canonical form."""
+    """The digest that a grant for exactly this action is bound to; None if the case has no canonical form."""
     command: list[Json] = [[*words] for words in case.command.commands]
     bound: JsonObject = {
         "type": case.action_type,
@@ -245,7 +244,7 @@ def digest_subject(case: PeerAsks) -> str | None:
 
 
 def weigh(case: Case) -> Weighed:
-    """The risk, and why."""
+    """The risk and its reasons."""
     match case:
         case InboundCall():
             return judge_risk("inbound_call", destructive=False)
@@ -265,7 +264,7 @@ def weigh(case: Case) -> Weighed:
 
 
 def list_values(case: Case, risk: Risk, mode: str, now_ms: int) -> Values:
-    """The fields of ``conditions.FIELDS``, each of them; what the case does not have is empty."""
+    """The values of all ``conditions.FIELDS``; a field that the case does not have is empty."""
     asked = case if isinstance(case, PeerAsks) else None
     peer = case.agent if isinstance(case, InboundCall) else case.peer
     return {
@@ -292,17 +291,17 @@ def list_values(case: Case, risk: Risk, mode: str, now_ms: int) -> Values:
 
 
 def describe_case(case: Case, scope: Scope, evaluation_id: str, now_ms: int) -> JsonObject:
-    """What hooks are told of a case: the fields of conditions, and where it belongs."""
+    """The input of hooks about a case: the fields of conditions and the ids of its scope."""
     risk, _ = weigh(case)
     values = list_values(case, risk, "", now_ms)
-    told = {name: one for name, one in values.items() if name not in {"mode", "now"}}
+    shown = {name: one for name, one in values.items() if name not in {"mode", "now"}}
     return {
         "evaluationId": evaluation_id,
         "sessionId": scope.session_id,
         "threadId": scope.thread_id,
         "taskId": scope.task_id,
         "runId": scope.run_id,
-        "case": cast("JsonObject", told),
+        "case": cast("JsonObject", shown),
     }
 
 

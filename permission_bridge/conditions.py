@@ -1,8 +1,8 @@
-"""What a rule asks of a case: one expression in CEL, checked when it is read, evaluated without side effects.
+"""Conditions of rules: one CEL expression, checked when the rule is loaded, evaluated without side effects.
 
-The names an expression may use are ``FIELDS``; any other one is an error when the rule is read. Regular expressions
-run in linear time. A second loop is refused, since it could stand inside the first: so the work of one expression grows
-with the size of the case and no faster.
+An expression may use the names in ``FIELDS``; any other name is an error when the rule is loaded. Regular expressions
+run in linear time. At most one loop is allowed, since a second one could be nested: so the cost of an expression grows
+linearly with the size of the case.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FIELDS: Final[Mapping[str, cel.Type]] = {
     "peer.name": _TEXT,
     "peer.tags": _TEXTS,
 }
-"""By name, with its type. What a case does not have is empty: a text, a list or a map without content."""
+"""The fields by name, with their types. A field that the case does not have is an empty text, list or map."""
 
 _COMPLAINT: Final = re.compile(r"ERROR: <input>:(.+?)(?: \\(in container '.*'\\))?$", re.MULTILINE)
 _LOOP: Final = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(")
@@ -51,27 +51,27 @@ _ENVIRONMENT: Final = cel.NewEnv(variables=dict(FIELDS))
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """An expression that was checked. Two are equal when their texts are."""
+    """A checked expression. Two conditions are equal if their texts are equal."""
 
     text: str
     program: cel.Expression = field(repr=False, compare=False)
 
     def holds(self, values: Values) -> bool | None:
-        """Whether it holds; None when it cannot be told, as of a member that is not there."""
+        """Whether the condition holds; None if it cannot be evaluated, for example because a member is missing."""
         try:
             found = self.program.eval(data=values).value()
         except RuntimeError:
-            # A text that is none, such as half a surrogate pair: whoever sends it decides nothing by it.
+            # An invalid text, such as half a surrogate pair: the sender must not influence the decision with it.
             return None
         return found if isinstance(found, bool) else None
 
 
 def read_condition(text: str) -> Condition:
-    """The condition that ``text`` states.
+    """Parses and checks a condition.
 
     Raises:
-        InvalidInput: it is too long, has a second loop, does not parse, names a field that there is
-            not, or gives something else than true or false; with the place in the text.
+        InvalidInput: it is too long, has a second loop, does not parse, uses an unknown field, or does not return a
+            boolean; with the position in the text.
     """
     if len(text) > LENGTH_LIMIT:
         raise InvalidInput("when", f"is longer than {LENGTH_LIMIT} characters")
@@ -80,13 +80,13 @@ def read_condition(text: str) -> Condition:
     try:
         program = _ENVIRONMENT.compile(text)
     except RuntimeError as refused:
-        raise InvalidInput("when", _tell(str(refused))) from None
+        raise InvalidInput("when", _first_error(str(refused))) from None
     if program.return_type() != cel.Type.BOOL:
-        raise InvalidInput("when", "must give true or false")
+        raise InvalidInput("when", "must return true or false")
     return Condition(text, program)
 
 
-def _tell(report: str) -> str:
-    """The first complaint of a compiler's report, on one line: ``line:column: what``."""
+def _first_error(report: str) -> str:
+    """The first error of a compiler report, on one line: ``line:column: message``."""
     found = _COMPLAINT.search(report)
     return found[1] if found else report.splitlines()[0]

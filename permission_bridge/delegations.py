@@ -1,4 +1,4 @@
-"""The question whether something may be sent to an agent: asked by the gateway, before the agent hears of anything."""
+"""The approval request for sending work to an agent: the gateway opens it before anything is sent to the agent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TITLE: Final = "Send this message to {}?"
 def make_delegation_request(
     message: JsonObject, asking: Asking, evaluation: Evaluation, now_ms: int
 ) -> ApprovalRequest:
-    """The question, ready to be opened at ``now_ms``; bound to the message. When its time is over, the answer is no."""
+    """The request, ready to be opened at ``now_ms`` and bound to the message. It is rejected on expiry."""
     shown = show_message(message)
     room = TITLE_LIMIT - len(_TITLE)
     request = ApprovalRequest(
@@ -39,7 +39,7 @@ def make_delegation_request(
         tenant=asking.tenant,
         principal=asking.principal,
         origin=Origin("outbound", "gateway", asking.peer, asking.card_hash),
-        # What cannot be shown whole cannot be allowed.
+        # A message that cannot be shown completely cannot be allowed.
         options=(REFUSE,) if shown.doubts else (SEND, REFUSE),
         digest="",
         risk=evaluation.risk,
@@ -58,23 +58,23 @@ def make_delegation_request(
 
 
 def digest_use(request: ApprovalRequest, asking: Asking, message: JsonObject) -> str:
-    """The digest that the question would have were it about ``message``."""
+    """The digest that the request would have if it were about ``message``."""
     same = replace(request, subject=show_message(message).subject)
     return compute_digest(render_request(same, asking.scope))
 
 
 def show_message(message: JsonObject) -> Shown:
-    """The message as people see it: escaped, and complete or openly incomplete."""
+    """The message as approvers see it: escaped, and either complete or marked as incomplete."""
     return show_subject(_make_prompt(message))
 
 
 def find_whole_message(message: JsonObject, subject: JsonObject) -> bytes | None:
-    """All of the message, where ``subject`` has no more than its digest."""
+    """The complete message, if ``subject`` has only its digest; else None."""
     return find_whole(_make_prompt(message), subject)
 
 
 def _read_words(message: JsonObject) -> str:
-    """The texts of a message, for its title."""
+    """The texts of a message, for the title."""
     parts = message.get("parts")
     texts = (
         [one.get("text") for one in parts if isinstance(one, dict)]
@@ -85,6 +85,6 @@ def _read_words(message: JsonObject) -> str:
 
 
 def _make_prompt(message: JsonObject) -> PeerPrompt:
-    """Its id says nothing to anybody."""
+    """The message id is left out: it means nothing to an approver."""
     content: JsonObject = {name: one for name, one in message.items() if name != "messageId"}
     return PeerPrompt("", "", "", "permission", "delegation", (SEND,), subject=content)

@@ -1,4 +1,4 @@
-"""What is recorded when a question goes out to people (CHN-6): one fact for each target, or that there was none."""
+"""Records the delivery of an approval request to people (CHN-6): one fact per target, or one that there was none."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Forwarded: TypeAlias = Literal["sent", "queued", "suppressed", "failed"]
 Way: TypeAlias = Literal["ws", "webpush", "webhook"]
 
 MOST: Final = 48
-"""Targets that are told of in one append; nobody has more devices than this at once."""
+"""Targets recorded in one append; a person has fewer devices than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryTarget:
-    """One device or receiver, and how it went. ``queued`` is stored, and on its way after that.
+    """One device or webhook receiver, and the outcome. ``queued`` means stored, to be sent later.
 
-    ``channel_id`` names the link, or the receiver of a webhook; ``reason`` is a short word for what failed.
+    ``channel_id`` is the id of the connection, or of the webhook receiver; ``reason`` is a short word for the failure.
     """
 
     channel_id: str | None
@@ -34,22 +34,22 @@ class DeliveryTarget:
     reason: str | None = None
 
 
-_NOBODY: Final = DeliveryTarget(None)
+_NO_TARGET: Final = DeliveryTarget(None)
 
 
 def record_forwarding(
     record: ActionRecord, targets: Sequence[DeliveryTarget], attempt: int = 1
 ) -> list[Fact]:
-    """A fact for each target in the order given; without any, one that says so, since silence would look like care.
+    """One fact per target in the given order; without targets one ``no_device`` fact, so that the gap is visible.
 
-    These facts change no record: they belong beside the opening, or into an append of their own.
+    These facts change no record: they are appended together with the opening of the request, or on their own.
     """
     if not targets:
-        return [_tell(record, "none", "no_device", attempt, _NOBODY)]
-    return [_tell(record, one.way, one.outcome, attempt, one) for one in targets[:MOST]]
+        return [_make_fact(record, "none", "no_device", attempt, _NO_TARGET)]
+    return [_make_fact(record, one.way, one.outcome, attempt, one) for one in targets[:MOST]]
 
 
-def _tell(
+def _make_fact(
     record: ActionRecord,
     transport: Way | Literal["none"],
     outcome: Forwarded | Literal["no_device"],

@@ -1,8 +1,8 @@
-"""Rules that are put beside those of the configuration while the gateway runs: read, and laid over its policy.
+"""Rules that are edited at runtime: parsed, and layered over the configured policy.
 
-They are one layer more in the same order, and never the stronger one: deny beats ask beats allow across both, so that
-none of them takes back what the configuration denies or wants asked. They name nobody who decides, no hook and no mode.
-What cannot be read for certain denies everything, until it can.
+Edited rules are evaluated together with the configured ones: deny beats ask beats allow across both, so an edited rule
+cannot lift a configured deny or ask. They cannot set approvers, hooks or a mode. If edited rules cannot be parsed,
+every case is denied until they can.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _OWNER_LIMIT: Final = 256
 
 
 def read_rules(stated: Sequence[StatedRule]) -> tuple[Rule, ...]:
-    """All of the rules of an edit, or none.
+    """Parses all rules of an edit.
 
     Raises:
-        InvalidInput: one is not a rule; the field is named by the place of its rule, such as ``rules.2.when``.
+        InvalidInput: one is invalid; the field contains the index of the rule, such as ``rules.2.when``.
     """
     for place, one in enumerate(stated):
         if is_unconditional(one.effect, one.when, one.argv):
@@ -49,13 +49,13 @@ def read_rules(stated: Sequence[StatedRule]) -> tuple[Rule, ...]:
 
 
 def read_stored(stated: Sequence[StatedRule]) -> tuple[Rule, ...]:
-    """The rules of a record, without those that ``name_skipped`` names.
+    """The rules of a stored record, without those that ``name_skipped`` returns.
 
     Raises:
-        InvalidInput: this version does not understand one of them.
+        InvalidInput: this version cannot parse one of them.
     """
     if len(stated) > RULE_LIMIT:
-        raise InvalidInput("rules", f"are {len(stated)}, and at most {RULE_LIMIT}")
+        raise InvalidInput("rules", f"are {len(stated)}; at most {RULE_LIMIT} are allowed")
     if sum(len(to_bytes(one)) for one in stated) > BYTES_LIMIT:
         raise InvalidInput("rules", f"take more than {BYTES_LIMIT} bytes")
     seen: set[tuple[str | None, str]] = set()
@@ -71,7 +71,7 @@ def read_stored(stated: Sequence[StatedRule]) -> tuple[Rule, ...]:
 
 
 def name_skipped(stated: Iterable[StatedRule]) -> tuple[str, ...]:
-    """Stored rules that allow without a condition: an older version took them, and they count for nothing."""
+    """Names of stored rules that allow without a condition: an older version accepted them; they are ignored."""
     return tuple(
         one.name if one.owner is None else f"{one.owner}/{one.name}"
         for one in stated
@@ -80,7 +80,7 @@ def name_skipped(stated: Iterable[StatedRule]) -> tuple[str, ...]:
 
 
 def lay(configured: Policy, edited: Iterable[Rule]) -> Policy:
-    """The policy with these rules beside its own; without any it is the configured one, under its version."""
+    """The configured policy with the edited rules added; the same policy and version if there are none."""
     rules = tuple(edited)
     if not rules:
         return configured
@@ -90,7 +90,7 @@ def lay(configured: Policy, edited: Iterable[Rule]) -> Policy:
 
 
 def distrust(configured: Policy, why: str) -> Policy:
-    """The policy while nobody knows what was put beside it."""
+    """The policy while the edited rules cannot be read: everything is denied."""
     version = digest({"policy": configured.version, "unsound": why})
     return replace(configured, unsound=why, version=version)
 
@@ -116,11 +116,11 @@ def _read(stated: StatedRule, place: int) -> Rule:
 
 
 def _find_faults(stated: StatedRule) -> Iterator[tuple[str, str]]:
-    """What the settings would not take of a rule either."""
+    """Faults of a rule, by the same limits as in the settings."""
     if not _NAME.fullmatch(stated.name):
         yield "name", "is 1 to 63 of a-z, 0-9, _ and -, with a letter or digit first"
     if not stated.about:
-        yield "about", "is empty: the rule would never speak"
+        yield "about", "is empty: the rule would never apply"
     if stated.reason is not None and len(stated.reason) > _REASON_LIMIT:
         yield "reason", f"is longer than {_REASON_LIMIT} characters"
     if stated.owner is not None and not 0 < len(stated.owner) <= _OWNER_LIMIT:

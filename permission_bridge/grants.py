@@ -1,7 +1,7 @@
-"""Grants and questions: which grant fits a case, and which grant an "always" answer writes.
+"""Matches grants with cases, and derives the grant that an "always" decision creates.
 
-A grant fits what it was given for and nothing wider: the same owner, the same place, the same agent with the same
-card, and the very same subject, or the same tool where it was given for a tool.
+A grant matches what it was given for and nothing wider: the same owner, the same place, the same agent with the same
+card (any agent if its scope is ``owner``), and the identical subject, or the same tool if it was given for a tool.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Where:
     session: str = ""
 
     def name(self, scope: GrantScope) -> str:
-        """The id of the place that a grant of this scope is bound to; empty where it is bound to none."""
+        """The id of the place that a grant of this scope is bound to; empty if it is bound to no place."""
         match scope:
             case "task":
                 return self.task
@@ -52,12 +52,12 @@ NOWHERE = Where()
 
 
 def find_where(scope: Scope) -> Where:
-    """Where the facts of a scope belong."""
+    """The ids of a scope that grants may be bound to."""
     return Where(scope.task_id or "", scope.thread_id or "", scope.session_id)
 
 
 def find_grant(grants: Iterable[Grant], case: PeerAsks, where: Where, now_ms: int) -> Grant | None:
-    """The grant that fits; of several the one that ends first."""
+    """The grant that matches; of several the one that expires first."""
     subject = digest_subject(case)
     fitting = [one for one in grants if _fits(one, case, where, subject, now_ms)]
     return min(fitting, key=lambda one: one.expires_ms, default=None)
@@ -76,7 +76,7 @@ def _fits(grant: Grant, case: PeerAsks, where: Where, subject: str | None, now_m
 
 
 def make_offer(case: PeerAsks, evaluation: Evaluation, terms: GrantTerms) -> GrantOffer | None:
-    """The grant that people may give in place of a single yes; None where each time has to be judged for itself."""
+    """The grant that approvers may give instead of a single approval; None if each case needs its own decision."""
     if terms.scope is None or not evaluation.offers_grant or not case.is_allowable:
         return None
     if case.destructive or evaluation.risk == "critical":
@@ -90,9 +90,9 @@ def make_offer(case: PeerAsks, evaluation: Evaluation, terms: GrantTerms) -> Gra
 
 
 def mint_grant(action: ActionRecord) -> Grant | None:
-    """The grant that the answer to a question writes; None where it was no "always".
+    """The grant that a decision creates; None unless it was an "always".
 
-    All of it follows from the record, so a repeat makes the same one.
+    The grant is derived from the record alone, so a repeat creates the same one.
     """
     decision, request = action.decision, action.request
     option = action.find_option(decision.option_id or "") if decision is not None else None

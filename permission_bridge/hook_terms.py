@@ -1,4 +1,4 @@
-"""What an operator says of a hook: where it is asked, how long it may take, and what its silence by failure means."""
+"""The configuration of a hook: its points, its timeout, and the effect of a failure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ OnError: TypeAlias = Literal["closed", "open"]
 class HookTerms:
     """One hook: a Python callable (``call``, as ``module:name``) or an HTTP endpoint (``url``).
 
-    ``on_error``: ``closed`` takes a failure for a question, or for a no where none can be asked; ``open`` takes it for
-    silence, with a warning. ``key_env`` names the variable with the bearer that the endpoint is shown.
+    ``on_error``: with ``closed`` a failure leads to an approval request, or to a denial where none is possible; with
+    ``open`` it has no effect except a warning. ``key_env`` is the environment variable with the bearer token.
     """
 
     name: str
@@ -30,7 +30,7 @@ class HookTerms:
     on_error: OnError = "closed"
 
     def state(self) -> JsonObject:
-        """What of it is a part of the policy's version."""
+        """The part of the configuration that the policy version depends on."""
         return {
             "name": self.name,
             "points": [*sorted(self.points)],

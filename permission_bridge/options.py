@@ -1,4 +1,4 @@
-"""What may be chosen of what a peer offers: as far as it can be answered for, and always a way to say no."""
+"""The options of an approval request: the agent's options that can be offered safely, and always one that rejects."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CONSENTING: Final[frozenset[OptionKind]] = frozenset({"allow_once", "allow_alwa
 
 
 def choose_options(prompt: PeerPrompt, shown: Shown, *, answerable: bool) -> tuple[Option, ...]:
-    """What may be chosen: the peer's options as far as they can be answered for, and always a way to say no."""
+    """The agent's options that can be offered safely, and always one that rejects or cancels."""
     wants_words = prompt.kind in WORDS
     offered: dict[str, Option] = {}
     for option in prompt.options:
@@ -40,10 +40,10 @@ def choose_options(prompt: PeerPrompt, shown: Shown, *, answerable: bool) -> tup
             name = escape_line(option.name)[:OPTION_NAME_LIMIT] or option.option_id
             offered.setdefault(option.option_id, replace(option, name=name))
     if len(offered) > OPTION_LIMIT:
-        # Half a list of choices would mislead: what is left is to say no.
+        # A truncated list of options would mislead: only the rejecting option remains.
         offered.clear()
     kinds = {option.kind for option in offered.values()}
-    # Who wants an authorization and offers no words for it does not take a secret in an answer.
+    # A request for authorization without an answer option must not collect a secret as an answer.
     if prompt.kind == "input" and answerable and "answer" not in kinds:
         offered.setdefault(ANSWER.option_id, ANSWER)
     if not kinds & {"reject_once", "cancel"}:
@@ -62,7 +62,7 @@ _PLACES: Final[dict[GrantScope, str]] = {
 
 
 def add_always(options: tuple[Option, ...], offer: GrantOffer | None) -> tuple[Option, ...]:
-    """The same choices and the standing approval, where one is offered; the asking side is sent its own single yes."""
+    """The same options plus "always", if a grant is offered; the agent receives the id of the single approval."""
     yes = next((option for option in options if option.kind == "allow_once"), None)
     if offer is None or yes is None or any(option.option_id == ALWAYS for option in options):
         return options

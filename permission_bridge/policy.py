@@ -1,22 +1,22 @@
-"""What may happen without asking: ``evaluate`` judges one case, and the whole of its reasoning is recorded (EXT-1).
+"""Policy evaluation: ``evaluate`` decides one case without asking, and returns its reasoning for the record (EXT-1).
 
-Pure. First every source says what it has to say, so that the trail shows all of them; then a fixed order decides,
-whatever the order of the rules:
+Pure. First every source gives its verdict, so that the trail shows all of them. Then a fixed precedence decides,
+independent of the order of the rules:
 
-1. integrity: what cannot be read for certain is denied, the case or the policy, and nobody else is heard,
+1. integrity: a case or policy that cannot be parsed is denied, and no other source is evaluated,
 2. a rule that denies, the host's before its owner's; a hook that denies; the deny of a default; mode ``plan``,
-3. a hook that asks, a rule that asks; a grant answers for a rule that lets it, and for no other,
+3. a hook that asks, a rule that asks; a grant answers only for a rule that is ``grantable``,
 4. a grant,
 5. a rule that allows,
 6. a hook that would allow,
-7. mode ``auto``, which allows up to medium risk, and ``bypass``, which allows all but the critical and the destructive,
-8. the default of the direction: a caller may do what its credential covers, a configured peer may be called, and what
-   a peer asks is for somebody to decide,
-9. the classifier: it can turn a yes into a question and raise the risk, and never the other way round,
-10. where it comes to asking: mode ``no_ask`` denies, and where nobody could be asked it is denied at once.
+7. mode ``auto``, which allows up to medium risk, and ``bypass``, which allows all but critical and destructive actions,
+8. the default of the direction: a caller may do what its credential covers, a configured agent may be called, and the
+   request of an agent needs an approver,
+9. the classifier: it can turn an allow into an approval request and raise the risk, never the reverse,
+10. if the result is to ask: mode ``no_ask`` denies, and without a possible approver the case is denied at once.
 
-Deny beats ask beats allow (PRS-3). A question for words or for a credential is never allowed by policy: nobody but a
-person has the words.
+Deny beats ask beats allow (PRS-3). A request for input or for a credential is never allowed by policy: only a person
+can supply the content.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _AUTO_UP_TO: Final[Risk] = "medium"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What one source says, and why. ``ref`` is the name of the rule, mode, hook or grant."""
+class SourceVerdict:
+    """The verdict of one source, with its reason. ``ref`` is the name of the rule, mode, hook or grant."""
 
     source: EvaluationSource
     verdict: Verdict
@@ -64,40 +64,40 @@ class Said:
     ref: str | None = None
     ms: int | None = None
     risk: Risk | None = None
-    """How great a classifier holds the risk to be."""
+    """The risk rating of a classifier."""
     grantable: bool = False
-    """Whether a grant may answer what a rule asks."""
+    """Whether a grant may answer for a rule that asks."""
 
     def to_step(self) -> TrailStep:
-        """Its line in the trail."""
+        """The verdict as a step of the trail."""
         return TrailStep(self.source, self.verdict, self.ref or self.reason, self.ms)
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyFacts:
-    """What is known beside the case. ``evaluation_id`` is minted by whoever asks."""
+    """The input besides the case. The caller mints ``evaluation_id``."""
 
     evaluation_id: str
     may_call: bool = False
     """Whether the caller's credential covers the agent."""
     is_configured: bool = False
-    """Whether the peer stands in our configuration."""
-    heard: tuple[Said, ...] = ()
-    """What hooks and the classifier have said, who were asked before."""
+    """Whether the agent is configured."""
+    opinions: tuple[SourceVerdict, ...] = ()
+    """Verdicts of hooks and the classifier, consulted before the evaluation."""
     grants: tuple[Grant, ...] = ()
-    """Those of the owner."""
+    """The grants of the owner."""
     where: Where = NOWHERE
     bypass: bool = False
-    """Whether everything of the owner is auto-approved for a while."""
+    """Whether everything of the owner is auto-approved for a limited time."""
     can_ask: bool = True
-    """Whether there is somebody who could decide."""
+    """Whether there is a possible approver."""
     unsound: str | None = None
-    """Why the input cannot be read for certain."""
+    """Why the input cannot be parsed with certainty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What policy says, and why. ``evaluated_ms`` is the time it was given."""
+    """The decision of policy and its reasons. ``evaluated_ms`` is the time that was passed in."""
 
     evaluation_id: str
     decision: Effect
@@ -111,19 +111,19 @@ class Evaluation:
     evaluated_ms: int
     rules: tuple[str, ...] = ()
     grant_id: str | None = None
-    """The grant that it relies on; its use is recorded before this is."""
+    """The grant that the decision relies on; its use is recorded before the evaluation."""
     offers_grant: bool = False
-    """Whether a yes may be given for more than this once."""
+    """Whether an approver may create a grant instead of a single approval."""
     case: JsonObject | None = None
-    """What was judged, as it is recorded."""
+    """The case as it is recorded."""
 
     @property
     def cause(self) -> PolicyCause:
-        """What a question is closed by that policy answers; a classifier only ever asks."""
+        """The cause with which a request that policy answers is closed; a classifier only ever asks."""
         return "default" if self.source == "classifier" else self.source
 
     def to_payload(self) -> PermissionEvaluated:
-        """The fact of it: recorded for allows as well (CHN-14)."""
+        """The fact that records the evaluation, also for an allow (CHN-14)."""
         return PermissionEvaluated(
             evaluation_id=self.evaluation_id,
             decision=self.decision,
@@ -141,14 +141,14 @@ class Evaluation:
 def evaluate(
     case: Case, facts: PolicyFacts, now_ms: int, policy: Policy = DEFAULT_POLICY
 ) -> Evaluation:
-    """Judges ``case``. The same arguments always give the same evaluation; nothing is written."""
-    risk, risk_reasons = _weigh(case, facts)
-    said = _hear(case, facts, policy, risk, now_ms)
-    winner = _choose(said)
-    for more in (_raise, _refuse_to_ask):
-        changed = more(winner, said, facts, policy.mode)
+    """Decides ``case``. The same arguments always give the same evaluation; nothing is written."""
+    risk, risk_reasons = _rate_risk(case, facts)
+    verdicts = _collect(case, facts, policy, risk, now_ms)
+    winner = _choose(verdicts)
+    for more in (_escalate, _refuse_to_ask):
+        changed = more(winner, verdicts, facts, policy.mode)
         if changed is not None:
-            said.append(changed)
+            verdicts.append(changed)
             winner = changed
     return Evaluation(
         evaluation_id=facts.evaluation_id,
@@ -159,78 +159,82 @@ def evaluate(
         policy_version=policy.version,
         risk=risk,
         risk_reasons=risk_reasons,
-        trail=tuple(one.to_step() for one in said),
+        trail=tuple(one.to_step() for one in verdicts),
         evaluated_ms=now_ms,
-        rules=tuple(one.ref for one in said if one.source == "rule" and one.ref),
+        rules=tuple(one.ref for one in verdicts if one.source == "rule" and one.ref),
         grant_id=winner.ref if winner.source == "grant" else None,
-        offers_grant=_offers_grant(winner, said),
+        offers_grant=_offers_grant(winner, verdicts),
     )
 
 
-def _weigh(case: Case, facts: PolicyFacts) -> tuple[Risk, tuple[str, ...]]:
+def _rate_risk(case: Case, facts: PolicyFacts) -> tuple[Risk, tuple[str, ...]]:
     risk, reasons = weigh(case)
-    for said in facts.heard:
-        if said.risk is not None and RISKS.index(said.risk) > RISKS.index(risk):
-            risk, reasons = said.risk, (f"{said.ref} calls it {said.risk}",)
+    for opinion in facts.opinions:
+        if opinion.risk is not None and RISKS.index(opinion.risk) > RISKS.index(risk):
+            risk, reasons = opinion.risk, (f"{opinion.ref} rates it {opinion.risk}",)
     return risk, reasons
 
 
-def _hear(case: Case, facts: PolicyFacts, policy: Policy, risk: Risk, now_ms: int) -> list[Said]:
+def _collect(
+    case: Case, facts: PolicyFacts, policy: Policy, risk: Risk, now_ms: int
+) -> list[SourceVerdict]:
     unsound = policy.unsound or facts.unsound
     if unsound is not None:
-        return [Said("integrity", "deny", unsound)]
+        return [SourceVerdict("integrity", "deny", unsound)]
     allowable = not isinstance(case, PeerAsks) or case.is_allowable
-    said = _hear_rules(case, policy, risk, now_ms) if policy.rules else []
-    said += facts.heard
+    verdicts = _apply_rules(case, policy, risk, now_ms) if policy.rules else []
+    verdicts += facts.opinions
     if isinstance(case, PeerAsks) and facts.grants:
         grant = find_grant(facts.grants, case, facts.where, now_ms)
         if grant is not None:
-            said.append(Said("grant", "allow", f"{grant.minted_by} allowed it", grant.grant_id))
-    said += _hear_mode(case, policy.mode, risk)
+            verdicts.append(
+                SourceVerdict("grant", "allow", f"{grant.minted_by} allowed it", grant.grant_id)
+            )
+    verdicts += _apply_mode(case, policy.mode, risk)
     if facts.bypass:
-        said.append(_hear_bypass(case, risk))
-    said.append(_say_default(case, facts))
+        verdicts.append(_apply_bypass(case, risk))
+    verdicts.append(_apply_default(case, facts))
     return [
-        one for one in said if one.verdict != "allow" or allowable or one.source == "classifier"
+        one for one in verdicts if one.verdict != "allow" or allowable or one.source == "classifier"
     ]
 
 
-def _hear_rules(case: Case, policy: Policy, risk: Risk, now_ms: int) -> list[Said]:
+def _apply_rules(case: Case, policy: Policy, risk: Risk, now_ms: int) -> list[SourceVerdict]:
     values = list_values(case, risk, policy.mode, now_ms)
-    return [_say(rule) for rule in policy.rules if rule.matches(case, values)]
+    return [_rule_verdict(rule) for rule in policy.rules if rule.matches(case, values)]
 
 
-def _say(rule: Rule) -> Said:
+def _rule_verdict(rule: Rule) -> SourceVerdict:
     reason = rule.reason or f"the rule {rule.ref}"
-    return Said("rule", rule.effect, reason, rule.ref, grantable=rule.grantable)
+    return SourceVerdict("rule", rule.effect, reason, rule.ref, grantable=rule.grantable)
 
 
-def _hear_mode(case: Case, mode: PolicyMode, risk: Risk) -> list[Said]:
+def _apply_mode(case: Case, mode: PolicyMode, risk: Risk) -> list[SourceVerdict]:
     match mode:
         case "normal" | "no_ask":
             return []
         case "plan":
             changes = name_type(case) in CHANGING
-            return [_tell(mode, "deny", "while planning nothing is changed")] if changes else []
+            return [_mode_verdict(mode, "deny", "mode plan allows no changes")] if changes else []
         case "auto":
             allows = RISKS.index(risk) <= RISKS.index(_AUTO_UP_TO)
-            return [_tell(mode, "allow", f"the risk is {risk}")] if allows else []
+            return [_mode_verdict(mode, "allow", f"the risk is {risk}")] if allows else []
         case _:
             assert_never(mode)
 
 
-def _hear_bypass(case: Case, risk: Risk) -> Said:
+def _apply_bypass(case: Case, risk: Risk) -> SourceVerdict:
     destroys = isinstance(case, PeerAsks) and case.destructive
     if risk == "critical" or destroys:
-        return _tell("bypass", "silent", "not for what is critical or destroys")
-    return _tell("bypass", "allow", "its owner has it on for a while")
+        return _mode_verdict("bypass", "silent", "not for critical or destructive actions")
+    return _mode_verdict("bypass", "allow", "the owner has turned it on")
 
 
-def _tell(mode: str, verdict: Verdict, reason: str) -> Said:
-    return Said("mode", verdict, reason, mode)
+def _mode_verdict(mode: str, verdict: Verdict, reason: str) -> SourceVerdict:
+    return SourceVerdict("mode", verdict, reason, mode)
 
 
-def _say_default(case: Case, facts: PolicyFacts) -> Said:
+def _apply_default(case: Case, facts: PolicyFacts) -> SourceVerdict:
     match case:
         case InboundCall():
             covered = facts.may_call
@@ -239,12 +243,14 @@ def _say_default(case: Case, facts: PolicyFacts) -> Said:
             covered = facts.is_configured
             reason = f"the peer is {'configured' if covered else 'not configured'}"
         case ControlCommand():
-            return Said("default", "allow", "no rule is about this command")
+            return SourceVerdict("default", "allow", "no rule is about this command")
         case PeerAsks():
-            return Said("default", "ask", f"what a {case.asker} asks is for somebody to decide")
+            return SourceVerdict(
+                "default", "ask", f"what a {case.asker} asks is for somebody to decide"
+            )
         case _:
             assert_never(case)
-    return Said("default", "allow" if covered else "deny", reason)
+    return SourceVerdict("default", "allow" if covered else "deny", reason)
 
 
 _RANKS: Final[dict[tuple[EvaluationSource, Verdict], int]] = {
@@ -262,52 +268,54 @@ _RANKS: Final[dict[tuple[EvaluationSource, Verdict], int]] = {
     ("default", "allow"): 11,
     ("default", "ask"): 11,
 }
-"""Who decides among those that spoke: the lowest. What is not here has no say of its own."""
+"""Precedence of verdicts: the lowest rank wins. A verdict without a rank has no effect of its own."""
 
 
-def _choose(said: list[Said]) -> Said:
-    has_grant = any(one.source == "grant" for one in said)
-    heard = [
+def _choose(verdicts: list[SourceVerdict]) -> SourceVerdict:
+    has_grant = any(one.source == "grant" for one in verdicts)
+    counted = [
         one
-        for one in said
+        for one in verdicts
         if (one.source, one.verdict) in _RANKS
         and not (has_grant and one.verdict == "ask" and one.grantable)
     ]
-    return min(heard, key=lambda one: _RANKS[one.source, one.verdict])
+    return min(counted, key=lambda one: _RANKS[one.source, one.verdict])
 
 
-def _raise(winner: Said, said: list[Said], facts: PolicyFacts, mode: PolicyMode) -> Said | None:
-    """A classifier in doubt turns a yes into a question."""
+def _escalate(
+    winner: SourceVerdict, verdicts: list[SourceVerdict], facts: PolicyFacts, mode: PolicyMode
+) -> SourceVerdict | None:
+    """A classifier that doubts an allow turns it into an approval request."""
     del facts, mode
-    doubts = (one for one in said if one.source == "classifier" and one.verdict == "ask")
+    doubts = (one for one in verdicts if one.source == "classifier" and one.verdict == "ask")
     doubt = next(doubts, None)
     if winner.verdict != "allow" or doubt is None:
         return None
-    said.remove(doubt)
+    verdicts.remove(doubt)
     return doubt
 
 
 def _refuse_to_ask(
-    winner: Said, said: list[Said], facts: PolicyFacts, mode: PolicyMode
-) -> Said | None:
-    """A question that nobody is there to answer is none."""
-    del said
+    winner: SourceVerdict, verdicts: list[SourceVerdict], facts: PolicyFacts, mode: PolicyMode
+) -> SourceVerdict | None:
+    """Denies if the result is to ask and there is no approver."""
+    del verdicts
     if winner.verdict != "ask":
         return None
     if mode == "no_ask":
-        return _tell(mode, "deny", "nobody is there to ask")
+        return _mode_verdict(mode, "deny", "the mode allows no approval requests")
     if not facts.can_ask:
-        return Said("unavailable", "deny", "there is nobody who could decide")
+        return SourceVerdict("unavailable", "deny", "there is no possible approver")
     return None
 
 
-def _offers_grant(winner: Said, said: list[Said]) -> bool:
-    """Whether a standing approval would be heard the next time: not where a rule or a hook wants to ask each time."""
-    asks = [one for one in said if one.verdict == "ask" and one.source in {"rule", "hook"}]
+def _offers_grant(winner: SourceVerdict, verdicts: list[SourceVerdict]) -> bool:
+    """Whether a grant would have an effect the next time: not if a rule or a hook asks each time."""
+    asks = [one for one in verdicts if one.verdict == "ask" and one.source in {"rule", "hook"}]
     return winner.verdict == "ask" and all(one.grantable for one in asks)
 
 
-def _read_effect(winner: Said) -> Effect:
+def _read_effect(winner: SourceVerdict) -> Effect:
     if winner.verdict == "silent":
-        raise AssertionError("nobody decides by silence")
+        raise AssertionError("a silent verdict cannot decide")
     return winner.verdict

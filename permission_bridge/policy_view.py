@@ -1,4 +1,4 @@
-"""The rules that are in force, as they were written, for whoever they speak about."""
+"""The view of the policy in force, with the rules as they were written, for the callers they apply to."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def show_policy(
     policy: Policy, caller: str, edited: EditedRules | None = None, *, may_edit: bool = False
 ) -> PolicyView:
-    """The policy without the rules about the work of others; where hooks are is nobody's business.
+    """The policy without the rules about other callers; the addresses of hooks are left out.
 
-    Whoever ``may_edit`` the edited rules has to see all of those.
+    A caller that ``may_edit`` sees all edited rules.
     """
     return PolicyView(
         version=policy.version,

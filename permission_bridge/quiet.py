@@ -1,6 +1,6 @@
-"""Hours in which people are left alone: pushes of low and medium risk wait until they are over.
+"""Quiet hours: pushes of low and medium risk wait until they are over.
 
-What stands in an inbox, goes over open links, or expires is none of their business, and to be left alone is no answer.
+They do not affect the inbox, open connections or the expiry of a request, and a delayed push is no decision.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _HOUR_MIN = 60
 
 @dataclass(frozen=True, slots=True)
 class QuietHours:
-    """From ``begin_min`` to ``end_min``, minutes of the day where ``zone`` is; the end may be of the next day.
+    """From ``begin_min`` to ``end_min``, minutes of the day in ``zone``; the end may be on the next day.
 
-    ``people`` are those whom they are for; none: everybody.
+    ``people`` are those that the hours apply to; empty: everybody.
     """
 
     begin_min: int
@@ -32,7 +32,7 @@ class QuietHours:
     people: frozenset[str] = frozenset()
 
     def find_end_ms(self, person: str, now_ms: int) -> int | None:
-        """When the hours that ``now_ms`` lies in are over for somebody; None where it lies in none."""
+        """The end of the quiet hours that contain ``now_ms``, for a person; None outside of them."""
         if self.people and person not in self.people:
             return None
         now = datetime.fromtimestamp(now_ms / 1000, self.zone)
@@ -49,11 +49,11 @@ class QuietHours:
 
 
 def is_high_risk(risk: Risk) -> bool:
-    """Whether a risk is high or critical: pushes of these do not wait."""
+    """Whether a risk is high or critical: such pushes are not delayed."""
     return not reaches("medium", risk)
 
 
 def find_quiet_end(hours: Iterable[QuietHours], person: str, now_ms: int) -> int | None:
-    """Until when a push of low or medium risk to somebody waits; None: it goes out now."""
+    """The time until which a low or medium risk push to a person waits; None: it is sent now."""
     ends = [one.find_end_ms(person, now_ms) for one in hours]
     return max((end for end in ends if end is not None), default=None)

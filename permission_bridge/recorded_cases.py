@@ -1,7 +1,7 @@
-"""Cases as they are recorded with their evaluation, so that other rules can be tried on what was really asked.
+"""Cases as recorded with their evaluation, so that other rules can be tried on real requests.
 
-A case that is too large for a fact is not recorded, and says so by its absence. What a hook or the classifier said then
-counts again; grants and the mode of that moment do not.
+A case that is too large for a fact is not recorded. A replay applies the recorded verdicts of hooks and the classifier
+again; it ignores the grants and the mode of that time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from passerelle.permission_bridge.cases import (
     PeerAsks,
     name_about,
 )
-from passerelle.permission_bridge.policy import PolicyFacts, Said, evaluate
+from passerelle.permission_bridge.policy import PolicyFacts, SourceVerdict, evaluate
 
 if TYPE_CHECKING:
     from passerelle.core.payloads.approval import PermissionEvaluated
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.rules import Policy
 
 CASE_LIMIT_BYTES: Final = 4_096
-_HEARD: Final = frozenset({"hook", "classifier"})
+_CONSULTED: Final = frozenset({"hook", "classifier"})
 
 
 def state_case(case: Case) -> JsonObject | None:
-    """The case as it is recorded; None where it is too large."""
+    """The case in its recorded form; None if it is too large."""
     stated: JsonObject = {"about": name_about(case), "caller": case.caller}
     tags: list[Json] = [*sorted(case.tags)]
     match case:
@@ -75,7 +75,7 @@ def _state_ask(case: PeerAsks, tags: list[Json]) -> JsonObject:
 
 
 def read_stated(stated: JsonObject) -> Case:
-    """The case of a record."""
+    """Parses a recorded case."""
     caller, tags = str(stated["caller"]), frozenset(cast("list[str]", stated.get("tags", [])))
     match stated["about"]:
         case "calls":
@@ -116,18 +116,20 @@ def _read_ask(stated: JsonObject, caller: str, tags: frozenset[str]) -> PeerAsks
 
 
 def judge_again(recorded: PermissionEvaluated, policy: Policy, at_ms: int) -> Evaluation | None:
-    """What another policy says to a recorded case; None where the case is not recorded."""
+    """Evaluates a recorded case under another policy; None if the case was not recorded."""
     if recorded.case is None:
         return None
-    heard = tuple(
-        Said(
+    opinions = tuple(
+        SourceVerdict(
             cast("EvaluationSource", one.source),
             cast("Verdict", one.verdict),
             one.ref or "",
             one.ref,
         )
         for one in recorded.trail
-        if one.source in _HEARD
+        if one.source in _CONSULTED
     )
-    facts = PolicyFacts(recorded.evaluation_id, may_call=True, is_configured=True, heard=heard)
+    facts = PolicyFacts(
+        recorded.evaluation_id, may_call=True, is_configured=True, opinions=opinions
+    )
     return evaluate(read_stated(recorded.case), facts, at_ms, policy)

@@ -1,13 +1,12 @@
-"""From what a peer asks to the question that people see: a title, its words made harmless, bound by a digest.
+"""Turns an agent's prompt into an approval request: a title, escaped content, and a digest that binds the decision.
 
-The title is the line that people read first. It begins with our own sentence, so nothing that a peer says can pose as
-one. The tool with its main arguments comes next, numbers first, since these are what two questions of one tool differ
-in. The words of whoever asks stand behind that, in quotation marks. All of it is one printable line, and each piece has
-a bound.
+The title is the line that approvers read first. It begins with the gateway's own sentence, so that no text of an agent
+can pose as one. The tool with its main arguments comes next, numbers first, since those distinguish two requests of one
+tool. The agent's own words follow in quotation marks. The title is one printable line, and each part is bounded.
 
-What cannot be shown whole, or may have lost digits, cannot be allowed: the options that allow are left out, and the
-question says why. "Always" writes a grant, and is offered only where the settings say so; a peer's own "always" is
-never passed on.
+Content that cannot be shown completely, or may have lost digits, cannot be allowed: the allow options are left out, and
+the request gives the reason. "Always" creates a grant, and is offered only if the settings say so; an agent's own
+"always" is never passed on.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import Json
 
 _NAME_ROOM: Final = 40
-"""Of whoever asks, where there is more to say."""
+"""Bound of the agent's name in a title that has more parts."""
 _TOOL_ROOM: Final = 32
 _VALUE_ROOM: Final = 24
 _LEAST_ROOM: Final = 6
-"""Of a piece in quotation marks: less would say nothing."""
+"""Minimum for quoted text: a shorter quotation would tell nothing."""
 _ARGUMENTS: Final = 4
 
 _PHRASES: Final[dict[ActionType, str]] = {
@@ -73,7 +72,7 @@ _TARGETS: Final = ("command", "path", "host", "url")
 def make_title(
     kind: ActionKind, action_type: ActionType, peer: str, prompt: PeerPrompt | None = None
 ) -> str:
-    """One printable line of at most ``TITLE_LIMIT`` characters; ``prompt`` says what is asked."""
+    """One printable line of at most ``TITLE_LIMIT`` characters; ``prompt`` has the content."""
     phrase = _PHRASES[action_type]
     wants = {
         "permission": f"asks for permission {phrase}",
@@ -92,19 +91,19 @@ def make_title(
 
 
 def quote(title: str, words: str) -> str:
-    """``title`` with the words behind it, as many as fit; they cannot end their quotation marks."""
+    """``title`` followed by as much of ``words`` as fits; ``words`` cannot close their quotation marks."""
     line = escape_line(words).replace("“", '"').replace("”", '"')
     room = TITLE_LIMIT - len(title) - 3
     return f"{title} “{cut(line, room)}”" if line and room >= _LEAST_ROOM else title
 
 
 def cut(text: str, room: int) -> str:
-    """The beginning of a text; a mark says that there is more."""
+    """The beginning of a text; an ellipsis marks truncation."""
     return text if len(text) <= room else f"{text[: max(room - 1, 0)]}…"
 
 
 def _describe_act(subject: JsonObject) -> str:
-    """The tool and its arguments, or the command, path or host; nothing of what is not text or number."""
+    """The tool and its arguments, or the command, path or host; only texts and numbers."""
     tool = next((escape_line(one) for key in _NAMES if (one := _read_text(subject, key))), "")
     args = subject.get("arguments", subject.get("args"))
     listed = ", ".join(_list_arguments(args if isinstance(args, dict) else {}))
@@ -118,7 +117,7 @@ def _describe_act(subject: JsonObject) -> str:
 
 def _list_arguments(args: JsonObject) -> Iterator[str]:
     scalars = [(name, one) for name, one in args.items() if isinstance(one, str | int | float)]
-    # What differs between two payments is the number; a long text must not push it out.
+    # Two payments differ in the number; a long text must not push it out of the title.
     scalars.sort(key=lambda pair: isinstance(pair[1], str))
     for name, one in scalars[:_ARGUMENTS]:
         yield f"{cut(escape_line(name), _VALUE_ROOM)}: {cut(_show(one), _VALUE_ROOM)}"
@@ -163,10 +162,10 @@ _ON_TIMEOUT: Final[dict[ActionKind, OnTimeout]] = {
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The work that waits, and whose it is.
+    """The task that waits, and its owner.
 
-    ``owner`` is the key of the principal who decides, ``principal`` the id of the one for whom the work is
-    done. ``scope`` has the ids of the task and its run. ``peer`` is the configured name.
+    ``owner`` is the key of the principal who decides, ``principal`` the id of the one for whom the work is done.
+    ``scope`` has the ids of the task and its run. ``peer`` is the configured name.
     """
 
     action_id: str
@@ -178,15 +177,15 @@ class Asking:
     card_hash: str | None = None
     group_id: str | None = None
     offer: GrantOffer | None = None
-    """The grant that people may give in place of a single yes."""
+    """The grant that approvers may give instead of a single approval."""
     tier: Tier | None = None
-    """Who decides; None: the owner."""
+    """The approvers; None: the owner."""
 
 
 def make_request(
     prompt: PeerPrompt, asking: Asking, evaluation: Evaluation, now_ms: int
 ) -> ApprovalRequest:
-    """The question, ready to be opened at ``now_ms``; the digest binds all that decides (P6)."""
+    """The approval request, ready to be opened at ``now_ms``; the digest binds everything that decides (P6)."""
     shown = show_subject(prompt)
     schema, schema_reason = _read_schema(prompt)
     reasons = (*evaluation.risk_reasons, *shown.doubts, *schema_reason)
@@ -231,7 +230,7 @@ def make_request(
 
 
 def choose_expiry(prompt: PeerPrompt, risk: Risk, now_ms: int) -> int:
-    """Until when an answer counts: by risk, words until the hard maximum, never after the peer's own end."""
+    """The expiry: by risk, for input the maximum lifetime, and never after the agent's own expiry."""
     if prompt.kind == "input":
         lifetime = MAX_LIFETIME_MS
     elif prompt.action_type == "delegation":
@@ -240,13 +239,13 @@ def choose_expiry(prompt: PeerPrompt, risk: Risk, now_ms: int) -> int:
         lifetime = LIFETIME_MS[risk]
     ends = now_ms + lifetime
     if prompt.expires_ms is not None:
-        # A question that has ended already is still opened, and ends at once: nothing is dropped unseen.
+        # A request that has expired already is still opened, and expires at once: none is dropped without a record.
         ends = max(now_ms + 1, min(ends, prompt.expires_ms))
     return ends
 
 
 def _read_schema(prompt: PeerPrompt) -> tuple[JsonObject | None, tuple[str, ...]]:
-    """The schema of an answer in words, and why there is none that can be held."""
+    """The schema for free-text answers, or the reason why the agent's schema cannot be used."""
     if prompt.kind not in WORDS:
         return None, ()
     if prompt.response_schema is None:
@@ -257,6 +256,6 @@ def _read_schema(prompt: PeerPrompt) -> tuple[JsonObject | None, tuple[str, ...]
     except InvalidInput:
         is_large = True
     if is_large:
-        # Not a word of the schema here: it is the peer's, and this line is ours.
-        return None, ("an answer could not be checked: the form is not a small, flat one",)
+        # No text of the schema in this message: the schema is the agent's, the message is the gateway's.
+        return None, ("answers could not be validated: the schema is not small and flat",)
     return prompt.response_schema, ()

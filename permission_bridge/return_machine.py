@@ -1,12 +1,12 @@
-"""The way of an answer back to the peer, one step at a time: look first, send once, never again blindly.
+"""Delivers an approval decision to the agent, one step at a time: check the task, send once, never resend blindly.
 
-A peer that has our answer may not say so: the connection broke, or it is slow to read. Sending a second time could
-run a tool twice, and deduplication by message id is only a MAY of A2A (1.0, section 3.3.1). So each step begins
-with GetTask. What it says outweighs what we believe: our message in the history is a delivery, another question
-is the end of this one, a task that ended takes no answer. Only a task that still waits for this very answer is sent to,
-and after an attempt with an unknown outcome only once the peer can no longer be reading it.
+An agent that has the decision may not report it: the connection broke, or it is slow to read. A second delivery could
+run a tool twice, and deduplication by message id is only a MAY of A2A (1.0, section 3.3.1). So each step begins with
+GetTask, and its result outweighs what the record says: our message in the history is a delivery, another approval
+request ends this one, and a task that ended takes no decision. The decision is sent only to a task that still waits for
+it, and after an attempt with an unknown outcome only once the agent can no longer be reading that attempt.
 
-An unreachable peer is tried until the caller gives the run up as lost. Times are milliseconds of one clock.
+An unreachable agent is retried until the caller gives the run up as lost. Times are milliseconds of one clock.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 BACKOFF_MS: Final = 10_000
 BACKOFF_MAX_MS: Final = 300_000
 REFUSED: Final = "peer_refused"
-"""What the reason begins with of a return that the peer did not take."""
+"""Prefix of the reason of a decision that the agent did not accept."""
 _TOO_MANY: Final = 429
 _AWAY: Final = 503
 
 
 @dataclass(frozen=True, slots=True)
 class StillWaiting:
-    """GetTask: the task waits; ``same`` says for the same occurrence."""
+    """GetTask: the task waits; ``same``: for the same occurrence."""
 
     same: bool
     native_status: str
     has_message: bool | None = None
-    """Whether our message id is in the history; None when the peer shows no history."""
+    """Whether our message id is in the history; None if the agent shows no history."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningOn:
-    """GetTask: the task works, and waits for nobody."""
+    """GetTask: the task is working, and does not wait."""
 
     native_status: str
     has_message: bool | None = None
@@ -57,7 +57,7 @@ class TaskOver:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """GetTask: the peer does not know the task."""
+    """GetTask: the agent does not know the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ TaskSighting: TypeAlias = StillWaiting | RunningOn | TaskOver | Gone | Unreachab
 
 @dataclass(frozen=True, slots=True)
 class ReturnAttempts:
-    """The attempts *before* this step; any of them may have reached the peer.
+    """The attempts *before* this step; any of them may have reached the agent.
 
-    ``last_ms`` is the time of the last one, if there was any; ``untaken`` says that it certainly did not arrive.
+    ``last_ms`` is the time of the last one, if there was any; ``untaken``: it certainly did not arrive.
     """
 
     count: int = 0
@@ -87,14 +87,14 @@ class SendReturn:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The peer has the answer (FinishReturn)."""
+    """The agent has the decision (FinishReturn)."""
 
     native_status: str
 
 
 @dataclass(frozen=True, slots=True)
 class Undeliverable:
-    """The peer will never take the answer (FailReturn)."""
+    """The agent will never accept the decision (FailReturn)."""
 
     reason: str
 
@@ -110,28 +110,28 @@ ReturnStep: TypeAlias = SendReturn | Returned | Undeliverable | WaitUntil
 
 
 def read_attempts(record: ActionRecord, *, untaken: bool = False) -> ReturnAttempts:
-    """The attempts that stand in a record, to be read before a further one is stored."""
-    # After a retry that a person asked for, the time is that of the asking: later than the attempt, never earlier.
+    """The attempts of a record, read before a further one is stored."""
+    # After a retry that a person requested this is the time of that request: later than the attempt, never earlier.
     return ReturnAttempts(record.return_attempts, parse_ms(record.updated_at), untaken)
 
 
 def choose_step(
-    sight: TaskSighting, attempts: ReturnAttempts, now_ms: int, doubt_ms: int
+    observed: TaskSighting, attempts: ReturnAttempts, now_ms: int, doubt_ms: int
 ) -> ReturnStep:
-    """What to do about an answer that is ``owed`` or ``returning``, given what GetTask said just now.
+    """The next step for a decision that is ``owed`` or ``returning``, given the result of GetTask.
 
-    ``doubt_ms``: for how long a message of unknown outcome may still be on its way to the peer, whoever has sent it:
-    what a process has written travels on when it dies.
+    ``doubt_ms``: how long a message of unknown outcome may still be on its way to the agent, whichever process sent it:
+    data that a process has written is delivered even if the process dies.
     """
-    match sight:
+    match observed:
         case Unreachable():
             return WaitUntil(now_ms + back_off(attempts.count))
         case Gone():
             return Undeliverable("task_not_found")
         case StillWaiting(same=True, has_message=True) if attempts.count:
-            return _judge_unmoved(attempts, now_ms, doubt_ms)
-        case StillWaiting() | RunningOn() | TaskOver() if sight.has_message:
-            return Returned(sight.native_status)
+            return _judge_unaccepted(attempts, now_ms, doubt_ms)
+        case StillWaiting() | RunningOn() | TaskOver() if observed.has_message:
+            return Returned(observed.native_status)
         case StillWaiting(same=False):
             return Undeliverable("stale")
         case StillWaiting():
@@ -139,22 +139,22 @@ def choose_step(
         case RunningOn(has_message=None, native_status=native_status) if attempts.count:
             return Returned(native_status)
         case RunningOn():
-            # It went on by itself: its history, or the lack of any attempt, says that it never saw our answer.
+            # The task continued without our decision: the history, or the absence of any attempt, proves it.
             return Undeliverable("peer_moved_on")
         case TaskOver():
             return Undeliverable("peer_terminal")
         case _:
-            assert_never(sight)
+            assert_never(observed)
 
 
 def back_off(attempts: int) -> int:
-    """Milliseconds until the next look: 10 s, doubling, at most 5 min."""
+    """Milliseconds until the next check: 10 s, doubling, at most 5 min."""
     return find_pause(BACKOFF_MS, BACKOFF_MAX_MS, attempts)
 
 
 @dataclass(frozen=True, slots=True)
 class LookAgain:
-    """Ask GetTask again, not before ``at_ms``; ``untaken`` belongs into the ``Attempts`` of that step."""
+    """Call GetTask again, not before ``at_ms``; ``untaken`` is passed to the ``ReturnAttempts`` of that step."""
 
     at_ms: int
     untaken: bool = False
@@ -162,7 +162,7 @@ class LookAgain:
 
 @dataclass(frozen=True, slots=True)
 class TurnedDown:
-    """The peer has answered, and does not take the answer: whoever gave it is told, and may give another one."""
+    """The agent has answered and refuses the decision: the approver is notified and may decide again."""
 
     outcome: RefusedByPeer | Malformed
 
@@ -170,9 +170,9 @@ class TurnedDown:
 def judge_sending(
     outcome: PeerOutcome, native_status: str | None, attempts: int, now_ms: int
 ) -> Returned | TurnedDown | LookAgain:
-    """What a sent answer came to: where the peer has not answered, or is only busy, GetTask is asked again.
+    """The result of a delivery; if the agent did not answer, or is busy, GetTask is called again.
 
-    ``attempts`` counts this one; ``native_status`` is the state in the peer's answer, None for a bare Message.
+    ``attempts`` counts this one; ``native_status`` is the state in the agent's answer, None for a bare Message.
     """
     match outcome:
         case Answered():
@@ -193,17 +193,17 @@ def judge_sending(
             assert_never(outcome)
 
 
-def _judge_unmoved(attempts: ReturnAttempts, now_ms: int, doubt_ms: int) -> ReturnStep:
-    """The peer has our answer and waits for it: it may be about to take it, or it has refused it and nobody heard."""
+def _judge_unaccepted(attempts: ReturnAttempts, now_ms: int, doubt_ms: int) -> ReturnStep:
+    """The agent has the decision and still waits: it may be about to accept it, or its refusal was lost."""
     settled_ms = min(attempts.last_ms, now_ms) + doubt_ms
     if now_ms > settled_ms:
-        return Undeliverable(f"{REFUSED}: the agent has the answer, and waits for it still")
+        return Undeliverable(f"{REFUSED}: the agent has the answer and still waits")
     return WaitUntil(settled_ms + 1)
 
 
 def _try_again(attempts: ReturnAttempts, now_ms: int, doubt_ms: int) -> ReturnStep:
     if attempts.count == 0 or attempts.untaken:
         return SendReturn()
-    # A time in the future is another machine's clock; it counts as now, which only waits longer.
+    # A time in the future comes from another machine's clock. It counts as now, which only lengthens the wait.
     settled_ms = min(attempts.last_ms, now_ms) + doubt_ms
     return SendReturn() if now_ms > settled_ms else WaitUntil(settled_ms + 1)

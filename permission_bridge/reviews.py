@@ -1,6 +1,6 @@
-"""The question whether what an agent brought is what was wanted: asked by the gateway, decided by the task's owner.
+"""The approval request for a task's result: the gateway asks the task's owner whether to accept it.
 
-No agent waits for the answer, so none is owed to one; and none of its words stand in the question.
+No agent waits for this decision, so it is delivered to none; the request contains no text of an agent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TITLE: Final = "Review what {} brought"
 def make_review(
     question: str, asking: Asking, evaluation: Evaluation, now_ms: int
 ) -> ApprovalRequest:
-    """The question, ready to be opened at ``now_ms``. When its time is over, the answer is no."""
+    """The request, ready to be opened at ``now_ms``. It is rejected on expiry."""
     room = TITLE_LIMIT - len(_TITLE)
     request = ApprovalRequest(
         action_id=asking.action_id,

@@ -1,4 +1,4 @@
-"""What an operator writes down: rules that deny, ask or allow, and a mode for all that no rule names."""
+"""The operator's policy: rules that deny, ask or allow, and a mode for cases that no rule matches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CHANGING: Final[frozenset[ActionType]] = frozenset(
         "device_pairing",
     }
 )
-"""What mode ``plan`` denies. A tool call could be anything; to ask an agent is planning."""
+"""Actions that mode ``plan`` denies. A tool call could do anything; a call of an agent counts as planning."""
 
 DEFAULTS: Final = {
     "inbound_call": "allow when the credential covers the agent, else deny",
@@ -55,11 +55,11 @@ ASKS: Final[frozenset[About]] = frozenset({"asks"})
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line of policy. It matches where all that it states holds.
+    """One rule of the policy. It matches if all its parts hold.
 
-    ``argv`` are the first words of a command. What cannot be told, an error in the condition or a command that a
-    shell would still change, counts as a match for a rule that denies or asks and as none for one that allows.
-    ``owner``: it speaks about the work of this caller alone; the rules of the host speak about everybody's.
+    ``argv`` are the first words of a command. If a part cannot be evaluated (an error in the condition, a command that
+    a shell would expand), deny and ask rules match and allow rules do not. ``owner``: the rule applies to the work of
+    this caller only; rules of the host apply to every caller.
     """
 
     name: str
@@ -69,21 +69,21 @@ class Rule:
     reason: str | None = None
     about: frozenset[About] = ASKS
     grantable: bool = False
-    """Whether a grant may answer where this rule asks."""
+    """Whether a grant may answer when this rule asks."""
     owner: str | None = None
     tier: Tier | None = None
-    """Who decides what it asks."""
+    """The approvers of requests that this rule leads to."""
     edited: bool = False
-    """Whether it was put beside the configuration while the gateway ran."""
+    """Whether the rule was added at runtime."""
 
     @property
     def ref(self) -> str:
-        """How the record names it."""
+        """The name of the rule in records."""
         name = self.name if self.owner is None else f"{self.owner}/{self.name}"
         return f"edited:{name}" if self.edited else name
 
     def matches(self, case: Case, values: Values) -> bool:
-        """Whether the rule speaks about ``case``, whose fields are ``values``."""
+        """Whether the rule matches ``case``, whose fields are ``values``."""
         if name_about(case) not in self.about or self.owner not in {None, case.caller}:
             return False
         if self.argv and not self._fits_command(case):
@@ -102,7 +102,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class GrantTerms:
-    """What an "always" option would write. ``scope`` None: people are offered a yes for once only."""
+    """The grant that an "always" option creates. ``scope`` None: only single approvals are offered."""
 
     scope: GrantScope | None = None
     match: MatchBy = "exact"
@@ -120,8 +120,8 @@ _ENDS: Final[frozenset[HookPoint]] = frozenset({"before_deliver", "on_stop"})
 class Policy:
     """Rules in the order of the file, those of the host first, and the mode.
 
-    ``version`` changes with every rule, hook and limit; a decision names the version under which it was asked for.
-    ``unsound``: why a part of it cannot be read; everything is denied then.
+    ``version`` changes with every rule, hook and limit; a decision records the version under which it was requested.
+    ``unsound``: why a part cannot be parsed; everything is denied then.
     """
 
     rules: tuple[Rule, ...]
@@ -135,14 +135,14 @@ class Policy:
     _points: frozenset[HookPoint] = field(init=False, repr=False, compare=False)
     _about: frozenset[About] = field(init=False, repr=False, compare=False)
     judges_sends: bool = field(init=False, repr=False, compare=False)
-    """Whether anybody but the defaults has a say in what is sent to agents."""
+    """Whether anything but the defaults may decide about messages to agents."""
     judges_tools: bool = field(init=False, repr=False, compare=False)
-    """Whether a rule may hold back what callers have: agents, or commands about tasks."""
+    """Whether a rule may withhold agents or task commands from callers."""
     watches_answers: bool = field(init=False, repr=False, compare=False)
-    """Whether a hook wants to know of answers, or of the ends of tasks."""
+    """Whether a hook receives answers or the ends of tasks."""
 
     def __post_init__(self) -> None:
-        # Asked for several times in each turn, and the same for as long as the policy stands.
+        # Precomputed: read several times per turn, and constant for the lifetime of the policy.
         points = frozenset(point for hook in self.hooks for point in hook.points)
         about = frozenset(about for rule in self.rules for about in rule.about)
         judges = self.unsound is not None or about & _SENDS or "before_delegate" in points
@@ -154,27 +154,27 @@ class Policy:
         object.__setattr__(self, "watches_answers", bool(points & _ENDS))
 
     def hooks_at(self, point: HookPoint) -> bool:
-        """Whether a hook is to be asked there."""
+        """Whether a hook is configured for a point."""
         return point in self._points
 
     def find_tier(self, refs: Iterable[str], risk: Risk) -> Tier | None:
-        """Who decides a question of this risk that the rules of these names led to; None: its owner."""
+        """The approvers of a request of this risk that the named rules led to; None: its owner."""
         spoke = frozenset(refs)
         of_rules = (rule.tier for rule in self.rules if rule.tier is not None and rule.ref in spoke)
         return choose_tier(self.tiers, risk, of_rules)
 
     def speaks_about(self, about: About) -> bool:
-        """Whether any rule may say something there: where none does, nothing has to be found out for it."""
+        """Whether any rule may apply to such cases; if not, the caller can skip preparing the input."""
         return self.unsound is not None or about in self._about
 
 
 UNCONDITIONAL: Final = (
-    'a rule that allows wants a condition: write when: "true" to allow everything that it is about'
+    'an allow rule needs a condition: write when: "true" to allow everything that it applies to'
 )
 
 
 def is_unconditional(effect: Effect, when: str | None, argv: tuple[str, ...]) -> bool:
-    """Whether a stated rule would allow everything without saying so, as it does when a line of it is lost."""
+    """Whether a stated rule allows everything without an explicit condition, as when a line of it is lost."""
     return effect == "allow" and when is None and not argv
 
 
@@ -200,7 +200,7 @@ def make_policy(
 
 
 def state_rule(rule: Rule) -> JsonObject:
-    """Everything about a rule that a version depends on."""
+    """Everything about a rule that the policy version depends on."""
     about: list[Json] = [*sorted(rule.about)]
     stated: JsonObject = {
         "name": rule.name,

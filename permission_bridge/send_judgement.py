@@ -1,6 +1,6 @@
-"""What rules, hooks and the classifier say to a message before it goes to an agent, and the message as it may go.
+"""Evaluates a message with rules, hooks and the classifier before it is sent, and returns the message to send.
 
-A hook may change the message. The rules judge both versions then, since no hook makes harmless what a rule forbids.
+A hook may change the message. The rules then evaluate both versions, so a hook cannot hide what a rule forbids.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NOTE_MS: Final = 600_000
 
 @dataclass(frozen=True, slots=True)
 class SendCase:
-    """Where a message is to go, and in whose work. ``agent`` is the one that the caller asked."""
+    """The destination of a message, and the caller. ``agent`` is the one that the caller addressed."""
 
     peer: str
     agent: str
@@ -54,42 +54,42 @@ class SendCase:
     card_hash: str | None
     scope: Scope
     is_call: bool
-    """Whether it is the caller's call of the agent: a further attempt is none, unless the gateway chose another one."""
+    """Whether it is the caller's own call: a further attempt is not, unless the gateway chose another agent."""
 
     def make_case(self, message: JsonObject) -> OutboundDelegation:
-        """What the rules are asked."""
+        """The case that the rules evaluate."""
         args: JsonObject = {"text": read_text(message), "message": message}
         return OutboundDelegation(self.peer, self.caller, self.tags, self.card_hash, args)
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedSend:
-    """What everybody said about one message, and the message as it may go.
+    """All evaluations of one message, and the message to send.
 
-    ``is_other``: it names other tasks, and what stands there may be another thing when it goes, or names became tasks.
-    ``news``: the tasks that names have turned out to mean.
+    ``is_other``: it references other tasks, whose content may change before it is sent, or whose names were resolved.
+    ``news``: the tasks that names were resolved to.
     """
 
     evaluations: tuple[Evaluation, ...]
-    heard: HookResults
+    hook_results: HookResults
     message: JsonObject
     is_other: bool = False
     news: ResolvedReferences = NOTHING
 
     @property
     def strictest(self) -> Evaluation:
-        """The one that counts."""
+        """The evaluation that decides."""
         return max(self.evaluations, key=lambda one: _STRICTNESS.index(one.decision))
 
     @property
     def lets_pass(self) -> bool:
-        """Whether the message may go, and goes as it came."""
+        """Whether the message may be sent, and is sent unchanged."""
         return self.strictest.decision == "allow" and self.changed is None
 
     @property
     def changed(self) -> bytes | None:
-        """The message as it is kept, where what the caller sent does not say it any more."""
-        is_other = self.is_other or self.heard.message is not None
+        """The message to store, if it differs from what the caller sent."""
+        is_other = self.is_other or self.hook_results.message is not None
         return orjson.dumps(self.message) if is_other else None
 
 
@@ -102,21 +102,21 @@ async def judge_send(
     *,
     is_withheld: bool = False,
 ) -> JudgedSend:
-    """What everybody says to one message; ``stored`` names its entry, where it stands there as it is.
+    """Evaluates one message; ``stored`` references its entry, if it is stored exactly as given.
 
-    Of a message that ``is_withheld`` nothing is recorded with what was said to it.
+    If the message ``is_withheld``, its content is left out of everything recorded.
     """
     rules, now_ms = consulting.find_rules(), consulting.clock.now_ms()
     evaluation_id = mint("eval")
     given = describe_case(send.make_case(message), send.scope, evaluation_id, now_ms)
-    heard = await consulting.hooks.hear(
+    results = await consulting.hooks.evaluate(
         "before_delegate", rules, {**given, "message": message}, stored
     )
     if is_withheld:
-        heard = heard.without_content()
-    sent = message if heard.message is None else _adopt(heard.message, message)
+        results = results.without_content()
+    sent = message if results.message is None else _adopt(results.message, message)
     opinions = await consulting.hooks.classify(rules, {**given, "message": sent})
-    facts = PolicyFacts(evaluation_id, is_configured=True, heard=(*heard.said, *opinions))
+    facts = PolicyFacts(evaluation_id, is_configured=True, opinions=(*results.verdicts, *opinions))
     found = [_evaluate(send.make_case(sent), facts, now_ms, rules)]
     if sent is not message:
         before = PolicyFacts(mint("eval"), is_configured=True)
@@ -126,17 +126,17 @@ async def judge_send(
         found.append(_evaluate(called, PolicyFacts(mint("eval"), may_call=True), now_ms, rules))
     if is_withheld:
         found = [replace(one, case=None) for one in found]
-    return JudgedSend(tuple(found), heard, sent)
+    return JudgedSend(tuple(found), results, sent)
 
 
 async def note_judgement(writes: Writes, blobs: Blobs, scope: Scope, judged: JudgedSend) -> None:
-    """Stores what was said to a message, in an append of its own.
+    """Stores the evaluations of a message in an append of their own.
 
     Raises:
-        StoreUnavailable: nothing is known to be stored.
+        StoreUnavailable: whether they are stored is unknown.
     """
     spill, shard = BlobOverflow(), shard_of(scope.session_id)
-    facts = write_notes(spill, scope, judged.heard.notes)
+    facts = write_notes(spill, scope, judged.hook_results.notes)
     facts += [Fact(scope, one.to_payload()) for one in judged.evaluations]
     for blob in spill.blobs:
         await blobs.put(shard, blob)
@@ -150,15 +150,15 @@ async def note_judgement(writes: Writes, blobs: Blobs, scope: Scope, judged: Jud
 
 
 def check_judgement(judged: JudgedSend) -> None:
-    """Whether a further message may go.
+    """Checks whether a follow-up message may be sent.
 
     Raises:
-        Forbidden: somebody speaks against it, or wants it asked about: it has to come as a task of its own then.
+        Forbidden: policy denies it, or requires an approval: then it must be sent as a task of its own.
     """
     found = judged.strictest
     if found.decision != "allow":
         denied = found.decision == "deny"
-        how = "policy forbids it" if denied else "it has to be allowed first"
+        how = "policy forbids it" if denied else "it needs an approval first"
         raise Forbidden(
             f"the message is not sent: {how}: {found.reason}",
             why="policy" if denied else "approval_required",
@@ -170,7 +170,7 @@ def _evaluate(case: Case, facts: PolicyFacts, now_ms: int, rules: Policy) -> Eva
 
 
 def _adopt(changed: JsonObject, before: JsonObject) -> JsonObject:
-    """What a hook made of the message; whose it is and where it belongs is not the hook's to say."""
+    """The message as a hook changed it; ids, role and context are kept, since a hook may not change them."""
     kept: JsonObject = {name: before[name] for name in ("messageId", *_PLACES) if name in before}
     bare = {name: one for name, one in changed.items() if name not in _PLACES}
     return {**bare, "role": before.get("role", ROLE_USER), **kept}

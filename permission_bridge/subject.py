@@ -1,7 +1,7 @@
-"""What a peer wants to do, as it is shown and bound: escaped, complete or openly incomplete.
+"""The subject of an approval request, as shown and bound: escaped, and either complete or marked as incomplete.
 
-The subject is ``{type, content, bytes, lossy, truncated, messageDigest}``. ``content`` is the peer's, so nothing in
-it can pose as a statement of the gateway. ``messageDigest`` covers the peer's words, which are shown apart.
+The subject is ``{type, content, bytes, lossy, truncated, messageDigest}``. ``content`` comes from the agent, so nothing
+in it can pose as a statement of the gateway. ``messageDigest`` covers the agent's message, which is shown separately.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from passerelle.core.wire.json import Json, JsonObject
 
 MESSAGE_LIMIT_BYTES: Final = 3 * 1024
 SUBJECT_LIMIT_BYTES: Final = 8 * 1024
-"""Both as JSON. Together with the rest of a question they stay below the 16 KiB of a fact (ENV-11)."""
+"""Both as JSON. Together with the rest of a request they stay below the 16 KiB of a fact (ENV-11)."""
 PREVIEW_LIMIT: Final = 2000
 DEPTH_LIMIT: Final = 32
 SAFE_INTEGER: Final = 2**53
@@ -36,7 +36,7 @@ _TYPES: Final[dict[ActionType, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The subject and the peer's words as people see them; ``doubts`` are the reasons why nobody may allow it."""
+    """The subject and the agent's message as shown; ``doubts`` are the reasons why the request cannot be allowed."""
 
     subject: JsonObject
     message: str | None
@@ -44,7 +44,7 @@ class Shown:
 
 
 def show_subject(prompt: PeerPrompt) -> Shown:
-    """Everything that a prompt shows, made safe; never raises."""
+    """Everything that a prompt shows, escaped and bounded; never raises."""
     message, is_cut = _show_message(prompt.text)
     copy = _SafeCopy()
     content = copy.of(prompt.subject or {}, DEPTH_LIMIT)
@@ -65,15 +65,15 @@ def show_subject(prompt: PeerPrompt) -> Shown:
     if message is not None:
         subject["messageDigest"] = digest(message)
     doubts = {
-        "the peer's words do not fit and were cut": is_cut,
-        "the content does not fit and is not shown whole": is_large or copy.is_partial,
+        "the agent's message is too long and was truncated": is_cut,
+        "the content is too long and is not shown completely": is_large or copy.is_partial,
         "a number may have lost digits": lossy,
     }
     return Shown(subject, message, tuple(doubt for doubt, holds in doubts.items() if holds))
 
 
 def find_whole(prompt: PeerPrompt, subject: JsonObject) -> bytes | None:
-    """All of the content as it is shown, in canonical form, where ``subject`` has only its digest; else None."""
+    """The complete content in canonical form, if ``subject`` has only its digest; else None."""
     if "contentDigest" not in subject:
         return None
     return canonicalize(_SafeCopy().of(prompt.subject or {}, DEPTH_LIMIT))
@@ -82,7 +82,7 @@ def find_whole(prompt: PeerPrompt, subject: JsonObject) -> bytes | None:
 def _show_message(text: str | None) -> tuple[str | None, bool]:
     if text is None or not text.strip():
         return None, False
-    # Nothing gets shorter by escaping, so the rest needs no look.
+    # Escaping never shortens a text, so text beyond the limit needs no check.
     shown = escape_text(text[:MESSAGE_LIMIT_BYTES])
     if len(text) <= MESSAGE_LIMIT_BYTES and len(canonicalize(shown)) <= MESSAGE_LIMIT_BYTES:
         return shown, False
@@ -91,14 +91,14 @@ def _show_message(text: str | None) -> tuple[str | None, bool]:
 
 
 class _SafeCopy:
-    """Copies a value into one that can be shown and has a canonical form, and remembers what was lost."""
+    """Copies a value into one that can be shown and has a canonical form, and tracks what was lost."""
 
     def __init__(self) -> None:
         self.is_lossy = False
         self.is_partial = False
 
     def of(self, value: Json, depth: int) -> Json:
-        """The copy; what is nested deeper than ``depth`` is left out."""
+        """The copy; values nested deeper than ``depth`` are left out."""
         match value:
             case str():
                 return escape_text(value)
@@ -113,14 +113,14 @@ class _SafeCopy:
                 members = {
                     escape_text(name): self.of(member, depth - 1) for name, member in value.items()
                 }
-                # Two names that look the same once escaped are one member here.
+                # Two names that are equal once escaped are merged into one member.
                 self.is_partial |= len(members) < len(value)
                 return members
             case list():
                 return [self.of(item, depth - 1) for item in value]
 
     def _of_number(self, value: float) -> Json:
-        """Digits beyond 2^53 do not survive a reader of floats: such a number is spelt out, and not trusted."""
+        """Numbers beyond 2^53 lose digits in readers that use floats: they become texts, and the copy is lossy."""
         if math.isfinite(value) and abs(value) < SAFE_INTEGER:
             return value
         self.is_lossy = True

@@ -1,7 +1,7 @@
-"""How a question looks from outside: one JSON object for devices, HTTP and the list of pending ones alike.
+"""The JSON view of an approval request, the same for devices, HTTP and the list of pending ones.
 
-Whoever has the view can compute the digest from what it shows (``compute_digest``), and so approves what it
-rendered. Ids of the peer are not in it.
+A client can compute the digest from the view (``compute_digest``), and so approves what it rendered. The view contains
+no ids of the agent.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ BOUND: Final = (
     "expiresAt",
     "policyVersion",
 )
-"""The members of a view that an answer is bound to; one that is absent counts as null."""
+"""The members of a view that a decision is bound to; an absent one counts as null."""
 
 
 def compute_digest(view: JsonObject) -> str:
     """``sha256:…`` over the canonical JSON (RFC 8785) of ``{"v": 1}`` and the ``BOUND`` members.
 
     Raises:
-        InvalidInput: a member has no canonical form, such as a whole number beyond 2^53.
+        InvalidInput: a member has no canonical form, such as an integer beyond 2^53.
     """
     binding: JsonObject = {name: view.get(name) for name in BOUND}
     return digest({"v": BINDING_VERSION, **binding})
 
 
 def render_view(record: ActionRecord) -> JsonObject:
-    """The question as it stands now, its decision included once it is closed."""
+    """The current state of the request, with its decision once it is closed."""
     view: JsonObject = {
         "actionId": record.request.action_id,
         "rev": record.rev,
@@ -85,7 +85,7 @@ def render_view(record: ActionRecord) -> JsonObject:
 
 
 def render_request(request: ApprovalRequest, scope: Scope) -> JsonObject:
-    """What was asked: nothing in it changes while the question lives."""
+    """The request as it was opened; none of this changes later."""
     members: dict[str, Json] = {
         "actionId": request.action_id,
         "digest": request.digest,
@@ -124,7 +124,7 @@ def render_request(request: ApprovalRequest, scope: Scope) -> JsonObject:
 
 
 def _render_audience(steps: tuple[AudienceStep, ...]) -> dict[str, Json]:
-    """Members that go step by step beside ``audience`` stand there only where a step has something to say."""
+    """The per-step lists ``audienceRoles`` and ``audienceDevices`` are present only if a step has roles or devices."""
     view: dict[str, Json] = {"audience": [list(step.principals) for step in steps] or None}
     if any(step.roles for step in steps):
         view["audienceRoles"] = [list(step.roles or ()) for step in steps]
@@ -135,12 +135,12 @@ def _render_audience(steps: tuple[AudienceStep, ...]) -> dict[str, Json]:
 
 def _render_option(option: Option) -> JsonObject:
     view: JsonObject = {"optionId": option.option_id, "name": option.name, "kind": option.kind}
-    # Shown word for word, and bound by the digest: who says "always" has read what it writes.
+    # Shown verbatim and bound by the digest: the approver reads what an "always" grants.
     return view if option.grant is None else {**view, "grant": to_wire(option.grant)}
 
 
 def render_decision(decision: ApprovalDecision) -> JsonObject:
-    """Who closed it and how; the same for the one who won and for those who came late."""
+    """Who closed the request and how; the same for the winner and for later answers."""
     members: dict[str, Json] = {
         "decisionId": decision.decision_id,
         "outcome": decision.outcome,
@@ -160,7 +160,7 @@ def render_decision(decision: ApprovalDecision) -> JsonObject:
 
 
 def _render_quorum(quorum: Quorum) -> JsonObject:
-    """What is as everybody expects it is left out, and so a plain question says ``{"need": 1}``."""
+    """Default values are left out: a request with one approver has ``{"need": 1}``."""
     view: JsonObject = {"need": quorum.need}
     if quorum.need > 1:
         view["veto"] = quorum.veto

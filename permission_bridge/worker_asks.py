@@ -1,4 +1,4 @@
-"""What a worker of this machine asks for, in the form in which every question is made."""
+"""Converts the permission request of a local worker into the common form of approval requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_prompt(
     destructive: bool = False,
     risk: Risk | None = None,
 ) -> PeerPrompt:
-    """The question in the common form."""
+    """The prompt in the common form."""
     return PeerPrompt(
         dialect="",
         occurrence="",
@@ -45,12 +45,12 @@ def make_prompt(
 
 
 def read_worker(prompt: PeerPrompt, caller: str, worker: str) -> PeerAsks:
-    """The case of a worker's question."""
+    """The case of a worker's request."""
     return replace(read_prompt(prompt, caller, worker, frozenset(), None), asker="worker")
 
 
 def find_fault(subject: Subject) -> str | None:
-    """Why a subject cannot be judged: it is too large, or two readers could read two things."""
+    """Why a subject cannot be evaluated: it is too large, or ambiguous for different readers."""
     try:
         size = len(canonicalize(subject.to_content()))
     except InvalidInput as wrong:
@@ -66,7 +66,7 @@ def make_worker_request(
     *,
     is_command: bool = False,
 ) -> ApprovalRequest:
-    """The question, ready to be opened; no agent waits for the answer, so nothing is sent anywhere."""
+    """The approval request, ready to be opened; no agent waits for the decision, so it is not delivered anywhere."""
     request = make_request(prompt, asking, evaluation, now_ms)
     origin = Origin("local", "worker", asking.peer)
     if is_command:
@@ -78,14 +78,14 @@ def make_worker_request(
 def digest_use(
     request: ApprovalRequest, asking: Asking, prompt: PeerPrompt, evaluation: Evaluation
 ) -> str:
-    """The digest that the question would have were it about what is about to be done."""
+    """The digest that the request would have if it were about the action that is about to be done."""
     about = make_request(prompt, asking, evaluation, request.created_ms)
     same = replace(request, subject=_bind(about, prompt))
     return compute_digest(render_request(same, asking.scope))
 
 
 def _bind(request: ApprovalRequest, prompt: PeerPrompt) -> JsonObject:
-    """What is shown is escaped, and what is done is not: both are bound."""
+    """Binds both the escaped content that is shown and the raw content that is executed."""
     try:
         raw = digest(prompt.subject or {})
     except InvalidInput:

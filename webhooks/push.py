@@ -45,7 +45,7 @@ from passerelle.webhooks.push_configs import StoredPush, read_push_name
 
 if TYPE_CHECKING:
     from passerelle.channels.cursor_check import LinkedEntry
-    from passerelle.channels.task_follower import Following
+    from passerelle.channels.task_follower import TaskFollower
     from passerelle.core.decision import Decision, Held
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.log import Entry
@@ -128,7 +128,7 @@ class PushKind:
     """Opens push targets from the store. ``authority`` signs deliveries, if there are keys."""
 
     configs: PushConfigs
-    following: Following
+    following: TaskFollower
     authority: Authority | None = None
 
     async def open(self, name: str) -> Opened | None:

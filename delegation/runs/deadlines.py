@@ -24,7 +24,7 @@ from passerelle.delegation.runs.finish import time_out
 from passerelle.delegation.runs.limits import find_end
 from passerelle.delegation.runs.results import name_task
 from passerelle.delegation.runs.run import RunMovedError
-from passerelle.permission_bridge.hooks.hooks import UNHEARD
+from passerelle.permission_bridge.hooks.hooks import NO_HOOK_RESULTS
 from passerelle.runtime.records.blob_overflow import BlobOverflow, write_notes
 from passerelle.runtime.records.writes import AppendOptions
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.limits import TimeLimit
     from passerelle.delegation.runs.retries import Retries
     from passerelle.permission_bridge.answers.actions import Actions
-    from passerelle.permission_bridge.answers.grants import Granting
+    from passerelle.permission_bridge.answers.grants import GrantService
     from passerelle.runtime.records.writes import Writes
 
 STOP_ROW: Final = "stop"
@@ -60,7 +60,7 @@ class Deadlines:
     dispatch: Dispatch
     inputs: Inputs
     retries: Retries
-    granting: Granting
+    granting: GrantService
     drop: Callable[[Shard, DueRow], Awaitable[bool]]
 
     async def on_timeout(self, shard: Shard, row: DueRow, now_ms: int) -> None:
@@ -210,8 +210,8 @@ async def _run_stop_hooks(dispatch: Dispatch, task: EntityRef, row: DueRow) -> b
         "reason": record.status_reason,
         "peer": record.peer,
     }
-    results = await consulting.hooks.hear("on_stop", rules, given)
-    if results is UNHEARD:
+    results = await consulting.hooks.evaluate("on_stop", rules, given)
+    if results is NO_HOOK_RESULTS:
         return False
     spill = BlobOverflow()
     facts = write_notes(spill, tasks.scope_of(record), results.notes)

@@ -45,7 +45,7 @@ from passerelle.delegation.runs.follow_up_facts import (
     takes_message,
 )
 from passerelle.delegation.runs.remarks import advise, explain_kept, remark
-from passerelle.permission_bridge.answers.actions import Beside
+from passerelle.permission_bridge.answers.actions import CarryingMessage
 from passerelle.permission_bridge.answers.native_answers import find_decisions
 from passerelle.permission_bridge.send_judgement import (
     SendCase,
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.inputs import Inputs
     from passerelle.permission_bridge.answers.actions import Actions
-    from passerelle.permission_bridge.answers.native_answers import Decided
+    from passerelle.permission_bridge.answers.native_answers import NativeDecision
     from passerelle.runtime.records.ownership import Ownership
     from passerelle.runtime.records.writes import WriteRefusal, Writes
 
@@ -220,11 +220,11 @@ class FollowUps:
             lambda name: self.writes.ids.mint(name, shard),
             is_withheld=is_withheld,
         )
-        if judged.strictest.decision == "allow" and not judged.heard.notes:
+        if judged.strictest.decision == "allow" and not judged.hook_results.notes:
             return message
         await note_judgement(self.writes, self.blobs, send.scope, judged)
         check_judgement(judged)
-        if judged.heard.message is None:
+        if judged.hook_results.message is None:
             return message
         # References that were resolved stay if the changed message still contains them.
         kept = [one for one in texts_at(judged.message, MEMBER) if one in message.referred.ids]
@@ -267,14 +267,16 @@ class FollowUps:
                 raise TaskChangedError
             return body(decision).idem
 
-        beside = Beside(refs, decide, held=held or {})
+        beside = CarryingMessage(refs, decide, held=held or {})
         turn_id = message.turn_id if held else None
         written = await self.actions.answer(message.principal, answer, turn_id, beside)
         accepted = await self._conclude(message, written, sends=False)
         self.dispatch.wake(message.record.task_id, answer.action_id, written)
         return accepted
 
-    async def _decide_natively(self, message: FollowUp, decided: Sequence[Decided]) -> TurnAccepted:
+    async def _decide_natively(
+        self, message: FollowUp, decided: Sequence[NativeDecision]
+    ) -> TurnAccepted:
         """Stores message and answers in one append, as with an answer in the gateway's form."""
         body = await self._prepare(message, goes_on=True)
         shown = await self._read_status(message)
@@ -292,7 +294,7 @@ class FollowUps:
                 )
 
         refs = (message.task, message.thread)
-        beside = Beside(refs, lambda decision: body(decision).idem, conclude)
+        beside = CarryingMessage(refs, lambda decision: body(decision).idem, conclude)
         written = await self.actions.answer_together(message.principal, decided, beside)
         accepted = await self._conclude(message, written, sends=False)
         for one in decided:

@@ -177,7 +177,7 @@ def _store(draft: DecisionDraft, active: ActiveRun, judged: JudgedSend) -> None:
     scope = tasks.scope_of(draft.record)
     changed = draft.spill.keep(judged.changed).blob if judged.changed is not None else None
     _note_references(draft, judged.news)
-    draft.add(write_notes(draft.spill, scope, judged.heard.notes))
+    draft.add(write_notes(draft.spill, scope, judged.hook_results.notes))
     draft.add([Fact(scope, one.to_payload()) for one in judged.evaluations])
     match judged.strictest.decision:
         case "allow":

@@ -119,7 +119,7 @@ async def _consult(active: ActiveRun, needed: ConsultationRequired) -> None:
         try:
             for prompt, case in needed.prompts:
                 if prompt.occurrence not in consulted:
-                    outcome = await active.deps.consulting.hear(
+                    outcome = await active.deps.consulting.consult(
                         case, owner, scope, active.run.context.mint
                     )
                     consulted[prompt.occurrence] = outcome
@@ -227,8 +227,8 @@ async def _ask(active: ActiveRun, result: JsonObject) -> bool:
     consulting, record = active.deps.consulting, active.run.record
     given: JsonObject = {**name_task(record), "answer": result}
     rules = consulting.find_rules()
-    hook_results = await consulting.hooks.hear("before_deliver", rules, given)
-    against = next((one for one in hook_results.said if one.verdict in {"deny", "ask"}), None)
+    hook_results = await consulting.hooks.evaluate("before_deliver", rules, given)
+    against = next((one for one in hook_results.verdicts if one.verdict in {"deny", "ask"}), None)
     # Stored notes can be read by those from whom the answer is withheld.
     notes = (hook_results if against is None else hook_results.without_content()).notes
 

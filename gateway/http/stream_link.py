@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.channels.admission import name_channel
 from passerelle.channels.inputs import NoticeDue
 from passerelle.channels.link_record import LinkRecord
-from passerelle.channels.story import LinkStory, Over, Telling
+from passerelle.channels.story import LinkEnded, LinkFactWriter, LinkStory
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.wire.codec import to_bytes
 from passerelle.core.wire.times import format_ms
@@ -52,7 +52,7 @@ class StreamLink:
         self.stream = stream
         self._links = links
         self._story = LinkStory(continues=False, asked=(Subscribe(stream, cursor=cursor),))
-        self._telling = Telling(links.facts)
+        self._link_facts = LinkFactWriter(links.facts)
 
     def begin(self, mode: Mode, cursor: Cursor, missed: int = 0) -> None:
         """The stream resumes from ``cursor``; only the first call counts."""
@@ -74,13 +74,13 @@ class StreamLink:
     def end(self, code: CloseCode | None) -> None:
         """The stream has ended: closed by the gateway with ``code``, or by the reader."""
         over = [
-            replace(fact, code=None) if isinstance(fact, Over) else fact
+            replace(fact, code=None) if isinstance(fact, LinkEnded) else fact
             for fact in self._story.end(code, left=False)
         ]
-        self._links.spawn(self._telling.finish(self, over, _FINISH_S))
+        self._links.spawn(self._link_facts.finish(self, over, _FINISH_S))
 
     def _record(self, frame: Subscribed | Gap | Snapshot) -> None:
-        self._telling.tell(self, self._story.take(NoticeDue(frame)))
+        self._link_facts.add(self, self._story.take(NoticeDue(frame)))
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from passerelle.channels.reverse_link import AgentLink
-    from passerelle.channels.reverse_side import Leave
+    from passerelle.channels.reverse_side import UnregisterCallback
     from passerelle.core.ports.agents import AgentNews
     from passerelle.core.principal import Principal
     from passerelle.gateway.reverse.routing import Routing
@@ -66,7 +66,7 @@ class Host:
         return principal.may_serve(agent) and agent in self.peers.dial_in_names
 
     async def register(
-        self, principal: Principal, link: AgentLink, frame: Register, leave: Leave
+        self, principal: Principal, link: AgentLink, frame: Register, leave: UnregisterCallback
     ) -> Registered:
         """Serves a name over a link from now on.
 

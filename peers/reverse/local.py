@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from passerelle.channels.reverse_link import AgentLink
-    from passerelle.channels.reverse_side import Leave
+    from passerelle.channels.reverse_side import UnregisterCallback
 
 
 @dataclass(slots=True, eq=False)
@@ -19,7 +19,7 @@ class LinkedAgent:
     link: AgentLink
     generation: int
     most: int
-    leave: Leave
+    leave: UnregisterCallback
     working: int = 0
 
 

@@ -10,7 +10,13 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, assert_never
 
-from passerelle.channels.reverse_link import AnswersBroken, AnswersEnded, AskRefused, Cut, ItemCame
+from passerelle.channels.reverse_link import (
+    AnswersBroken,
+    AnswersEnded,
+    AskRefused,
+    ItemReceived,
+    SocketEnded,
+)
 from passerelle.core.peer import Answered, Closed, Malformed, RefusedByPeer, Unknown, Unreached
 from passerelle.peers import answers
 from passerelle.peers.call import LEASE_OVER, SENDS, STREAMS
@@ -58,13 +64,13 @@ class ChannelTransport:
         with self._open(served, interface, call) as opened:
             try:
                 async with asyncio.timeout(call.timeout_s):
-                    item = await opened.hear()
+                    item = await opened.receive()
             except TimeoutError:
                 return Unknown("no answer in time")
         match item:
             case AnswersEnded(data=data):
                 return Answered(data)
-            case ItemCame():
+            case ItemReceived():
                 return Malformed("an item in place of an answer", b"")
             case _:
                 return _read_failure(item)
@@ -80,7 +86,7 @@ class ChannelTransport:
             try:
                 # The socket has its own heartbeat, so a silent stream is no failure.
                 async with asyncio.timeout(call.timeout_s):
-                    while isinstance(item := await opened.hear(), ItemCame):
+                    while isinstance(item := await opened.receive(), ItemReceived):
                         yield Answered(item.data, opened.release)
             except TimeoutError:
                 yield Unknown("no answer in time")
@@ -125,7 +131,7 @@ class ChannelTransport:
 
 
 def _read_failure(
-    item: AskRefused | AnswersBroken | Cut | AnswersEnded | ItemCame,
+    item: AskRefused | AnswersBroken | SocketEnded | AnswersEnded | ItemReceived,
 ) -> PeerOutcome:
     match item:
         case AskRefused(failure):
@@ -134,9 +140,9 @@ def _read_failure(
             return Malformed(reason, b"", too_long=True)
         case AnswersBroken(reason):
             return Unknown(reason)
-        case Cut():
+        case SocketEnded():
             return Unknown("the agent's socket has ended")
-        case AnswersEnded() | ItemCame():
+        case AnswersEnded() | ItemReceived():
             return Malformed("an unexpected answer", b"")
         case _:
             assert_never(item)

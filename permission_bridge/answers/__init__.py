@@ -1,1 +1,1 @@
-"""Answers to approval requests, and the lists of those that wait for one."""
+"""Decisions on approval requests, and the lists of pending requests."""

@@ -1,6 +1,6 @@
-"""What is owed while a question is open, and from its end on: its rows in the due set (I9).
+"""The due rows of an approval request: those of an open request, and those from its end on (I9).
 
-Whatever opens or closes a question takes its rows from here, so that no way of doing so can forget one.
+Every path that opens or closes a request takes its rows from here, so that none is forgotten.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ STALLED: Final = "stalled"
 CLEAR: Final = "clear"
 
 UNSEEN_MS: Final = 20_000
-"""Who looks at a device and has not answered for so long gets a push as well."""
+"""A person with an active device who has not answered for this long gets a push as well."""
 STALLED_MS: Final = 300_000
 LOOK_AGAIN_MS: Final = 10_000
-"""When the row of an answer comes back that its driver carries to the asking side, should the driver break now."""
+"""Delay of the delivery row if a local driver delivers the decision: the row covers a crash of that driver."""
 _SOON_MS: Final = 100
 
 
 def open_rows(request: ApprovalRequest) -> tuple[DueChange, ...]:
-    """The rows of a question that is put to people."""
+    """The rows of a newly opened request."""
     action, begins_ms = request.action_id, request.created_ms
     rows = [
         DueChange(f"{EXPIRE}:{action}", request.expires_ms),
@@ -45,32 +45,32 @@ def open_rows(request: ApprovalRequest) -> tuple[DueChange, ...]:
             at_ms = begins_ms + later.after_ms
             rows.append(DueChange(name_escalation(action, step), at_ms))
             rows.append(DueChange(name_notice(action, f"s{step}"), at_ms + _SOON_MS))
-    # What would come after the end need not be owed.
+    # Rows after the expiry are never needed.
     return tuple(row for row in rows if (row.at_ms or 0) <= request.expires_ms)
 
 
 def close_rows(
     record: ActionRecord, now_ms: int, *, is_carried: bool = False
 ) -> tuple[DueChange, ...]:
-    """Nothing is owed to people any more; the asking side may be owed the answer.
+    """Removes the rows of an open request, and adds those of a closed one, such as the delivery of its decision.
 
-    ``is_carried``: its driver is about to be told of it here, so that the row is for a driver that breaks.
+    ``is_carried``: the local driver is about to be notified, so the delivery row only covers a crash of that driver.
     """
     rows = [DueChange(row.member, None) for row in open_rows(record.request)]
     rows.append(DueChange(f"{CLEAR}:{record.request.action_id}", now_ms))
-    owed_ms = now_ms + (LOOK_AGAIN_MS if is_carried else 0)
+    delivery_ms = now_ms + (LOOK_AGAIN_MS if is_carried else 0)
     is_owed = record.return_state == "owed"
-    rows.append(DueChange(f"{RETURN}:{record.request.action_id}", owed_ms if is_owed else None))
+    rows.append(DueChange(f"{RETURN}:{record.request.action_id}", delivery_ms if is_owed else None))
     if mint_grant(record) is not None:
         rows.append(DueChange(f"{MINT}:{record.request.action_id}", now_ms))
     return tuple(rows)
 
 
 def name_escalation(action_id: str, step: int) -> str:
-    """The row of a step of the audience."""
+    """The row of an audience step."""
     return f"{ESCALATE}:{action_id}:{step}"
 
 
 def name_notice(action_id: str, attempt: str) -> str:
-    """The row of an attempt to tell people; ``s<step>`` is that of a step of the audience."""
+    """The row of a notification attempt; ``s<step>`` is that of an audience step."""
     return f"{NOTIFY}:{action_id}:{attempt}"

@@ -1,7 +1,7 @@
-"""Answers to questions: the first valid one wins, once; every loser learns who won (I7, CMD-14).
+"""Decides approval requests: the first valid answer wins, once, and every later answer learns the winner (I7, CMD-14).
 
-The answer, the task's way on, and the debt of telling the peer are one append. It carries ``not_after``, judged by
-the server's clock, so no two instances argue about an expiry.
+The decision, the task's next state and the due row of its delivery are one append. It carries ``not_after``, checked
+against the server's clock, so instances cannot disagree about an expiry.
 """
 
 from __future__ import annotations
@@ -44,43 +44,43 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision, Held
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
-    from passerelle.permission_bridge.answers.native_answers import Decided
-    from passerelle.permission_bridge.answers.words import WordsPolicy
+    from passerelle.permission_bridge.answers.native_answers import NativeDecision
+    from passerelle.permission_bridge.answers.words import AnswerTextPolicy
     from passerelle.permission_bridge.devices.assurance import Assurance
     from passerelle.runtime.records.inbox_arrivals import InboxArrivals
     from passerelle.runtime.records.writes import Writes
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """What is stored with an answer, in its append: the message that it came as."""
+class CarryingMessage:
+    """The message that carried an answer; it is stored in the same append as the answer."""
 
     refs: tuple[EntityRef, ...]
     decide: Callable[[Decision], IdempotencyRow | None]
     conclude: Callable[[Decision], None] | None = None
-    """Called when the answers are decided: what follows from where the task stands by then."""
+    """Called after the answers are decided, with the state that the task has then."""
     held: Mapping[EntityRef, Held] = field(default_factory=dict[EntityRef, "Held"])
-    """The question that is answered and ``refs``, where they were just read."""
+    """The entities of the request and of ``refs``, if they were read already."""
 
     def names_task_of(self, record: ActionRecord) -> bool:
-        """Whether the message went to the task that the question is about."""
+        """Whether the message was sent to the task that the request belongs to."""
         return EntityRef(EntityKind.TASK, record.scope.task_id or "") in self.refs
 
 
 @dataclass(slots=True)
 class Actions:
-    """Reads and closes questions."""
+    """Reads and closes approval requests."""
 
     writes: Writes
     assurance: Assurance
     refusals: Refusals
     arrivals: InboxArrivals
-    words: WordsPolicy
+    words: AnswerTextPolicy
 
     async def respond(
         self, principal: Principal, command: RespondAction
     ) -> tuple[ActionAnswered, Written]:
-        """Records an answer; returns it with what was stored.
+        """Stores an answer; returns its outcome and what was stored.
 
         Raises:
             NotFound, Forbidden, ActionClosed, StaleAnswer, UnknownOption, InvalidContent: nothing is written.
@@ -92,7 +92,7 @@ class Actions:
     async def resolve(
         self, principal: Principal, command: RespondAction
     ) -> tuple[ActionRecord, str]:
-        """Records the answer of a host's policy; returns the question with the task that goes on (CMD-21).
+        """Stores the answer of a host's policy; returns the request and the id of its task (CMD-21).
 
         Raises:
             NotFound, Forbidden, ActionClosed, StaleAnswer, UnknownOption, InvalidContent: nothing is written.
@@ -115,34 +115,34 @@ class Actions:
         principal: Principal,
         command: RespondAction,
         turn_id: str | None = None,
-        beside: Beside | None = None,
+        carrier: CarryingMessage | None = None,
     ) -> Written:
-        """Stores an answer with what comes ``beside`` it; its caller tells the driver of the task.
+        """Stores an answer together with the message that carried it; the caller notifies the driver of the task.
 
-        ``turn_id``: its words came as a message to the task.
+        ``turn_id``: the turn of a message to the task whose text is the answer.
 
         Raises:
             NotFound, Forbidden, ActionClosed, StaleAnswer, UnknownOption, InvalidContent: nothing is written.
-            InvalidInput: it came as a message to another task.
+            InvalidInput: the message was sent to another task.
         """
-        # Words want no device, so nothing is read for them that was just read.
-        known = beside.held if beside is not None and turn_id is not None else None
+        # A text answer needs no device, so entities that were just read are not read again.
+        known = carrier.held if carrier is not None and turn_id is not None else None
         held, devices = (known, {}) if known else await self._read_for(principal, command)
         before = find_record(held, command.action_id)
         if not may_read(before, principal):
             raise NotFound("action", command.action_id)
-        if beside is not None and not beside.names_task_of(before):
+        if carrier is not None and not carrier.names_task_of(before):
             raise InvalidInput("message.parts", "decides an approval of another task")
         assured = Assured(principal)
         try:
-            # Words are no decision: whoever owns the task may say them, from wherever.
+            # A text answer is no decision: the owner of the task may send it from any device.
             if turn_id is None:
                 assured = await self.assurance.judge(principal, command, before, devices)
             answer = _make_answer(assured, command, turn_id)
             if turn_id is None:
                 await self._judge_words(before, answer)
             outcome = await self.close(
-                command.action_id, answer, beside=beside, held=held, is_told=True
+                command.action_id, answer, carrier=carrier, held=held, is_notified=True
             )
         except RECORDED as refused:
             await self.refusals.record(assured.who, before, refused)
@@ -152,9 +152,9 @@ class Actions:
         raise await self._close_late(command.action_id, outcome)
 
     async def answer_together(
-        self, principal: Principal, decided: Sequence[Decided], beside: Beside
+        self, principal: Principal, decided: Sequence[NativeDecision], carrier: CarryingMessage
     ) -> Written:
-        """Stores the answers of one message in one append: all of them count, or none. Its caller tells the driver.
+        """Stores the answers of one message in one append, all or none. The caller notifies the driver.
 
         Raises:
             NotFound, Forbidden, ActionClosed, StaleAnswer, UnknownOption, InvalidContent: nothing is written.
@@ -165,56 +165,59 @@ class Actions:
             found, devices = await self._read_for(principal, one.command)
             held |= found
             before = find_record(found, one.command.action_id)
-            if not may_read(before, principal) or not beside.names_task_of(before):
+            if not may_read(before, principal) or not carrier.names_task_of(before):
                 raise NotFound("action", one.command.action_id)
             try:
                 assured = await self.assurance.judge(principal, one.command, before, devices)
                 answer = replace(_make_answer(assured, one.command, None), native=one.native)
-                # Asked ahead of the others, so that it is known whose refusal it is.
+                # Decided one by one before the append, so that a refusal can be attributed to its request.
                 approval.decide(before, answer, self.writes.clock.now_ms())
                 await self._judge_words(before, answer)
             except RECORDED as refused:
                 await self.refusals.record(principal, before, refused)
                 raise
             answers[one.command.action_id] = answer
-        return await self._close_together(answers, held, beside)
+        return await self._close_together(answers, held, carrier)
 
     async def _judge_words(self, question: ActionRecord, answer: AnswerAction) -> None:
         if self.words.concerns(question, answer):
-            # Nobody is asked about an answer that does not count.
+            # An answer that would not count is refused before its text is evaluated.
             approval.decide(question, answer, self.writes.clock.now_ms())
             await self.words.judge(question, answer)
 
     async def _close_together(
-        self, answers: Mapping[str, AnswerAction], held: Mapping[EntityRef, Held], beside: Beside
+        self,
+        answers: Mapping[str, AnswerAction],
+        held: Mapping[EntityRef, Held],
+        carrier: CarryingMessage,
     ) -> Written:
         frames: list[JsonObject] = []
         tasks_of = [ref for ref in held if ref.kind is EntityKind.TASK]
 
         def body(decision: Decision) -> AppendOptions:
-            idem = beside.decide(decision)
+            idem = carrier.decide(decision)
             frames.clear()
             terms: list[AppendOptions] = []
             for action_id, answer in answers.items():
                 refs = [EntityRef(EntityKind.ACTION, action_id), *tasks_of]
-                terms.append(self._decide(decision, refs, answer, None, frames, is_told=True))
-            if beside.conclude is not None:
-                beside.conclude(decision)
+                terms.append(self._decide(decision, refs, answer, None, frames, is_notified=True))
+            if carrier.conclude is not None:
+                carrier.conclude(decision)
             ends = [one.not_after_ms for one in terms if one.not_after_ms is not None]
             due = tuple(row for one in terms for row in one.due)
             return AppendOptions(not_after_ms=min(ends, default=None), due=due, idem=idem)
 
         first = next(iter(answers))
         session = find_record(held, first).scope.session_id
-        outcome = await self.writes.decide(session, [*held, *beside.refs], body)
+        outcome = await self.writes.decide(session, [*held, *carrier.refs], body)
         if isinstance(outcome, Written):
             return replace(outcome, frames=tuple(frames))
         if isinstance(outcome, Late):
             raise await self._close_late(first, outcome)
-        raise UnsupportedOperation("the approval is being closed by somebody else; read it again")
+        raise UnsupportedOperation("another caller is closing the approval; read it again")
 
     async def _close_late(self, action_id: str, late: Late) -> ActionClosed:
-        """What somebody is told whose answer the store refused as late; the question is closed now."""
+        """The error for an answer that the store refused as late; closes the request."""
         await self.expire(action_id, late.now_ms)
         record = find_record(await self.load(action_id), action_id)
         return ActionClosed(record.closed_as or "expired", record.describe_winner())
@@ -222,7 +225,7 @@ class Actions:
     async def expire(
         self, action_id: str, now_ms: int, claim: DueClaim | None = None
     ) -> Written | None:
-        """Closes a question whose time is over by the store's clock; one that was closed before stays as it is."""
+        """Closes a request that has expired by the store's clock; a request that is already closed stays as it is."""
         held = await self.load(action_id)
         if not find_record(held, action_id).is_open:
             return None
@@ -234,14 +237,14 @@ class Actions:
         action_id: str,
         command: ActionCommand,
         claim: DueClaim | None = None,
-        beside: Beside | None = None,
+        carrier: CarryingMessage | None = None,
         held: Mapping[EntityRef, Held] | None = None,
         *,
-        is_told: bool = False,
+        is_notified: bool = False,
     ) -> Written | Late:
-        """One command, with all that follows from it, in one append. ``held``: what it touches, if it was just read.
+        """Applies one command and its consequences in one append. ``held``: the entities it touches, if already read.
 
-        ``is_told``: the driver of its task is told of it next.
+        ``is_notified``: the caller notifies the driver of the task next.
         """
         held = held or await self.load(action_id)
         record = find_record(held, action_id)
@@ -249,12 +252,12 @@ class Actions:
         frames: list[JsonObject] = []
 
         def body(decision: Decision) -> AppendOptions:
-            idem = beside.decide(decision) if beside else None
+            idem = carrier.decide(decision) if carrier else None
             frames.clear()
-            decided = self._decide(decision, refs, command, claim, frames, is_told=is_told)
+            decided = self._decide(decision, refs, command, claim, frames, is_notified=is_notified)
             return replace(decided, idem=idem)
 
-        wanted = dict.fromkeys((*refs, *(beside.refs if beside else ())))
+        wanted = dict.fromkeys((*refs, *(carrier.refs if carrier else ())))
         known = {ref: held[ref] for ref in wanted if ref in held}
         outcome = await self.writes.decide(
             record.scope.session_id, wanted, body, known if len(known) == len(wanted) else None
@@ -263,7 +266,7 @@ class Actions:
             return replace(outcome, frames=tuple(frames))
         if isinstance(outcome, Late):
             return outcome
-        raise UnsupportedOperation("the approval is being closed by somebody else; read it again")
+        raise UnsupportedOperation("another caller is closing the approval; read it again")
 
     def _decide(
         self,
@@ -273,7 +276,7 @@ class Actions:
         claim: DueClaim | None,
         frames: list[JsonObject],
         *,
-        is_told: bool,
+        is_notified: bool,
     ) -> AppendOptions:
         action_ref = next(ref for ref in refs if ref.kind is EntityKind.ACTION)
         action = decision.state(action_ref)
@@ -286,37 +289,37 @@ class Actions:
         closed = decision.state(action_ref)
         if not isinstance(closed, ActionRecord) or closed.is_open or closed.consumed_at:
             return AppendOptions(not_after_ms=not_after, claim=claim)
-        frames += _go_on(decision, refs)
+        frames += _resume_task(decision, refs)
         is_here = any(self.writes.find_writer_lock(ref) is not None for ref in refs)
-        due = close_rows(closed, decision.now_ms, is_carried=is_told and is_here)
+        due = close_rows(closed, decision.now_ms, is_carried=is_notified and is_here)
         return AppendOptions(not_after_ms=not_after, due=due, claim=claim)
 
     async def load(self, action_id: str) -> dict[EntityRef, Held]:
-        """The question with its task, in one read where it is known whose question it is.
+        """Reads a request with its task, in one read if the task is known.
 
         Raises:
-            NotFound: there is no such question.
+            NotFound: there is no such request.
         """
         return await self._load(action_id)
 
-    async def _load(self, action_id: str, *beside: EntityRef) -> dict[EntityRef, Held]:
+    async def _load(self, action_id: str, *others: EntityRef) -> dict[EntityRef, Held]:
         if read_shard(action_id) is None:
             raise NotFound("action", action_id)
         known = self.writes.action_index.find(action_id)
-        wanted = [EntityRef(EntityKind.ACTION, action_id), *beside]
+        wanted = [EntityRef(EntityKind.ACTION, action_id), *others]
         held = await self.writes.load([*wanted, *_refer_task(known)])
         record = find_record(held, action_id)
         missing = [ref for ref in _refer_task(record.scope.task_id) if ref not in held]
         return held | (await self.writes.load(missing) if missing else {})
 
     def read_ahead(self, action_id: str, list_id: str) -> None:
-        """Begins to read what the answer of this request will need, while its sender is still looked at."""
+        """Prefetches what an answer will read, while the sender is still being authenticated."""
         read_ahead(action_id, list_id, self._load(action_id, refer(list_id)))
 
     async def _read_for(
         self, principal: Principal, command: RespondAction
     ) -> tuple[dict[EntityRef, Held], dict[EntityRef, Held]]:
-        """What an answer touches, and the devices of who gives it, in one read."""
+        """The entities that an answer touches, and the devices of its sender, in one read."""
         action_id, list_id = command.action_id, name_list(principal)
         found = await take_ahead(action_id, list_id)
         found = found or await self._load(action_id, refer(list_id))
@@ -324,14 +327,14 @@ class Actions:
         return {ref: one for ref, one in found.items() if ref not in devices}, devices
 
     async def read_open(self, principal: Principal, action_ids: Sequence[str]) -> list[JsonObject]:
-        """The views of those that are open and the principal's to decide, read together."""
+        """The views of the open requests among these that the principal may decide, in one read."""
         records = await self.load_open(action_ids)
         return [render_view(record) for record in records if may_read(record, principal)]
 
     async def read_closed(
         self, principal: Principal, action_ids: Sequence[str], states: Sequence[str]
     ) -> list[JsonObject]:
-        """The views of those that ended so and were the principal's to see, read together."""
+        """The views of those requests that were closed in ``states`` and that the principal may see."""
         held = await self.writes.load([EntityRef(EntityKind.ACTION, one) for one in action_ids])
         records = (one.record for one in held.values())
         return [
@@ -341,13 +344,13 @@ class Actions:
         ]
 
     async def load_open(self, action_ids: Sequence[str]) -> list[ActionRecord]:
-        """Those that are open, read together."""
+        """The open requests among these, in one read."""
         held = await self.writes.load([EntityRef(EntityKind.ACTION, one) for one in action_ids])
         records = (one.record for one in held.values())
         return [one for one in records if isinstance(one, ActionRecord) and one.is_open]
 
     async def read(self, principal: Principal, action_id: str) -> JsonObject:
-        """The view of a question, for its owner."""
+        """The view of a request, for those who may read it and for the worker that asked."""
         held = await self.load(action_id)
         record = find_record(held, action_id)
         if not (may_read(record, principal) or is_asker(record, principal)):
@@ -358,14 +361,14 @@ class Actions:
 
 
 def is_asker(record: ActionRecord, who: Principal) -> bool:
-    """Whether this worker waits for the answer."""
+    """Whether this worker waits for the decision."""
     request = record.request
     waits = request.origin.asked_by == "worker" and request.origin.peer == who.id
     return waits and request.tenant == who.tenant
 
 
 def has_asked(record: ActionRecord, who: Principal) -> bool:
-    """Whether the question is this worker's, or about a command of this caller."""
+    """Whether this worker asked, or the request is about a command of this caller."""
     origin = record.request.origin
     is_command = origin.asked_by == "principal" and origin.peer == who.id
     return is_asker(record, who) or (is_command and record.request.tenant == who.tenant)
@@ -401,10 +404,10 @@ def _make_answer(assured: Assured, command: RespondAction, turn_id: str | None) 
 
 
 def find_record(held: Mapping[EntityRef, Held], action_id: str) -> ActionRecord:
-    """The question among the entities that were read.
+    """The request among the entities that were read.
 
     Raises:
-        NotFound: it is not there.
+        NotFound: it does not exist.
     """
     record = held[EntityRef(EntityKind.ACTION, action_id)].record
     if not isinstance(record, ActionRecord):
@@ -416,8 +419,8 @@ def _refer_task(task_id: str | None) -> list[EntityRef]:
     return [EntityRef(EntityKind.TASK, task_id)] if task_id else []
 
 
-def _go_on(decision: Decision, refs: list[EntityRef]) -> list[JsonObject]:
-    """The task goes on once nothing is open any more; the frames by which callers who follow it see that."""
+def _resume_task(decision: Decision, refs: list[EntityRef]) -> list[JsonObject]:
+    """Resumes the task once no request is open; returns the frames for callers that follow the task."""
     frames: list[JsonObject] = []
     for ref in refs:
         record = decision.state(ref)

@@ -1,4 +1,4 @@
-"""What people do about a question beside answering it. Nothing here decides, and nothing opens or closes."""
+"""Commands about approval requests other than answers. None of them decides, opens or closes a request."""
 
 from __future__ import annotations
 
@@ -41,30 +41,30 @@ _MINUTE_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Attending:
-    """Notes who has seen what and wants to hear less of whom, and pushes answers that did not arrive."""
+    """Records who has seen a request, mutes agents for a person, and retries deliveries of decisions."""
 
     actions: Actions
     dispatch: RunAccess
     mutes: RedisMutes
     time_decision: Callable[[str, float], None] = lambda _risk, _seconds: None
-    """Told of each answer that has decided: the risk, and for how many seconds the question was open."""
+    """Called with the risk and the open time in seconds of each decided request."""
 
     async def execute(self, principal: Principal, command: AttentionRequest) -> AttentionAnswer:
-        """Carries out one command; each is the same when it comes twice.
+        """Carries out one command; every command is idempotent.
 
         Raises:
-            NotFound: no question of the caller.
-            Forbidden: an agent says that it has seen something.
-            StaleAnswer, ActionClosed, UnsupportedOperation: the question does not stand like that.
+            NotFound: no request of the caller.
+            Forbidden: the caller is an agent.
+            StaleAnswer, ActionClosed, UnsupportedOperation: the state of the request does not allow it.
         """
         if principal.kind == "agent":
-            raise Forbidden("a credential of kind agent attends to nothing", kind=principal.kind)
+            raise Forbidden("a credential of kind agent has no inbox", kind=principal.kind)
         match command:
             case NoteSeen(action_id=action, rev=rev):
-                record = await self._tell(principal, action, SeeAction(principal, rev))
+                record = await self._apply(principal, action, SeeAction(principal, rev))
                 return SeenNoted(action, record.seen)
             case ReturnAgain(action_id=action):
-                record = await self._tell(principal, action, RetryReturn())
+                record = await self._apply(principal, action, RetryReturn())
                 self.dispatch.wake(record.scope.task_id or "", action)
                 return ReturnOwed(action, record.return_state, DELIVERY_STATES[record.return_state])
             case MutePeer(peer=peer, minutes=minutes):
@@ -76,10 +76,10 @@ class Attending:
                 assert_never(command)
 
     async def respond(self, principal: Principal, command: RespondAction) -> ActionAnswered:
-        """Takes the answer of somebody, tells whoever waits for it, and mutes the agent where that is wished.
+        """Stores an answer, notifies the driver of the task, and mutes the agent if requested.
 
         Raises:
-            NotFound, StaleAnswer, ActionClosed, InvalidInput, Forbidden: it does not count.
+            NotFound, StaleAnswer, ActionClosed, InvalidInput, Forbidden: the answer is refused.
         """
         answered, written = await self.actions.respond(principal, command)
         record = find_record(written.held, command.action_id)
@@ -89,15 +89,15 @@ class Attending:
         self.dispatch.wake(record.scope.task_id or "", command.action_id, written)
         peer = record.request.origin.peer
         if command.mute_minutes is not None and peer is not None:
-            # An answer that is repeated finds itself and comes here again, so that this cannot be lost beside it.
+            # A repeated answer passes here again, so a crash between answer and mute does not lose the mute.
             await self.mute(principal, peer, command.mute_minutes)
         return answered
 
     async def mute(self, principal: Principal, peer: str, minutes: int) -> PeerMuted:
-        """No pushes to somebody for what an agent asks, whichever of its tenants asks it.
+        """Suppresses pushes to a person about an agent's requests, for all tenants of the agent.
 
         Raises:
-            StoreUnavailable: whether it is muted is not known.
+            StoreUnavailable: whether it is muted is unknown.
         """
         base = find_base(peer)
         until_ms = await self.mutes.mute(principal.key, base, minutes * _MINUTE_MS)
@@ -108,7 +108,7 @@ class Attending:
         muted = await self.mutes.list_muted(principal.key)
         return Mutes(tuple(PeerMuted(peer, format_ms(at_ms)) for peer, at_ms in muted.items()))
 
-    async def _tell(
+    async def _apply(
         self, principal: Principal, action_id: str, command: ActionCommand
     ) -> ActionRecord:
         held = await self.actions.load(action_id)

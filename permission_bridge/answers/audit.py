@@ -1,8 +1,7 @@
-"""Audits and explains a decision from what is stored: every fact of a question, and the chain of their stream.
+"""Audits and explains a decision from the event log: every fact of a request, and the chain of its stream.
 
-There is no second log that could say something else. The chain shows that nothing was removed or put in between; that
-the snapshots are what the facts say is what ``passerelle verify`` shows of the same stream. Why a question was asked
-and what became of it is read from the facts as well (VAL-8).
+There is no second audit log that could differ. The chain proves that no event was removed or inserted. That the records
+match the facts is checked by ``passerelle verify``. The explanation of a request is read from facts as well (VAL-8).
 """
 
 from __future__ import annotations
@@ -50,17 +49,17 @@ class Auditing:
     log: EventLog
 
     async def read(self, principal: Principal, query: GetAudit) -> JsonObject:
-        """The facts that are asked for.
+        """The facts that the query selects.
 
         Raises:
-            NotFound: there is no such question, or it is not the caller's to read.
+            NotFound: there is no such request, or the caller may not read it.
         """
         if query.action_id is None:
             found = await self._read(name_home(principal), lambda _envelope: True, query)
             return to_wire(found or Audit(()))
         held = await self.actions.load(query.action_id)
         record = find_record(held, query.action_id)
-        # Asked of the same door as the question itself: who may not read it learns nothing here either.
+        # The same check as for the request itself: a caller who may not read it learns nothing here either.
         await self.actions.read(principal, query.action_id)
         wanted = _choose(record)
         found = await self._read(record.scope.session_id, wanted, query)
@@ -71,7 +70,7 @@ class Auditing:
     async def _read(
         self, session: str, wants: Callable[[JsonObject], bool], query: GetAudit
     ) -> Audit | None:
-        """The newest facts that are asked for, read until the head stands still, so that both belong together."""
+        """The newest selected facts, read again until the head did not move, so that facts and proof match."""
         stream = StreamRef(StreamKind.SESSION, session)
         for tries in range(_TRIES):
             head = await self.log.read_head(stream)
@@ -108,7 +107,7 @@ class Auditing:
 
 
 def _choose(record: ActionRecord) -> Callable[[JsonObject], bool]:
-    """Facts of the question, and the evaluation that led to it."""
+    """Selects the facts of the request, and the evaluation that led to it."""
     action, evaluation = record.request.action_id, record.request.evaluation_id
 
     def wants(envelope: JsonObject) -> bool:
@@ -136,23 +135,23 @@ def _judge(head: Head, entries: list[Entry]) -> Literal["whole", "trimmed", "bro
 
 
 _BEFORE: Final = 32
-"""How far before a question the hooks that were heard about it may stand: they share its append."""
+"""How far before a request the facts of its hooks may be stored: they share its append."""
 _MOST_EVENTS: Final = 2_000
 _HOOKS: Final = (HookStarted, HookCompleted, HookFailed)
 
 
 @dataclass(frozen=True, slots=True)
 class Explaining:
-    """Reads what was recorded."""
+    """Reads the recorded reasons of a request."""
 
     actions: Actions
     log: EventLog
 
     async def explain(self, principal: Principal, query: ExplainAction) -> JsonObject:
-        """The question, how it was judged, and every fact about it in its order.
+        """The request, its evaluation, and every fact about it in order.
 
         Raises:
-            NotFound: no such question that the caller may see.
+            NotFound: no such request that the caller may see.
         """
         record = find_record(await self.actions.load(query.action_id), query.action_id)
         if not may_read(record, principal):
@@ -187,7 +186,7 @@ class Explaining:
 
 
 def _show_reason(event: Event) -> JsonObject:
-    # The question itself stands beside its facts.
+    # The request itself is in the answer already, so its opening fact has no payload here.
     data = {} if event.type == "action.required" else show_payload(event.fact.payload)
     return {
         "sequence": event.sequence,

@@ -1,8 +1,8 @@
-"""Grants of an owner: written by an "always" answer, used before what relies on them, listed, revoked.
+"""Grants of an owner: created by an "always" decision, used before the evaluation that relies on them, listed, revoked.
 
-All of them are one record beside the owner's home session. Each change is an append that compares that record, so of
-two who use the last use of a grant one loses and asks again, and a revocation holds from the next use on. A crash
-between a use and the evaluation that relies on it burns the use and never doubles it.
+All grants of an owner are one record, next to the owner's home session. Each change is an append that compares the
+version of that record: of two requests that take the last use of a grant one loses and is asked again, and a revocation
+applies from the next use on. A crash between a use and its evaluation loses the use and never doubles it.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Granting:
+class GrantService:
     """Reads and changes the grants of owners."""
 
     writes: Writes
     find_rules: Callable[[], Policy]
 
     async def read(self, owner: Principal) -> Grants | None:
-        """The grants of an owner, in one read; None where there never was one."""
+        """The grants of an owner, in one read; None if there was never one."""
         ref = _name(owner)
         record = (await self.writes.load([ref]))[ref].record
         return record if isinstance(record, Grants) else None
 
     async def show(self, owner: Principal) -> JsonObject:
-        """The grants of an owner, those that ended lately too, each with what it is now."""
+        """The grants of an owner, recently ended ones included, each with its state."""
         grants, now_ms = await self.read(owner), self.writes.clock.now_ms()
         shown: list[Json] = [
             {**to_wire(one), "state": one.judge(now_ms), "expiresAt": format_ms(one.expires_ms)}
@@ -62,26 +62,26 @@ class Granting:
         return {"grants": shown, **({"bypassUntil": until} if until else {})}
 
     async def mint(self, action: ActionRecord) -> bool:
-        """Writes the grant of an "always" answer, once, however often it is tried; whether there was one to write."""
+        """Creates the grant of an "always" decision, once, however often it is tried; False if there is none."""
         grant = mint_grant(action)
         if grant is None:
             return False
         owner = find_owner(action)
 
-        def tell(known: Grants | None, scope: Scope, now_ms: int) -> list[Fact]:
+        def decide(known: Grants | None, scope: Scope, now_ms: int) -> list[Fact]:
             try:
                 return tell_mint(known, scope, grant, now_ms)
             except UnsupportedOperation as full:
                 return [Fact(scope, WarningRaised("grant_limit", str(full)))]
 
-        await self._change(owner, tell)
+        await self._change(owner, decide)
         return True
 
     async def use(self, owner: Principal, grant_id: str, evaluation_id: str) -> None:
         """Counts one use.
 
         Raises:
-            NotFound, UnsupportedOperation: it does not hold (any more); nothing is written.
+            NotFound, UnsupportedOperation: the grant does not apply (any more); nothing is written.
         """
         await self._change(
             owner,
@@ -91,11 +91,11 @@ class Granting:
     async def revoke(
         self, owner: Principal, command: RevokeGrant, idem: str | None = None
     ) -> GrantRevoked:
-        """Ends a grant, once per idempotency key; a question that it has answered already stays answered.
+        """Revokes a grant, once per idempotency key; requests that it has answered stay answered.
 
         Raises:
             NotFound: the owner has no such grant.
-            IdempotencyConflict: the key came with another request.
+            IdempotencyConflict: the key was used for another request.
         """
         once = make_once(owner, command, idem)
         first = await once.find(self.writes.log, owner.home)
@@ -103,23 +103,23 @@ class Granting:
             return GrantRevoked(command.grant_id, "revoked", repeated=True)
         is_ended = False
 
-        def tell(known: Grants | None, scope: Scope, _now_ms: int) -> list[Fact]:
+        def decide(known: Grants | None, scope: Scope, _now_ms: int) -> list[Fact]:
             nonlocal is_ended
             facts = tell_revoke(known, scope, command.grant_id, owner.id)
             is_ended = bool(facts)
             return facts
 
-        first = await self._change(owner, tell, once.remember(command.grant_id))
+        first = await self._change(owner, decide, once.remember(command.grant_id))
         state: Literal["revoked", "gone"] = "revoked" if is_ended or first is not None else "gone"
         return GrantRevoked(command.grant_id, state, repeated=first is not None)
 
     async def set_bypass(
         self, owner: Principal, command: SetBypass, idem: str | None = None
     ) -> BypassSet:
-        """Has everything of an owner allowed for a while, but for the critical and the destructive; or no longer.
+        """Turns auto-approval of an owner's requests on for a time, or off; critical and destructive ones still ask.
 
         Raises:
-            IdempotencyConflict: the key came with another request.
+            IdempotencyConflict: the key was used for another request.
         """
         once = make_once(owner, command, idem)
         first = await once.find(self.writes.log, owner.home)
@@ -134,23 +134,25 @@ class Granting:
         first = await self._change(
             owner, lambda _known, scope, _now_ms: [Fact(scope, changed)], once.remember(said)
         )
-        told = first.decode() if first is not None else said
-        return BypassSet(told or None, repeated=first is not None)
+        ends_at = first.decode() if first is not None else said
+        return BypassSet(ends_at or None, repeated=first is not None)
 
     async def _change(
         self,
         owner: Principal,
-        tell: Callable[[Grants | None, Scope, int], list[Fact]],
+        decide: Callable[[Grants | None, Scope, int], list[Fact]],
         idem: IdempotencyRow | None = None,
     ) -> bytes | None:
-        """Appends what ``tell`` says; what came of it where the key had been used meanwhile."""
+        """Appends the facts that ``decide`` returns; returns the earlier result if the key was used meanwhile."""
         session, ref = EntityRef(EntityKind.SESSION, name_home(owner)), _name(owner)
 
         def body(decision: Decision) -> AppendOptions:
             open_home(decision, session, owner)
             known = decision.state(ref)
             scope = Scope(session.id)
-            decision.add(tell(known if isinstance(known, Grants) else None, scope, decision.now_ms))
+            decision.add(
+                decide(known if isinstance(known, Grants) else None, scope, decision.now_ms)
+            )
             return AppendOptions(idem=idem)
 
         outcome = await self.writes.decide(session.id, [session, ref], body)
@@ -158,7 +160,7 @@ class Granting:
 
 
 def find_owner(action: ActionRecord) -> Principal:
-    """Whose question it is: enough of them to find their home."""
+    """The owner of a request, with the members that their home is derived from."""
     return Principal(action.request.principal, action.request.tenant)
 
 

@@ -1,7 +1,7 @@
-"""Answers in the dialect of the agent that asked: the same decision as one in our own form, by the same rules.
+"""Decisions in the agent's own dialect: the same rules apply as for a decision in the gateway's form.
 
-A message with such an answer is that and nothing else: it is a decision, or it is turned down whole. It never reaches
-the agent as a further message, whatever else is open: agents act on a yes, and nobody would have given it.
+A message with such a decision is nothing else: it decides, or it is refused as a whole. It is never forwarded to the
+agent as an ordinary message, whatever else is open: the agent would act on an approval that was not given.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _REJECTING: Final = frozenset({"reject_once"})
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
-    """One answer, bound to the question that it is for; ``native`` is what goes on to the agent."""
+class NativeDecision:
+    """One decision, bound to its request; ``native`` is the payload that is delivered to the agent."""
 
     command: RespondAction
     native: JsonObject
@@ -39,11 +39,13 @@ class Decided:
 
 async def find_decisions(
     writes: Writes, record: TaskRecord, message: JsonObject, turn_id: str, *, has_own: bool
-) -> list[Decided]:
-    """The decisions that a message to a task is; none where it is an ordinary one. ``has_own``: it has one in our form.
+) -> list[NativeDecision]:
+    """The decisions in a message to a task; empty for an ordinary message.
+
+    ``has_own``: the message has a decision in the gateway's form as well.
 
     Raises:
-        InvalidInput, StaleAnswer, ActionClosed: it is meant as a decision, and is none that counts.
+        InvalidInput, StaleAnswer, ActionClosed: it is a decision, but not a valid one.
     """
     answers = read_native(message)
     if not answers:
@@ -61,7 +63,7 @@ async def find_decisions(
 
 
 def find_turn(decision_id: str) -> str | None:
-    """The turn whose message was the decision, where it was one in the form of the agent."""
+    """The turn whose message was a decision in the agent's dialect; else None."""
     if not decision_id.startswith(_NAMED):
         return None
     return decision_id.removeprefix(_NAMED).rpartition("-")[0]
@@ -70,12 +72,12 @@ def find_turn(decision_id: str) -> str | None:
 def match_answers(
     answers: Sequence[NativeAnswer], known: Sequence[ActionRecord], last_input: int
 ) -> list[tuple[NativeAnswer, ActionRecord]]:
-    """The open question that each answer is for; none of them where the form may be, and is, something else.
+    """The open request of each decision; empty if the payload is ambiguous and is not a decision.
 
-    ``last_input`` is the sequence of the last message to the task: what was asked since may not have been seen.
+    ``last_input`` is the sequence of the last message to the task: its sender may not have seen later requests.
 
     Raises:
-        InvalidInput, StaleAnswer, ActionClosed: one is for no question that it can decide.
+        InvalidInput, StaleAnswer, ActionClosed: one matches no request that it can decide.
     """
     found: list[tuple[NativeAnswer, ActionRecord]] = []
     for answer in answers:
@@ -83,9 +85,9 @@ def match_answers(
         if question is None or question.request.kind != "permission":
             if not answer.is_certain:
                 return []
-            raise InvalidInput(_WHERE, "answers no request for approval that was made on this task")
+            raise InvalidInput(_WHERE, "matches no approval request of this task")
         if not answer.is_alone:
-            raise InvalidInput(_WHERE, "an answer to a request for approval stands alone")
+            raise InvalidInput(_WHERE, "a decision must be the only content of its message")
         if not question.is_open:
             raise ActionClosed(question.closed_as or "already_resolved", question.describe_winner())
         if any(question is other for _, other in found):
@@ -97,7 +99,7 @@ def match_answers(
 
 
 def _find(answer: NativeAnswer, known: Sequence[ActionRecord]) -> ActionRecord | None:
-    """The newest question that the agent calls so, an open one before any other."""
+    """The newest request with the agent's id; open requests come first."""
     fitting = [
         one
         for one in known
@@ -109,11 +111,11 @@ def _find(answer: NativeAnswer, known: Sequence[ActionRecord]) -> ActionRecord |
 
 
 def _check_unnamed(question: ActionRecord, known: Sequence[ActionRecord], last_input: int) -> None:
-    """Where the form has no id, nothing but the circumstances say what was answered: they must leave no doubt.
+    """Checks a decision in a dialect without request ids: it must be unambiguous.
 
     Raises:
-        StaleAnswer: something else was asked since the caller was last heard, or what is asked has changed.
-        InvalidInput: several requests are open, or several people have to agree.
+        StaleAnswer: a request was opened or changed since the caller's last message.
+        InvalidInput: several requests are open, or several approvers are needed.
     """
     others = [one for one in known if one is not question]
     how = "it names none, so answer in the form of urn:passerelle:ext:permission:1"
@@ -125,15 +127,15 @@ def _check_unnamed(question: ActionRecord, known: Sequence[ActionRecord], last_i
         raise StaleAnswer("stale_revision", "rev")
 
 
-def _bind(answer: NativeAnswer, question: ActionRecord, decision_id: str) -> Decided:
+def _bind(answer: NativeAnswer, question: ActionRecord, decision_id: str) -> NativeDecision:
     if answer.allows is None:
         raise InvalidInput(
-            _WHERE, "it is neither a plain yes nor a plain no in the form that was asked for"
+            _WHERE, "it is neither an approval nor a rejection in the requested form"
         )
     kinds = _ALLOWING if answer.allows else _REJECTING
     chosen = [one for one in question.request.options if one.kind in kinds]
     if not chosen:
-        raise InvalidInput(_WHERE, "this answer is not on offer")
+        raise InvalidInput(_WHERE, "this option is not offered")
     command = RespondAction(
         action_id=question.request.action_id,
         rev=question.rev,
@@ -142,4 +144,4 @@ def _bind(answer: NativeAnswer, question: ActionRecord, decision_id: str) -> Dec
         option_id=chosen[0].option_id,
         comment=answer.comment,
     )
-    return Decided(command, answer.kept)
+    return NativeDecision(command, answer.kept)

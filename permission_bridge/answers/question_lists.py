@@ -1,10 +1,9 @@
-"""Questions of a caller, page by page, and the wait of a reader for what becomes of one.
+"""Lists the approval requests of a caller page by page, and long-polls a single request.
 
-A page has open or ended ones; all, or those of one kind, from one risk on, of one task.
+A page has open or closed requests, optionally filtered by kind, minimum risk and task.
 
-A wait is one long poll in place of many short ones. It is no truth of its own: it begins after the stream is listened
-to, and every wake leads to a fresh read. A reader who leaves, or whom the gateway sends away because it stops, has
-decided nothing (I6).
+A long poll replaces many short ones. It starts after the stream is subscribed, and each event triggers a fresh read. A
+reader that disconnects, or that is released when the gateway drains, decides nothing (I6).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE: Final = 100
 _MOST_LOOKED: Final = 1_000
-"""Closed questions that one page looks through: there may be any number, and none that fits."""
+"""Closed requests examined for one page: there may be any number without a match."""
 _CLOSED: Final[tuple[ClosingState, ...]] = get_args(ClosingState)
 _RESOLVED: Final[tuple[ClosingState, ...]] = (
     "allowed",
@@ -51,7 +50,7 @@ _RESOLVED: Final[tuple[ClosingState, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class QuestionPage:
-    """Views, the newest question first, or the last to end. ``token`` leads to what comes behind; empty at the end."""
+    """Views, newest first, or last closed first. ``token`` leads to the next page; empty at the end."""
 
     views: list[JsonObject]
     token: str = ""
@@ -59,23 +58,23 @@ class QuestionPage:
 
 @dataclass(frozen=True, slots=True)
 class QuestionLists:
-    """Looks through the questions of a caller."""
+    """Searches the requests of a caller."""
 
     actions: Actions
     projections: Projections
     arrivals: InboxArrivals
 
     async def find(self, principal: Principal, query: ListActions) -> QuestionPage:
-        """At most ``limit`` views that fit, from their own records: a question in another state is never in it.
+        """At most ``limit`` matching views, built from the current records: none is in another state than asked for.
 
-        What more are open costs nothing: further ones are read only where some of these are closed by now, or do not
-        fit. A token names a time and an id, so what comes or goes meanwhile moves nothing into another page. Of closed
-        ones a page may hold fewer, and lead on all the same.
+        More open requests than fit cost nothing: further ones are read only if some of these are closed by now, or do
+        not match. A token contains a time and an id, so changes meanwhile do not shift pages. A page of closed requests
+        may be short, and still have a next page.
 
         Raises:
-            Forbidden: an agent asks.
-            InvalidInput: a page token that is not ours.
-            StoreUnavailable: nobody knows.
+            Forbidden: the caller is an agent.
+            InvalidInput: an invalid page token.
+            StoreUnavailable: the list cannot be read.
         """
         require_inbox(principal)
         before = read_token(query.page_token)
@@ -101,7 +100,7 @@ class QuestionLists:
             before, at_once = (looked[-1][1], looked[-1][0]), max(at_once, _AT_ONCE)
 
     async def list_page(self, principal: Principal, query: ListActions) -> JsonObject:
-        """A page as it stands on the wire; raises as ``find``."""
+        """A page in wire form; raises as ``find``."""
         page = await self.find(principal, query)
         name = "pending" if query.state == "pending" else "closed"
         return {name: [*page.views], "nextPageToken": page.token}
@@ -123,10 +122,12 @@ class QuestionLists:
     async def find_withdrawn(
         self, before: Principal, now: Principal
     ) -> list[tuple[str, WithdrawalReason]]:
-        """Open questions of a caller that it could see or answer ``before`` and cannot ``now``, and why; newest first.
+        """Open requests that the caller could see or answer ``before`` and cannot ``now``, with the reason.
+
+        Newest first.
 
         Raises:
-            StoreUnavailable: nobody knows.
+            StoreUnavailable: the list cannot be read.
         """
         await self.arrivals.wait(before.key)
         rows = await self.projections.list_inbox(before.key)
@@ -145,7 +146,7 @@ class QuestionLists:
 
 
 def require_inbox(principal: Principal) -> None:
-    """Raises Forbidden for an agent's own credential: it never decides, and waits for one question by its id."""
+    """Raises Forbidden for an agent's credential: it never decides, and polls a single request by its id."""
     if not principal.has_inbox:
         raise Forbidden("a credential of kind agent has no inbox", kind=principal.kind)
 
@@ -180,29 +181,28 @@ def _fits(view: JsonObject, query: ListActions) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class QuestionWaits:
-    """Reads questions, now or after their next change."""
+    """Reads a request, now or after its next change."""
 
     actions: Actions
     hub: Hub
     _leaving: asyncio.Event = field(default_factory=asyncio.Event)
 
     def drain(self) -> None:
-        """Everybody who waits, or would from now on, is told how it stands."""
+        """Releases all current and future long polls; they return the current state."""
         self._leaving.set()
 
     async def read(self, principal: Principal, query: GetAction) -> JsonObject:
-        """The view of a question; with ``wait_s`` once it is another than ``rev``, or has waited for so long.
+        """The view of a request; with ``wait_s`` once it differs from ``rev``, or after that time.
 
-        Without ``rev`` it is the revision that stands there when the wait begins. A question that has ended is
-        never waited for.
+        Without ``rev`` the wait starts from the current revision. A closed request is returned at once.
 
         Raises:
-            NotFound: no question of the caller.
-            StoreUnavailable: nobody knows where it stands.
+            NotFound: no request of the caller.
+            StoreUnavailable: the request cannot be read.
         """
         view = await self.actions.read(principal, query.action_id)
         known = query.rev or view["rev"]
-        if query.wait_s == 0 or not _stands(view, known):
+        if query.wait_s == 0 or not _is_unchanged(view, known):
             return view
         record = find_record(await self.actions.load(query.action_id), query.action_id)
         until_s = asyncio.get_running_loop().time() + query.wait_s
@@ -211,11 +211,11 @@ class QuestionWaits:
         async with self.hub.open(stream, shown, Start.LIVE) as position:
             while True:
                 view = await self.actions.read(principal, query.action_id)
-                if not _stands(view, known) or not await self._wait(position, until_s):
+                if not _is_unchanged(view, known) or not await self._wait(position, until_s):
                     return view
 
     async def _wait(self, position: Position, until_s: float) -> bool:
-        """Until something is stored that may concern the question; False when nobody should wait any longer."""
+        """Waits for an event that may concern the request; returns False when the long poll should end."""
         step = asyncio.create_task(take_step(position), name="question.wait")
         leaving = asyncio.create_task(self._leaving.wait())
         left_s = until_s - asyncio.get_running_loop().time()
@@ -223,12 +223,12 @@ class QuestionWaits:
             await asyncio.wait(
                 (step, leaving), timeout=max(left_s, 0), return_when=asyncio.FIRST_COMPLETED
             )
-            # After a gap the position ends; how the question stands is read from its own record.
+            # After a gap the position ends; the state of the request is read from its own record.
             return step.done() and await step is not None
         finally:
             step.cancel()
             leaving.cancel()
 
 
-def _stands(view: JsonObject, known: object) -> bool:
+def _is_unchanged(view: JsonObject, known: object) -> bool:
     return view["state"] == "pending" and view["rev"] == known

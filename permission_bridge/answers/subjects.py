@@ -1,4 +1,4 @@
-"""All of what a question is about: it stands in the question, or, where it is too large, beside its fact (P6)."""
+"""The complete content of an approval request: part of the request, or a blob if it is too large (P6)."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.answers.actions import Actions
 
 LIMIT_BYTES: Final = 1024 * 1024
-"""Of what one answer holds; what is larger is read in parts, as an output of its task."""
+"""Limit of one answer; larger content is read in parts, as an output of its task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subjects:
-    """Reads what questions are about."""
+    """Reads the content of requests."""
 
     actions: Actions
     blobs: Blobs
 
     async def read(self, principal: Principal, query: GetActionContent) -> JsonObject:
-        """The whole content, with the digest that the question is bound to where it does not show the content itself.
+        """The complete content and its digest, taken from the request if that does not show the content itself.
 
         Raises:
-            NotFound: no question that the caller has asked or may see.
-            TooLarge: it does not fit into one answer.
-            StoreUnavailable: it cannot be read now.
+            NotFound: no request that the caller may see or asked for.
+            TooLarge: the content exceeds the limit.
+            StoreUnavailable: the content cannot be read now.
         """
         action = query.action_id
         record = find_record(await self.actions.load(action), action)

@@ -1,7 +1,7 @@
-"""Words with which somebody answers an agent are judged before they count: they are sent to it like any message.
+"""Evaluates the text of an answer before it counts: it is sent to an agent like any message.
 
-An option that is chosen has none, and is governed as a decision. A message to a task that answers in words has been
-judged as what it is (``follow_ups``).
+A chosen option without text is governed as a decision. A message to a task that answers a request was already evaluated
+as a message (``follow_ups``).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class WordsPolicy:
-    """Asks rules, hooks and the classifier about the words of answers; ``find_tags`` are those of an agent."""
+class AnswerTextPolicy:
+    """Evaluates answer texts with rules, hooks and the classifier; ``find_tags`` returns the tags of an agent."""
 
     writes: Writes
     blobs: Blobs
@@ -41,16 +41,17 @@ class WordsPolicy:
     find_tags: Callable[[str], frozenset[str]]
 
     def concerns(self, question: ActionRecord, answer: AnswerAction) -> bool:
-        """Whether the answer takes words to an agent, and somebody has a say in what is sent."""
+        """Whether the answer sends text to an agent, and policy judges such messages."""
         asks = question.is_open and question.request.origin.asked_by == "peer"
         return asks and bool(_list_parts(answer)) and self.consulting.find_rules().judges_sends
 
     async def judge(self, question: ActionRecord, answer: AnswerAction) -> None:
-        """Has the words judged, and stores what was said to them.
+        """Evaluates the text, and stores the evaluations.
 
         Raises:
-            Forbidden: somebody speaks against them, a hook wants them asked about, or would change them: what was
-                decided is what is sent.
+            Forbidden: policy denies it, a hook requires an approval, or a hook would change the text: what was decided
+            must
+                be what is sent.
         """
         request, shard = question.request, shard_of(question.scope.session_id)
         peer = request.origin.peer or ""
@@ -71,32 +72,32 @@ class WordsPolicy:
         judged = await judge_send(
             self.consulting, send, message, lambda name: self.writes.ids.mint(name, shard)
         )
-        if judged.strictest.decision != "allow" or judged.heard.notes:
+        if judged.strictest.decision != "allow" or judged.hook_results.notes:
             await note_judgement(self.writes, self.blobs, question.scope, judged)
         if not self._is_content(judged, answer):
             check_judgement(judged)
-        if judged.heard.message is not None:
+        if judged.hook_results.message is not None:
             raise Forbidden(
                 "the answer is not sent: a hook would change its words; send them as a message to the task",
                 why="policy",
             )
 
     def _is_content(self, judged: JudgedSend, answer: AnswerAction) -> bool:
-        """Whether what asks has what it wants: a person has looked, and it names nobody else who has to.
+        """Whether an ``ask`` is satisfied because a person has decided, and no matched rule names other approvers.
 
-        A hook that asks, or that has failed, has not: it has seen what nobody weighed.
+        An ``ask`` of a hook, or of a failed hook, is not: it saw content that no approver considered.
         """
         found = judged.strictest
         is_person = answer.who.kind == "person" and not answer.is_host
         named = {one.ref for one in self.consulting.find_rules().rules if one.tier is not None}
-        is_asked = any(one.verdict == "ask" for one in judged.heard.said)
+        is_asked = any(one.verdict == "ask" for one in judged.hook_results.verdicts)
         return (
             found.decision == "ask" and is_person and not is_asked and named.isdisjoint(found.rules)
         )
 
 
 def _list_parts(answer: AnswerAction) -> list[Json]:
-    """The words of an answer as the parts of a message; none where it is an option alone."""
+    """The text of an answer as message parts; empty for an option alone."""
     content = answer.content or {}
     parts: list[Json] = []
     text = content.get("text")

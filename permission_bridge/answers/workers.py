@@ -1,8 +1,9 @@
-"""The port for workers of this machine: they ask before they act, wait, and say so when they act (CMD-21).
+"""The port for local workers: they ask before they act, wait, and report when they act (CMD-21).
 
-Policy is asked as for every question. Where it answers, the question is opened and closed in one append and nobody is
-asked; else the task waits for a person, or for the policy of a host. Whoever was allowed says right before it acts what
-it is about to do. That is held against what was allowed, policy is asked again, and the answer is used up.
+Policy is evaluated as for every request. If it decides, the request is opened and closed in one append and no approver
+is notified; otherwise the task waits for a person, or for the policy of a host. Right before it acts, an allowed worker
+reports the action that it is about to do. That is compared with the allowed one, policy is evaluated again, and the
+decision is used up.
 """
 
 from __future__ import annotations
@@ -68,18 +69,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerAsking:
-    """Opens the questions of workers, and has their answers used."""
+class WorkerApprovals:
+    """Opens the requests of workers, and consumes their decisions."""
 
     actions: Actions
     dispatch: RunAccess
 
     async def ask(self, principal: Principal, command: AskPermission) -> PermissionView:
-        """Asks, once per ``dedupe_key``, and says what is known of it by now.
+        """Opens a request, once per ``dedupe_key``, and returns its current state.
 
         Raises:
-            Forbidden: a person asks; said before any task is looked for.
-            NotFound: no such task in the tenant of the worker, or of an agent that its credential does not cover.
+            Forbidden: the caller is a person; checked before the task is looked up.
+            NotFound: no such task in the worker's tenant, or its credential does not cover the task's agent.
             UnsupportedOperation: the task has ended, or was never started.
         """
         task, record = await self._find_task(principal, command.task_id)
@@ -98,7 +99,7 @@ class WorkerAsking:
         case = read_worker(prompt, record.scope.principal, principal.id)
         fault = find_fault(command.subject)
         owner = Principal(record.scope.principal, record.scope.tenant)
-        consulted = await consulting.hear(
+        consulted = await consulting.consult(
             replace(case, is_allowable=case.is_allowable and fault is None),
             owner,
             tasks.scope_of(record),
@@ -108,7 +109,9 @@ class WorkerAsking:
         whole = find_whole(prompt, show_subject(prompt).subject)
         if whole is not None:
             await self.dispatch.blobs.put(task.shard, whole)
-        opening = _Opening(self.dispatch, task, known, prompt, case, principal.id, consulted, whole)
+        opening = _PermissionOpening(
+            self.dispatch, task, known, prompt, case, principal.id, consulted, whole
+        )
         spill = BlobOverflow()
         for content in (one for note in consulted.notes for one in note.contents.values()):
             await self.dispatch.blobs.put(task.shard, content)
@@ -119,25 +122,25 @@ class WorkerAsking:
         written = await writes.decide(record.session_id, [task, action_ref], body)
         if not isinstance(written, Written):
             raise StoreUnavailable("the task is being moved", "no")
-        await self._tell(task.id)
+        await self._notify_driver(task.id)
         opened = find_record(await writes.load([action_ref]), known)
         return PermissionView(render_view(opened))
 
     async def use(self, principal: Principal, command: UsePermission) -> PermissionView:
-        """What was allowed is about to be done, once; whoever gets an answer may do it.
+        """Consumes a decision right before the action, once.
 
         Raises:
-            NotFound: no question of this worker.
+            NotFound: no request of this worker.
             ActionClosed: it was not allowed.
-            StaleAnswer: something else was allowed.
-            UnsupportedOperation: it was used, its time is over, or policy denies it by now.
+            StaleAnswer: another action was allowed.
+            UnsupportedOperation: it was used, has expired, or policy denies it now.
         """
         held = await self.actions.load(command.action_id)
         before = find_record(held, command.action_id)
         if not is_asker(before, principal):
             raise NotFound("action", command.action_id)
         if before.is_open:
-            raise UnsupportedOperation("nobody has allowed it yet", state=before.state)
+            raise UnsupportedOperation("it is not allowed yet", state=before.state)
         request = before.request
         prompt = make_prompt(
             request.action_type, command.subject, destructive=request.destructive, risk=request.risk
@@ -154,18 +157,18 @@ class WorkerAsking:
             command.action_id, ConsumeAction(found.to_payload(), digest)
         )
         if not isinstance(outcome, Written):
-            raise UnsupportedOperation("its time is over", state=before.state)
+            raise UnsupportedOperation("it has expired", state=before.state)
         return PermissionView(render_view(find_record(outcome.held, command.action_id)))
 
     async def withdraw(self, principal: Principal, command: WithdrawPermission) -> PermissionView:
-        """Ends an open question of the caller's own; nobody can answer it any more, and its task goes on.
+        """Closes an open request of the caller's own; it can no longer be answered, and its task resumes.
 
-        An agent takes its question back by going on with its task.
+        An agent withdraws its request by continuing its task.
 
         Raises:
-            NotFound: no question that the caller has asked or may see.
-            Forbidden: it is another's who asked.
-            ActionClosed: it was answered, or has ended otherwise.
+            NotFound: no request that the caller asked for or may see.
+            Forbidden: another caller asked.
+            ActionClosed: it is closed already.
         """
         action_id = command.action_id
         held = await self.actions.load(action_id)
@@ -173,7 +176,9 @@ class WorkerAsking:
         if not has_asked(before, principal):
             if not may_read(before, principal):
                 raise NotFound("action", action_id)
-            raise Forbidden("only whoever asked for an approval withdraws it", why="not_asker")
+            raise Forbidden(
+                "only the caller that asked for an approval may withdraw it", why="not_asker"
+            )
         try:
             outcome = await self.actions.close(action_id, CancelAction("asker_withdrew"), held=held)
         except ActionClosed:
@@ -182,12 +187,12 @@ class WorkerAsking:
                 raise
             return PermissionView(render_view(found), repeated=True)
         if not isinstance(outcome, Written):
-            raise UnsupportedOperation("its time is over", state=before.state)
+            raise UnsupportedOperation("it has expired", state=before.state)
         self.dispatch.wake(before.scope.task_id or "", action_id)
         return PermissionView(render_view(find_record(outcome.held, action_id)))
 
     async def resolve(self, principal: Principal, command: ResolvePermission) -> PermissionView:
-        """The policy of a host answers in place of a person.
+        """Stores the decision of a host's policy in place of a person's.
 
         Raises:
             NotFound, Forbidden, ActionClosed, StaleAnswer, UnknownOption: nothing is written.
@@ -206,7 +211,7 @@ class WorkerAsking:
 
     async def _find_task(self, worker: Principal, name: str) -> tuple[EntityRef, TaskRecord]:
         if worker.kind == "person":
-            raise Forbidden("a person asks nobody for leave", kind=worker.kind)
+            raise Forbidden("a person needs no permission", kind=worker.kind)
         parsed = parse_facade(name)
         ref = EntityRef(EntityKind.TASK, parsed[0]) if parsed else None
         held = await self.dispatch.writes.load([ref]) if ref else {}
@@ -216,18 +221,18 @@ class WorkerAsking:
         if not _works_for(worker, record):
             raise NotFound("task", name)
         if record.status in ENDED or record.turn_id is None:
-            raise UnsupportedOperation("nobody works on the task", status=record.status, task=name)
+            raise UnsupportedOperation("the task is not running", status=record.status, task=name)
         return ref, record
 
-    async def _tell(self, task_id: str) -> None:
+    async def _notify_driver(self, task_id: str) -> None:
         await self.dispatch.refresh(task_id)
         self.dispatch.wake(task_id)
 
 
 def _works_for(worker: Principal, record: TaskRecord) -> bool:
-    """Whether a credential may ask for this task: it is its own, or that of an agent which the credential covers.
+    """Whether a credential may ask for this task: it owns the task, or it covers the task's agent.
 
-    What it may not ask for does not exist for it.
+    Other tasks look as if they did not exist.
     """
     if record.scope.tenant != worker.tenant:
         return False
@@ -236,7 +241,7 @@ def _works_for(worker: Principal, record: TaskRecord) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opening:
+class _PermissionOpening:
     dispatch: RunAccess
     task: EntityRef
     action_id: str
@@ -247,13 +252,13 @@ class _Opening:
     whole: bytes | None
 
     def decide(self, decision: Decision, spill: BlobOverflow) -> tuple[DueChange, ...]:
-        """Adds the question, and what policy has answered; nothing where it has been asked meanwhile."""
+        """Adds the request, and the decision of policy; adds nothing if the request was opened meanwhile."""
         ref = EntityRef(EntityKind.ACTION, self.action_id)
         record = decision.state(self.task)
         if decision.state(ref) is not None:
             return ()
         if not isinstance(record, TaskRecord) or record.status in ENDED:
-            raise UnsupportedOperation("nobody works on the task")
+            raise UnsupportedOperation("the task is not running")
         rules, now_ms = self.dispatch.consulting.find_rules(), decision.now_ms
         evaluation = evaluate(self.case, self.consulted.facts, now_ms, rules)
         evaluation = replace(evaluation, case=state_case(self.case))

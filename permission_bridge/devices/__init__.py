@@ -1,1 +1,1 @@
-"""Devices of people: how they come to be trusted, what they sign, and how they are told of questions."""
+"""Devices of people: pairing, signatures, and the delivery of approval requests to them."""

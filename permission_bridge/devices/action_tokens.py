@@ -1,9 +1,9 @@
-"""Answers by a button of a notification: a token that stands for one answer to one question, from one device.
+"""Tokens of notification buttons: each is valid for one answer to one approval request, from one device.
 
-It travels inside the encrypted push and nowhere else. It is for what is of low risk, or of medium where the operator
-wants it so, holds for a few minutes, and names the revision, the digest and the options that it may choose; the answer
-goes the way of every answer. A question that one answer closes takes no second one, so a token counts once. Where
-several must agree none is given out.
+A token is sent only inside the encrypted push. It is issued for low risk, or up to medium if configured, expires after
+minutes, and contains the revision, the digest and the options it may choose; the answer takes the usual path. A request
+that one answer closes accepts no second one, so a token is effective once. No token is issued for a request that needs
+several approvers.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _PLACE: Final = "action token"
 _NAME_BITS: Final = 80
 _KINDS: Final = frozenset({"allow_once", "reject_once"})
 _MOST: Final = 2
-"""Buttons that platforms show."""
+"""Number of buttons that platforms show."""
 
 
 @record
 class ActionToken:
-    """What a token says. ``token_id`` names the decision that it makes."""
+    """The content of a token. ``token_id`` becomes the id of the decision."""
 
     token_id: str
     action_id: str
@@ -52,7 +52,7 @@ class ActionToken:
 
 @dataclass(frozen=True, slots=True)
 class ActionTokens:
-    """Makes tokens and reads them. Without a sealer there are none."""
+    """Issues and reads tokens. Without a sealer there are none."""
 
     sealer: Sealer | None
     clock: Clock
@@ -60,7 +60,7 @@ class ActionTokens:
     up_to: Risk = "low"
 
     def offer(self, action: ActionRecord, whose: Principal, device: str) -> JsonObject | None:
-        """What a push to a device says of its buttons; None for a question that has to be opened."""
+        """The buttons of a push to a device; None if the request has to be opened in the client."""
         request = action.request
         options = [one for one in request.options if one.kind in _KINDS][:_MOST]
         if (
@@ -90,31 +90,31 @@ class ActionTokens:
         }
 
     def read(self, text: str) -> ActionToken:
-        """What a token says that is shown here.
+        """The content of a token.
 
         Raises:
-            Unauthenticated: it is none of ours.
-            CredentialExpired: its time is over.
+            Unauthenticated: it was not issued here.
+            CredentialExpired: it has expired.
         """
         if self.sealer is None:
-            raise Unauthenticated("there are no tokens here")
+            raise Unauthenticated("action tokens are not enabled")
         try:
             token = from_bytes(ActionToken, self.sealer.unseal(text.encode(), _PLACE))
         except ConfigInvalid:
-            raise Unauthenticated("this is no token of an approval") from None
+            raise Unauthenticated("this is not an approval token") from None
         if token.until_ms <= self.clock.now_ms():
             raise CredentialExpired("this token has expired: open the approval")
         return token
 
 
 def make_answer(token: ActionToken, option: str) -> RespondAction:
-    """The answer that a token stands for.
+    """The answer that a token and an option stand for.
 
     Raises:
-        UnknownOption: the token does not choose it.
+        UnknownOption: the token may not choose it.
     """
     if option not in token.options:
-        raise UnknownOption("optionId", "is not one of those that the token chooses")
+        raise UnknownOption("optionId", "is not an option of this token")
     return RespondAction(
         action_id=token.action_id,
         rev=token.rev,

@@ -1,7 +1,7 @@
-"""How sure it is who answers: the device is read anew before every decision, and its signature is verified (CHN-8).
+"""Verifies who answers: the device is read before every decision, and its signature is checked (CHN-8).
 
-A signature is wanted from ``high`` on, for what says yes. By default that begins with the first paired device of a
-principal: who has none cannot sign, and would otherwise never answer.
+A signature is required from ``high`` risk on, for approvals. By default the requirement starts with the first paired
+device of a principal: a principal without one could never sign, and so never answer.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.devices.device_lists import DeviceLists
 
 Demand: TypeAlias = Literal["paired", "always", "never"]
-"""Of whom signatures are wanted: who has a device with a key, everybody, nobody."""
+"""Who must sign: principals that have a device with a key, everybody, or nobody."""
 
 BELOW: Final[Risk] = "medium"
-"""Up to here an answer needs no signature."""
+"""Answers up to this risk need no signature."""
 
 CLOCK_SLACK_MS: Final = 300_000
-"""How far the clock of a device may be off."""
+"""Tolerated deviation of a device's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assured:
-    """Who answers, as far as it is known for sure."""
+    """The verified sender of an answer, and the rights of its device."""
 
     who: Principal
     rights: DeviceRights = EVERYTHING
@@ -53,13 +53,13 @@ class Assured:
 
 @dataclass(frozen=True, slots=True)
 class Assurance:
-    """Judges answers by the devices that they come from."""
+    """Verifies answers by the devices that they come from."""
 
     lists: DeviceLists
     clock: Clock
-    """Time of the store, which questions are opened by."""
+    """The store's time, by which requests are opened."""
     machine: Clock
-    """Time of this machine: devices sign by clocks of their own."""
+    """The time of this machine: device clocks are compared with it."""
     demand: Demand = "paired"
 
     async def judge(
@@ -69,11 +69,11 @@ class Assurance:
         record: ActionRecord,
         known: Mapping[EntityRef, Held] | None = None,
     ) -> Assured:
-        """What is known of an answer to a question; ``known`` are lists that were read for it.
+        """Verifies an answer to a request; ``known`` are device lists that were read already.
 
         Raises:
-            Forbidden: the device was revoked, or it did not sign this.
-            StoreUnavailable: whether the device still holds cannot be known.
+            Forbidden: the device was revoked, or it did not sign this answer.
+            StoreUnavailable: whether the device is still active is unknown.
         """
         mine = name_list(principal)
         voters = self._list_voters(record)
@@ -96,7 +96,7 @@ class Assurance:
         )
 
     def _judge_time(self, signature: DecisionSignature, record: ActionRecord) -> None:
-        """A device signs what it was shown: not before the question is opened, and not in the future."""
+        """A signature must not be older than the request, nor lie in the future."""
         now_ms = self.machine.now_ms()
         opened_ms = now_ms - (self.clock.now_ms() - record.request.created_ms)
         if not opened_ms - CLOCK_SLACK_MS <= signature.iat <= now_ms + CLOCK_SLACK_MS:
@@ -113,7 +113,7 @@ class Assurance:
         return able and self._may_demand(record)
 
     def _list_voters(self, record: ActionRecord) -> dict[str, str]:
-        """Lists of those who have voted from a device, with the device."""
+        """The device lists of principals that voted from a device, with that device."""
         tenant = record.request.tenant
         return {
             name_list(Principal(vote.principal, tenant)): vote.device
@@ -164,13 +164,13 @@ def _verify(
 
 
 def _find_answering(record: ActionRecord) -> str | None:
-    """The option that is meant where none is named."""
+    """The only answering option, if the answer names none."""
     answering = [one.option_id for one in record.request.options if one.kind == "answer"]
     return answering[0] if len(answering) == 1 else None
 
 
 def _list_void(lists: dict[str, DeviceList | None], voters: dict[str, str]) -> frozenset[str]:
-    """Devices that have voted and were revoked since; a name that nobody has paired cannot be revoked."""
+    """Devices that have voted and were revoked since; a device name that was never paired cannot be revoked."""
     found = ((lists.get(name), device) for name, device in voters.items())
     listed = (known.find(device) for known, device in found if known is not None)
     return frozenset(one.device_id for one in listed if one is not None and not one.is_active)

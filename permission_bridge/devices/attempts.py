@@ -1,7 +1,7 @@
-"""Attempts to tell people of a question, as they are stored: facts, once for each attempt, and who was pushed to.
+"""Stores notification attempts: facts, once per attempt, and the devices that were pushed to.
 
-An attempt changes no record that an answer is compared with. What is left of it beside its facts is an idempotency row,
-which keeps its facts from being written twice and says to which devices a push has gone.
+An attempt changes no record that an answer is compared with. Besides its facts it leaves an idempotency row, which
+prevents writing them twice and lists the devices that got a push.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
 FIRST: Final = "1"
 AGAIN: Final = "2"
 REMINDER: Final = "3"
-CALM_OVER: Final = "q"
+PAUSE_OVER: Final = "q"
 BUNDLED: Final = "b"
-_NUMBERS: Final = {AGAIN: 2, REMINDER: 3, CALM_OVER: 4}
+_NUMBERS: Final = {AGAIN: 2, REMINDER: 3, PAUSE_OVER: 4}
 _KEEP_MS: Final = 31 * 24 * 3_600_000
 
 
 def number_attempt(attempt: str) -> int:
-    """The number that stands in facts: a second and third attempt, a fourth when a time of calm is over."""
+    """The attempt number in facts: 2 and 3 for later attempts, 4 after a pause."""
     return _NUMBERS.get(attempt[:1], 1)
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryAttempts:
-    """Reads and writes attempts over the store."""
+    """Reads and writes attempts in the store."""
 
     writes: Writes
 
     async def find(self, action_id: str) -> ActionRecord | None:
-        """The question as it stands; None where there is none."""
+        """The current record of a request; None if there is none."""
         return (await self.find_all([action_id])).get(action_id)
 
     async def find_all(self, action_ids: Iterable[str]) -> dict[str, ActionRecord]:
-        """Those of several questions that there are."""
+        """The records of those requests that exist."""
         named = [name for name in action_ids if read_shard(name) is not None]
         held = await self.writes.load([EntityRef(EntityKind.ACTION, name) for name in named])
         records = {ref.id: one.record for ref, one in held.items()}
@@ -67,7 +67,7 @@ class DeliveryAttempts:
         targets: Sequence[DeliveryTarget] = (),
         due: tuple[DueChange, ...] = (),
     ) -> None:
-        """Writes what a row has led to, and ends the row."""
+        """Writes the facts of an attempt, and ends its due row."""
         claim = DueClaim(row.member, row.token)
         await self._append(action, _name_row(row.member), facts, targets, claim, due)
 
@@ -79,7 +79,7 @@ class DeliveryAttempts:
         targets: Sequence[DeliveryTarget],
         due: tuple[DueChange, ...] = (),
     ) -> None:
-        """Writes what a bundle has led to, beside the rows of the question."""
+        """Writes the facts of a bundled push, without ending a row of the request."""
         key = _name_row(name_notice(action.request.action_id, attempt))
         await self._append(action, key, facts, targets, None, due)
 
@@ -88,16 +88,16 @@ class DeliveryAttempts:
         return await self._read(action, attempt) is not None
 
     async def find_next(self, action: ActionRecord, kind: str, now: str = "") -> str:
-        """The name of the next attempt of a kind that there may be many of; ``now`` is the one that is under way."""
+        """The next free name for an attempt of a repeatable kind; ``now`` is the current attempt."""
         if now.startswith(kind):
             return f"{kind}{int(now.removeprefix(kind) or 0) + 1}"
         return (await self._walk(action, kind))[0]
 
     async def list_pushed(self, action: ActionRecord, owners: Iterable[str] = ()) -> frozenset[str]:
-        """Devices that earlier attempts have pushed to; ``owners`` are those who are told by bundles."""
+        """Devices that earlier attempts pushed to; ``owners`` are people who also get bundles."""
         steps = [f"s{step}" for step in range(1, len(action.request.audience))]
         single = (self._read(action, one) for one in (FIRST, AGAIN, REMINDER, *steps))
-        many = (self._walk(action, one) for one in (CALM_OVER, *map(name_bundled, owners)))
+        many = (self._walk(action, one) for one in (PAUSE_OVER, *map(name_bundled, owners)))
         results, walks = await asyncio.gather(asyncio.gather(*single), asyncio.gather(*many))
         found: set[str] = set()
         for result in (*results, *(one for _, walked in walks for one in walked)):
@@ -140,7 +140,7 @@ class DeliveryAttempts:
 
 
 def name_bundled(owner: str) -> str:
-    """The attempts that tell a person by bundles."""
+    """The attempts that notify a person by bundles."""
     return f"{BUNDLED}{owner}."
 
 

@@ -1,11 +1,11 @@
-"""Many questions in one push: what came at once is told of together, and each stays a question of its own.
+"""One push for many approval requests: requests that arrive at once share a notification, and stay separate requests.
 
-Whom an agent asks six times in a minute should not hear six sounds, least of all where the sixth hopes for a tired yes.
-Pushes beyond the first few are held (``store/pushes.py``), with a row for their bundle. Its handler leaves out what
-has ended, has been seen, or falls into a time of calm by now, and tells of the rest in one message; one that is left
-alone goes out as ever. Then each question has the facts of its targets in its own session. A handler that dies on the
-way leaves the row, and what it had not recorded is told of again: the bundle replaces itself, by its topic.
-What one reading does not hold keeps the row, and comes next.
+A person whom an agent asks six times in a minute should not get six sounds: repeated alerts lead to careless approval.
+Pushes beyond the first few are deferred (``store/pushes.py``), with one due row for their bundle. Its handler leaves
+out requests that were closed, were seen, or fall into a pause now, and sends the rest as one message; a single
+remaining request is pushed as usual. Each request then gets the facts of its targets in its own session. If the handler
+dies, the row stays, and requests that were not yet recorded are sent again: the bundle replaces itself, by its topic.
+Requests beyond one page keep the row, and are handled at the next visit.
 """
 
 from __future__ import annotations
@@ -36,40 +36,40 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.delivery_record import DeliveryTarget
     from passerelle.permission_bridge.devices.delivery import Forwarding
-    from passerelle.permission_bridge.devices.push_hold import Calm
+    from passerelle.permission_bridge.devices.push_hold import PushPause
     from passerelle.permission_bridge.devices.reach import DeviceReach
     from passerelle.store.pushes import HeldPush
 
 _AT_ONCE: Final = 64
 LISTED: Final = 20
-"""Questions that a bundle names; a push holds less than 4 kB."""
+"""Requests listed in a bundle: a push payload is limited to 4 kB."""
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """A question that was held, what holds it back still, and the devices that have not been told of it."""
+class HeldQuestion:
+    """A deferred request, the reason why it is still suppressed, and the devices that have not received it."""
 
     action: ActionRecord
     attempt: str
     devices: tuple[str, ...]
     why: str | None
-    calm: Calm | None
+    pause: PushPause | None
 
 
 @dataclass(frozen=True, slots=True)
 class Bundles:
-    """The handler of the rows that owe a person a bundle."""
+    """The handler of the due rows for bundles."""
 
     forwarding: Forwarding
 
     async def on_bundle(self, _shard: Shard, row: DueRow, now_ms: int) -> None:
-        """``bundle:<owner>``: tells a person of the questions that were held, and records each of them."""
-        store = self.forwarding.holding.bundles
+        """``bundle:<owner>``: sends the deferred requests of a person, and records each of them."""
+        store = self.forwarding.push_gate.bundles
         held = await store.list_held(row.entity)
         actions = await self._find_open(held)
         whose = _find_person(actions.values(), row.entity)
         if whose is not None:
-            reach = await self.forwarding.reaching.find(whose)
+            reach = await self.forwarding.reach_finder.find(whose)
             waiting = await self._look(actions, held, whose, reach, now_ms)
             sent = await self._send(whose, reach, [one for one in waiting if one.why is None])
             for first in range(0, len(waiting), _AT_ONCE):
@@ -94,13 +94,13 @@ class Bundles:
         whose: Principal,
         reach: DeviceReach,
         now_ms: int,
-    ) -> list[Waiting]:
-        """Each question once, by the first of its attempts that was held."""
+    ) -> list[HeldQuestion]:
+        """Each request once, with the first of its deferred attempts."""
         attempts: dict[str, str] = {}
         for one in held:
             attempts.setdefault(one.action_id, one.attempt)
         names = list(actions)
-        found: list[Waiting] = []
+        found: list[HeldQuestion] = []
         for first in range(0, len(names), _AT_ONCE):
             some = names[first : first + _AT_ONCE]
             found += await asyncio.gather(
@@ -110,21 +110,21 @@ class Bundles:
 
     async def _judge(
         self, action: ActionRecord, attempt: str, whose: Principal, reach: DeviceReach, now_ms: int
-    ) -> Waiting:
+    ) -> HeldQuestion:
         forwarding = self.forwarding
         before = await forwarding.attempts.list_pushed(action, [whose.key])
         reminds = attempt == REMINDER
         devices = tuple(name for name in reach.subscriptions if reminds or name not in before)
-        calm = await forwarding.holding.find_calm(action, whose, now_ms)
-        # Who has an active device has had time enough to answer there; who has seen it is reminded all the same.
+        pause = await forwarding.push_gate.find_pause(action, whose, now_ms)
+        # A person with an active device had time to answer there; a reminder is sent even if the request was seen.
         judged = REMINDER if reminds else AGAIN
-        why = forwarding.holding.judge(action, whose, reach, judged, calm)
-        return Waiting(action, attempt, devices, why, calm)
+        why = forwarding.push_gate.judge(action, whose, reach, judged, pause)
+        return HeldQuestion(action, attempt, devices, why, pause)
 
     async def _send(
-        self, whose: Principal, reach: DeviceReach, waiting: Sequence[Waiting]
+        self, whose: Principal, reach: DeviceReach, waiting: Sequence[HeldQuestion]
     ) -> dict[str, DeliveryTarget]:
-        """What became of the one message, by device."""
+        """The outcome of the one push, by device."""
         if not waiting:
             return {}
         forwarding = self.forwarding
@@ -132,20 +132,22 @@ class Bundles:
         wanted = {name: one for name, one in reach.subscriptions.items() if name in devices}
         if len(waiting) == 1:
             (alone,) = waiting
-            told = await forwarding.push(alone.action, whose, wanted, alone.calm)
+            targets = await forwarding.push(alone.action, whose, wanted, alone.pause)
         else:
             message = _describe([one.action for one in waiting])
-            if all(one.calm for one in waiting):
+            if all(one.pause for one in waiting):
                 message |= {"silent": True}
             last_ms = max(one.action.request.expires_ms for one in waiting)
-            left_s = (last_ms - forwarding.holding.clock.now_ms()) // 1000
+            left_s = (last_ms - forwarding.push_gate.clock.now_ms()) // 1000
             topic = f"bundle {whose.key}"
-            told = await forwarding.pushing.send(whose, wanted, lambda _: message, topic, left_s)
-            told = [replace(one, reason=one.reason or BUNDLED) for one in told]
-        return {one.device_id: one for one in told if one.device_id is not None}
+            targets = await forwarding.push_sender.send(
+                whose, wanted, lambda _: message, topic, left_s
+            )
+            targets = [replace(one, reason=one.reason or BUNDLED) for one in targets]
+        return {one.device_id: one for one in targets if one.device_id is not None}
 
     async def _record(
-        self, one: Waiting, owner: str, sent: Mapping[str, DeliveryTarget], now_ms: int
+        self, one: HeldQuestion, owner: str, sent: Mapping[str, DeliveryTarget], now_ms: int
     ) -> None:
         attempts = self.forwarding.attempts
         targets = (
@@ -154,19 +156,19 @@ class Bundles:
             else hold_back(one.devices, one.why)
         )
         facts = record_forwarding(one.action, targets, number_attempt(one.attempt))
-        due = await self.forwarding.owe_after_calm(one.action, one.attempt, targets, now_ms)
+        due = await self.forwarding.schedule_after_pause(one.action, one.attempt, targets, now_ms)
         name = await attempts.find_next(one.action, name_bundled(owner))
         await attempts.add(one.action, name, facts, targets, due)
 
 
 def _find_person(actions: Iterable[ActionRecord], owner: str) -> Principal | None:
-    """Whose bundle it is, by the questions that are put to them."""
+    """The owner of the bundle, found in the audiences of its requests."""
     people = (one for action in actions for one in list_people(action, None))
     return next((one for one in people if one.key == owner), None)
 
 
 def _describe(actions: Sequence[ActionRecord]) -> JsonObject:
-    """As with one question: no word of an agent, and nothing to decide by."""
+    """As for a single request: no text of an agent, and no way to decide from the notification."""
     requests = [one.request for one in actions]
     return {
         "title": f"{len(requests)} approvals wait for you",

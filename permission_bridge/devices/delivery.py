@@ -1,15 +1,16 @@
-"""A question on its way to people, by due rows: links first, pushes where nobody looks, and a fact for each target.
+"""Delivers an approval request to people, by due rows, and records one fact per target.
 
-The rows of a question are set with its opening (``answers/action_rows.py``). The first tells all: whoever is connected
-has it from the inbox, and who has no active device gets a push at once. The second, 20 s later, pushes to those whose
-active device has not answered. The third, at half of the time, reminds everybody. Those who come later in the audience
-have a row of their own. Every target has an outcome, and that there was none is a fact too: an outage of all pushes
-must not look like care. Whoever says that the question was shown to them is not pushed to for want of an answer. In a
-time of calm (``push_hold.py``) pushes wait, with a row for its end, and when many come at once they wait for one bundle
-(``bundles.py``). When the question ends, one more push takes the shown one away.
+Open connections come first, then pushes. The rows are set when the request is opened (``answers/action_rows.py``). The
+first row notifies everybody: connected devices get the request from the inbox, and a person without an active device
+gets a push at once. The second row, 20 s later, pushes to people whose active device has not answered. The third, after
+half of the lifetime, reminds everybody. Later audience steps have rows of their own. Every target has an outcome, and
+the absence of any target is a fact as well, so that a complete push outage is visible. A person who reported having
+seen the request gets no push at the second row. During a mute or quiet hours (``push_hold.py``) pushes wait, with a row
+for the end of the pause; when many arrive at once they wait for one bundle (``bundles.py``). When the request is
+closed, one more push replaces the notification.
 
-A push may go out twice where a process dies between sending and recording it: it replaces itself, by its topic. Facts
-are written once, by the row of their attempt.
+If a process dies between sending a push and recording it, the push is sent twice: it replaces itself, by its topic.
+Facts are written once, keyed by the row of their attempt.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from passerelle.permission_bridge.answers.action_rows import name_notice
 from passerelle.permission_bridge.delivery_record import DeliveryTarget, record_forwarding
 from passerelle.permission_bridge.devices.attempts import (
     AGAIN,
-    CALM_OVER,
     FIRST,
+    PAUSE_OVER,
     REMINDER,
     number_attempt,
 )
-from passerelle.permission_bridge.devices.push_hold import BUNDLED, CALMS
+from passerelle.permission_bridge.devices.push_hold import BUNDLED, PAUSES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -43,10 +44,10 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.devices.action_tokens import ActionTokens
     from passerelle.permission_bridge.devices.attempts import DeliveryAttempts
-    from passerelle.permission_bridge.devices.push_hold import Calm, Holding
+    from passerelle.permission_bridge.devices.push_hold import PushGate, PushPause
     from passerelle.permission_bridge.devices.reach import DeviceReach, Reaching
     from passerelle.permission_bridge.devices.subscriptions import BrowserSubscription
-    from passerelle.permission_bridge.devices.web_push import Pushing
+    from passerelle.permission_bridge.devices.web_push import PushSender
 
 _CLEAR_S: Final = 3_600
 _PAUSE_MS: Final = 1_000
@@ -54,17 +55,17 @@ _PAUSE_MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Forwarding:
-    """Handlers of the rows that bring a question to people."""
+    """Handlers of the due rows that deliver an approval request to people."""
 
     attempts: DeliveryAttempts
-    reaching: Reaching
-    holding: Holding
-    pushing: Pushing
+    reach_finder: Reaching
+    push_gate: PushGate
+    push_sender: PushSender
     tokens: ActionTokens
     drop: Callable[[Shard, DueRow], Awaitable[bool]]
 
     async def on_notify(self, shard: Shard, row: DueRow, now_ms: int) -> None:
-        """``notify:<action>:<attempt>``: tells people, and records whom and how."""
+        """``notify:<action>:<attempt>``: notifies people, and records each target and its outcome."""
         action = await self.attempts.find(row.entity)
         attempt = row.member.rpartition(":")[2]
         step = int(attempt[1:]) if attempt.startswith("s") else None
@@ -72,26 +73,28 @@ class Forwarding:
             await self.drop(shard, row)
             return
         if step is not None and action.step < step:
-            return  # the audience grows in a moment; the row comes due again
+            return  # the audience step is added in a moment; the row comes due again
         if attempt == AGAIN and not await self.attempts.is_recorded(action, FIRST):
-            return  # both are due, and only who was told by the first is not told by the second
+            return  # both rows are due; the second depends on what the first one delivered
         people = list(list_people(action, step))
         paired = list_paired_readers(action)
-        reached = [(one, await self.reaching.find(one, paired=one.key in paired)) for one in people]
+        reached = [
+            (one, await self.reach_finder.find(one, paired=one.key in paired)) for one in people
+        ]
         before = await self._list_pushed(
             action, [(one, reach.subscriptions) for one, reach in reached]
         )
         targets: list[DeliveryTarget] = []
         for principal, reach in reached:
-            targets += await self._tell(action, principal, reach, attempt, before, now_ms)
+            targets += await self._notify(action, principal, reach, attempt, before, now_ms)
         number = number_attempt(attempt)
-        # A later attempt with nobody to be told says nothing new.
+        # A later attempt without targets adds nothing to the record.
         facts = record_forwarding(action, targets, number) if targets or number == 1 else []
-        due = await self.owe_after_calm(action, attempt, targets, now_ms)
+        due = await self.schedule_after_pause(action, attempt, targets, now_ms)
         await self.attempts.settle(action, row, facts, targets, due)
 
     async def on_stalled(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
-        """``stalled:<action>``: nobody has decided for long, which somebody should notice."""
+        """``stalled:<action>``: the request was open for long without a decision; records a warning."""
         action = await self.attempts.find(row.entity)
         if action is None or not action.is_open:
             await self.drop(shard, row)
@@ -100,17 +103,19 @@ class Forwarding:
         await self.attempts.settle(action, row, [Fact(action.scope, warning)])
 
     async def on_clear(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
-        """``clear:<action>``: it has ended, so pushes that show it are replaced."""
+        """``clear:<action>``: the request is closed, so pushes that show it are replaced."""
         action = await self.attempts.find(row.entity)
-        if action is not None and not action.is_open and self.pushing.web_push is not None:
+        if action is not None and not action.is_open and self.push_sender.web_push is not None:
             people = list(list_people(action, None))
-            browsers = [(one, await self.reaching.subscriptions.load(one)) for one in people]
+            browsers = [(one, await self.reach_finder.subscriptions.load(one)) for one in people]
             pushed = await self._list_pushed(action, browsers)
             message, topic = _describe_end(action), action.request.action_id
             for principal, known in browsers:
                 wanted = {name: one for name, one in known.items() if name in pushed}
                 if wanted:
-                    await self.pushing.send(principal, wanted, lambda _: message, topic, _CLEAR_S)
+                    await self.push_sender.send(
+                        principal, wanted, lambda _: message, topic, _CLEAR_S
+                    )
         await self.drop(shard, row)
 
     async def _list_pushed(
@@ -118,12 +123,12 @@ class Forwarding:
         action: ActionRecord,
         browsers: Sequence[tuple[Principal, Mapping[str, BrowserSubscription]]],
     ) -> frozenset[str]:
-        """Devices that a push has gone to before; where nobody has a browser that takes one, none can have."""
+        """Devices that earlier attempts pushed to; empty if no browser of these people is subscribed."""
         if not any(known for _, known in browsers):
             return frozenset()
         return await self.attempts.list_pushed(action, [one.key for one, _ in browsers])
 
-    async def _tell(
+    async def _notify(
         self,
         action: ActionRecord,
         principal: Principal,
@@ -132,10 +137,10 @@ class Forwarding:
         before: frozenset[str],
         now_ms: int,
     ) -> list[DeliveryTarget]:
-        told = [
+        targets = [
             DeliveryTarget(link, "queued", "ws", device) for link, device in reach.links.items()
         ]
-        told += [
+        targets += [
             DeliveryTarget(name, "queued" if works else "failed", "webhook")
             for name, works in reach.webhooks.items()
         ]
@@ -145,7 +150,7 @@ class Forwarding:
             if attempt == REMINDER or name not in before
         }
         pushed = await self._push_or_hold(action, principal, reach, attempt, wanted, now_ms)
-        return [*told, *pushed] if number_attempt(attempt) == 1 else pushed
+        return [*targets, *pushed] if number_attempt(attempt) == 1 else pushed
 
     async def _push_or_hold(
         self,
@@ -158,57 +163,58 @@ class Forwarding:
     ) -> list[DeliveryTarget]:
         if not wanted:
             return []
-        calm = await self.holding.find_calm(action, principal, now_ms)
-        why = self.holding.judge(action, principal, reach, attempt, calm)
-        can_push = self.pushing.web_push is not None
-        if why is None and can_push and await self.holding.bundle(action, principal, attempt):
+        pause = await self.push_gate.find_pause(action, principal, now_ms)
+        why = self.push_gate.judge(action, principal, reach, attempt, pause)
+        can_push = self.push_sender.web_push is not None
+        if why is None and can_push and await self.push_gate.bundle(action, principal, attempt):
             why = BUNDLED
         if why is not None:
             return hold_back(wanted, why)
-        return await self.push(action, principal, wanted, calm)
+        return await self.push(action, principal, wanted, pause)
 
     async def push(
         self,
         action: ActionRecord,
         principal: Principal,
         wanted: dict[str, BrowserSubscription],
-        calm: Calm | None,
+        pause: PushPause | None,
     ) -> list[DeliveryTarget]:
-        """A push about one question, without a sound in quiet hours."""
-        message: JsonObject = {**_describe(action), **({"silent": True} if calm else {})}
+        """Sends a push about one request; silent during a pause."""
+        message: JsonObject = {**_describe(action), **({"silent": True} if pause else {})}
 
         def compose(device: str) -> JsonObject:
             buttons = self.tokens.offer(action, principal, device)
             return message if buttons is None else {**message, "answers": buttons}
 
         request = action.request
-        left_s = (request.expires_ms - self.holding.clock.now_ms()) // 1000
-        return await self.pushing.send(principal, wanted, compose, request.action_id, left_s)
+        left_s = (request.expires_ms - self.push_gate.clock.now_ms()) // 1000
+        return await self.push_sender.send(principal, wanted, compose, request.action_id, left_s)
 
-    async def owe_after_calm(
+    async def schedule_after_pause(
         self, action: ActionRecord, attempt: str, targets: Iterable[DeliveryTarget], now_ms: int
     ) -> tuple[DueChange, ...]:
-        """The row by which those are told that a time of calm has kept a push from; none after the question."""
-        if not any(one.reason in CALMS for one in targets):
+        """The due row that notifies again after a pause suppressed a push; none if the request expires before that."""
+        if not any(one.reason in PAUSES for one in targets):
             return ()
         people = list_people(action, None)
-        calms = [await self.holding.find_calm(action, one, now_ms) for one in people]
-        until_ms = min((one.until_ms for one in calms if one is not None), default=now_ms)
+        pauses = [await self.push_gate.find_pause(action, one, now_ms) for one in people]
+        until_ms = min((one.until_ms for one in pauses if one is not None), default=now_ms)
         if until_ms >= action.request.expires_ms:
             return ()
-        # The store's clock may be ahead of the one that a calm ends by: that is no reason to ask without a pause.
+        # The store's clock may be ahead of the clock that ends the pause: without a minimum the row would repeat at
+        # once.
         at_ms = max(until_ms, now_ms + _PAUSE_MS)
-        name = await self.attempts.find_next(action, CALM_OVER, attempt)
+        name = await self.attempts.find_next(action, PAUSE_OVER, attempt)
         return (DueChange(name_notice(action.request.action_id, name), at_ms),)
 
 
 def hold_back(wanted: Iterable[str], why: str) -> list[DeliveryTarget]:
-    """Devices that no push goes to now."""
+    """Suppressed targets, one per device, with the reason."""
     return [DeliveryTarget(None, "suppressed", "webpush", name, why) for name in wanted]
 
 
 def list_people(action: ActionRecord, step: int | None) -> Iterable[Principal]:
-    """Who is told: all who may decide by now, or those of one step of the audience."""
+    """The people to notify: all who may decide now, or the people of one audience step."""
     request = action.request
     steps = (
         request.audience[: action.step + 1] if step is None else request.audience[step : step + 1]
@@ -221,7 +227,7 @@ def list_people(action: ActionRecord, step: int | None) -> Iterable[Principal]:
 
 
 def _describe(action: ActionRecord) -> JsonObject:
-    """What every push may say, though the push service cannot read it; the title is bounded and made safe."""
+    """The content of every push. It is encrypted for the push service as well; the title is bounded and escaped."""
     request = action.request
     return {
         "actionId": request.action_id,

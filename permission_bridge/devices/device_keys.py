@@ -1,10 +1,9 @@
-"""Keys of devices: public keys and what was signed with them, and the key of this machine as a device of its own.
+"""Device keys: verifies public keys and signatures, and keeps the key of this machine as a device.
 
-Keys are Ed25519, or P-256 as browsers have it (``r`` and ``s``).
+Keys are Ed25519, or P-256 as browsers encode it (``r`` and ``s``).
 
-With the key of this machine the command line signs what it decides. It is kept beside the owner's token, for the owner
-alone. The gateway knows it as a paired device like any other, so it is listed, and revoked when the machine is given
-away.
+The command line signs its decisions with the key of this machine, stored next to the owner's token and readable by the
+owner only. To the gateway this machine is an ordinary paired device: it is listed, and can be revoked.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ SIGNATURE_BYTES: Final = 64
 
 
 def read_key(algorithm: KeyAlgorithm, public: str) -> DeviceKey:
-    """The key of its text; its id is a part of its hash.
+    """Parses a public key; its id is derived from its hash.
 
     Raises:
-        InvalidInput: no key of that kind.
+        InvalidInput: not a key of that algorithm.
     """
     raw = _decode(public, "publicKey")
     _load(algorithm, raw)
@@ -46,7 +45,7 @@ def read_key(algorithm: KeyAlgorithm, public: str) -> DeviceKey:
 
 
 def holds(key: DeviceKey, message: bytes, signature: str) -> bool:
-    """Whether ``signature`` (base64url, 64 bytes) was made over ``message`` with the key."""
+    """Whether ``signature`` (base64url, 64 bytes) is valid for ``message`` under the key."""
     try:
         raw = _decode(signature, "signature")
         if len(raw) != SIGNATURE_BYTES:
@@ -69,7 +68,7 @@ def _load(algorithm: KeyAlgorithm, raw: bytes) -> Ed25519PublicKey | EllipticCur
             return Ed25519PublicKey.from_public_bytes(raw)
         return EllipticCurvePublicKey.from_encoded_point(SECP256R1(), raw)
     except ValueError:
-        raise InvalidInput("publicKey", f"is no key for {algorithm}") from None
+        raise InvalidInput("publicKey", f"is not a valid key for {algorithm}") from None
 
 
 def _decode(text: str, where: str) -> bytes:
@@ -85,7 +84,7 @@ def _encode(raw: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OwnDevice:
-    """The id that the gateway gave, and the private key."""
+    """The device id that the gateway assigned, and the private key."""
 
     device_id: str
     key: Ed25519PrivateKey
@@ -101,7 +100,7 @@ def make_key() -> Ed25519PrivateKey:
 
 
 def read_public(key: Ed25519PrivateKey) -> str:
-    """Its public half, in base64url."""
+    """The public key, in base64url."""
     return _encode(key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw))
 
 
@@ -111,7 +110,7 @@ def sign(key: Ed25519PrivateKey, message: bytes) -> str:
 
 
 def save_own_device(data_dir: Path, device_id: str, key: Ed25519PrivateKey) -> None:
-    """Keeps the device of this machine, in place of an earlier one.
+    """Stores the device of this machine, replacing an earlier one.
 
     Raises:
         ConfigInvalid: the file cannot be written.
@@ -126,10 +125,10 @@ def save_own_device(data_dir: Path, device_id: str, key: Ed25519PrivateKey) -> N
 
 
 def load_own_device(data_dir: Path) -> OwnDevice | None:
-    """The device of this machine; None where it is none, or somebody else's.
+    """The device of this machine; None if it is not paired.
 
     Raises:
-        ConfigInvalid: others can read the file, or it holds something else.
+        ConfigInvalid: others can read the file, or its content is invalid.
     """
     path = data_dir / FILE
     if not is_device(data_dir):
@@ -141,5 +140,5 @@ def load_own_device(data_dir: Path) -> OwnDevice | None:
         return OwnDevice(str(kept["deviceId"]), Ed25519PrivateKey.from_private_bytes(raw))
     except (ValueError, KeyError, TypeError):
         raise ConfigInvalid(
-            str(path), "is no device: delete it and pair this machine anew"
+            str(path), "is not a valid device file: delete it and pair this machine again"
         ) from None

@@ -1,4 +1,4 @@
-"""The stored list of a principal's devices: read fresh before every decision, changed on the one write path."""
+"""The stored device list of a principal: read before every decision, changed through the one write path."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLists:
-    """Lists of devices over the store. Nothing is kept in memory: a device that was revoked is revoked."""
+    """Device lists in the store, without a cache: a revocation takes effect at once."""
 
     writes: Writes
 
     async def load(self, principal: Principal) -> DeviceList | None:
-        """The devices of a principal; None where it never had one."""
+        """The devices of a principal; None if it never had one."""
         return await self.load_by_id(name_list(principal))
 
     async def load_by_id(self, list_id: str) -> DeviceList | None:
-        """The list of that id."""
+        """The list with that id."""
         (found,) = (await self.load_all([list_id])).values()
         return found
 
     async def load_all(
         self, list_ids: Iterable[str], known: Mapping[EntityRef, Held] | None = None
     ) -> dict[str, DeviceList | None]:
-        """Several lists, in one round trip; those that were ``known`` a moment ago are not read again."""
+        """Several lists, in one round trip; lists in ``known`` are not read again."""
         refs, known = [refer(one) for one in list_ids], known or {}
         missing = [ref for ref in refs if ref not in known]
         held = {**known, **(await self.writes.load(missing) if missing else {})}
@@ -51,7 +51,7 @@ class DeviceLists:
         return {name: one if isinstance(one, DeviceList) else None for name, one in records.items()}
 
     async def load_fields(self, list_id: str) -> dict[str, bytes]:
-        """What stands beside the list: secrets of its devices, sealed."""
+        """The other fields of the stored list: sealed secrets of its devices."""
         ref = refer(list_id)
         return {**(await self.writes.load([ref]))[ref].fields}
 
@@ -65,9 +65,9 @@ class DeviceLists:
         fields: Callable[[DeviceList], dict[str, bytes | None]] | None = None,
         idem: IdempotencyRow | None = None,
     ) -> DeviceList:
-        """Carries out a command; ``fields`` are further members of the stored hash, given the list as it was.
+        """Carries out a command; ``fields`` returns further fields of the stored hash, from the list before it.
 
-        Where the key of ``idem`` had been used meanwhile nothing is written, and the list is as it stands.
+        If the key of ``idem`` was used meanwhile, nothing is written and the current list is returned.
 
         Raises:
             NotFound, UnsupportedOperation, InvalidInput: nothing is written.
@@ -91,11 +91,11 @@ class DeviceLists:
         outcome = await self.writes.decide(session, [home, ref], body)
         record = outcome.held[ref].record if isinstance(outcome, Written) else None
         if not isinstance(record, DeviceList):
-            # Late by the clock of the store, which is the one that counts.
+            # Too late by the store's clock, which decides.
             raise NotFound("code", "")
         return record
 
 
 def refer(list_id: str) -> EntityRef:
-    """Where a list is stored."""
+    """The entity of a list."""
     return EntityRef(EntityKind.DEVICES, list_id)

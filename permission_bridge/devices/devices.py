@@ -1,4 +1,4 @@
-"""What a principal can do about its devices: the commands of ``core/session/device_requests.py``."""
+"""Commands of a principal about its devices (``core/session/device_requests.py``)."""
 
 from __future__ import annotations
 
@@ -79,16 +79,16 @@ class Devices:
 
         Raises:
             NotFound, UnsupportedOperation, InvalidInput, Forbidden: nothing is changed.
-            IdempotencyConflict: the key came with another request.
+            IdempotencyConflict: the key was used for another request.
         """
         once = make_once(principal, command, idem)
         known = await self._repeat(principal, command, once)
         if known is not None:
             return known
         try:
-            return await self._carry_out(principal, command, once)
+            return await self._execute_command(principal, command, once)
         except CallerError:
-            # Of two at the same moment one was carried out, and a device does not take it again.
+            # Two identical commands at once: the other one was carried out, and the device refuses the second.
             known = await self._repeat(principal, command, once)
             if known is None:
                 raise
@@ -97,7 +97,7 @@ class Devices:
     async def _repeat(
         self, principal: Principal, command: DeviceRequest, once: Once
     ) -> DeviceAnswer | None:
-        """What is to be said to a command that was carried out before; None where it was not."""
+        """The answer to a repeated command; None if it was not carried out before."""
         first = await once.find(self.log, principal.home)
         listed = await self.lists.load(principal) if first is not None else None
         device = listed.find(first.decode()) if listed and first is not None else None
@@ -108,7 +108,7 @@ class Devices:
             return DevicePaired(device.device_id, None, None, until, repeated=True)
         return DeviceChanged(describe(device), repeated=True)
 
-    async def _carry_out(
+    async def _execute_command(
         self, principal: Principal, command: DeviceRequest, once: Once
     ) -> DeviceAnswer:
         match command:
@@ -118,7 +118,7 @@ class Devices:
                 return await self._change(principal, Confirm(device, digits), once)
             case RenameDevice(device_id=device, name=name):
                 if not name.isprintable():
-                    raise InvalidInput("name", "is one line that can be shown")
+                    raise InvalidInput("name", "must be one printable line")
                 return await self._change(principal, Rename(device, name), once)
             case RevokeDevice(device_id=device):
                 return await self._revoke(principal, device, once)
@@ -143,7 +143,7 @@ class Devices:
                 assert_never(query)
 
     async def list_all(self, principal: Principal) -> JsonObject:
-        """Every device of the caller; what was offered and not taken up in time is left out."""
+        """Every device of the caller, without expired offers."""
         found = await self.lists.load(principal)
         now_ms = self.clock.now_ms()
         shown: list[Json] = [
@@ -154,13 +154,13 @@ class Devices:
         return {"devices": shown}
 
     async def read_push_key(self) -> JsonObject:
-        """What a browser subscribes with.
+        """The key that a browser subscribes with.
 
         Raises:
-            UnsupportedOperation: no Web Push goes out from here.
+            UnsupportedOperation: Web Push is not configured.
         """
         if self.web_push is None:
-            raise UnsupportedOperation("Web Push takes the extra webpush and a secret_key")
+            raise UnsupportedOperation("Web Push needs the extra webpush and a secret_key")
         return {"publicKey": await self.web_push.read_public_key()}
 
     async def _change(
@@ -171,7 +171,7 @@ class Devices:
         return DeviceChanged(_describe(listed, command.device_id))
 
     async def _revoke(self, principal: Principal, device: str, once: Once) -> DeviceChanged:
-        """Nothing that comes later counts; what was just decided is named, since it may have to be looked at."""
+        """Later answers of the device are refused; its recent decisions are returned, since they may need a review."""
         command = Revoke(device)
         listed = await self.lists.change(
             principal,
@@ -187,7 +187,7 @@ class Devices:
         return DeviceChanged(_describe(listed, device), tuple(decisions), withdrawn)
 
     async def _load_inbox(self, principal: Principal) -> list[ActionRecord]:
-        """The questions in the inbox as they stand: what was closed a moment ago is still among them."""
+        """The current records of the requests in the inbox; recently closed ones may be among them."""
         await self.arrivals.wait(principal.key)
         inbox = await self.projections.read_inbox(principal.key)
         refs = [EntityRef(EntityKind.ACTION, action) for action, _ in inbox]
@@ -198,7 +198,7 @@ class Devices:
         return found
 
     async def _withdraw(self, held: list[ActionRecord], device: str) -> int:
-        """Takes back the votes of a device. One that this misses does not count all the same: see ``Assurance``."""
+        """Withdraws the votes of a device. A vote that is missed here does not count either: see ``Assurance``."""
         withdrawn = 0
         for action in held:
             if not any(vote.device == device for vote in action.votes):
@@ -214,7 +214,7 @@ class Devices:
     async def _list_decisions(
         self, principal: Principal, held: list[ActionRecord], device: str
     ) -> list[JsonObject]:
-        """By the stream of the inbox, and by what the relay has not copied there yet."""
+        """From the inbox stream, and from records that the relay has not copied there yet."""
         since_ms = self.clock.now_ms() - RECENT_MS
         found = {
             one.request.action_id: {"actionId": one.request.action_id, **to_wire(one.decision)}
@@ -223,9 +223,9 @@ class Devices:
         }
         found |= await self._read_closings(principal)
         return [
-            told
-            for told in found.values()
-            if told.get("device") == device and parse_ms(str(told["decidedAt"])) >= since_ms
+            one
+            for one in found.values()
+            if one.get("device") == device and parse_ms(str(one["decidedAt"])) >= since_ms
         ]
 
     async def _read_closings(self, principal: Principal) -> dict[str, JsonObject]:

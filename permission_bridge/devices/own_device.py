@@ -1,4 +1,4 @@
-"""Whether this machine is a device, without the reading of keys: most machines are none."""
+"""Whether this machine is paired, without importing the key code: most machines are not."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE: Final = "own-device"
-"""Below the data directory: the id of the device and its key, for its owner alone."""
+"""Below the data directory: the device id and its key, readable by the owner only."""
 
 
 def is_device(data_dir: Path) -> bool:
-    """Whether this machine has been paired; what the file holds is read by ``device_keys``."""
+    """Whether this machine was paired; ``device_keys`` reads the file."""
     return (data_dir / FILE).exists()

@@ -1,10 +1,10 @@
-"""Pairing: from a code on a screen to a device that is trusted (CHN-8), and that finds the gateway.
+"""Pairing: from a code on a screen to a trusted device that can reach the gateway (CHN-8).
 
-Who offers is authenticated, and so is who confirms. Who brings the code is not: the code, 130 bits that live for two
-minutes and count once, is all that it has. It therefore gets nothing but a nonce to sign, and a token that is worthless
-until somebody has compared the digits.
+The principals that offer and confirm a device are authenticated. The device that presents the code is not: the code,
+130 bits that are valid for two minutes and once, is all it has. It gets only a nonce to sign, and a token that is
+unusable until a person has compared the digits.
 
-By an ``Entrance`` a device that is paired finds the gateway, and knows that it is this one.
+``GatewayAddress`` tells a device how to reach the gateway, and how to recognize it.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Entrance:
-    """An address, and the SHA-256 of our certificate where we have one of our own."""
+class GatewayAddress:
+    """The URL, and the SHA-256 of the gateway's certificate if it uses its own."""
 
     url: str | None = None
     pin: str | None = None
 
 
-def find_entrance(url: str, certificate: Path | None) -> Entrance:
-    """The entrance at ``url``; the certificate file is read anew, since it may have been renewed."""
+def find_gateway_address(url: str, certificate: Path | None) -> GatewayAddress:
+    """The address at ``url``; the certificate file is read each time, since it may have been renewed."""
     if certificate is None:
-        return Entrance(url)
+        return GatewayAddress(url)
     try:
         chain = certificate.read_text(encoding="ascii")
         leaf = chain[: chain.index(_END) + len(_END)]
         own = ssl.PEM_cert_to_DER_cert(leaf[leaf.index(_BEGIN) :])
     except (OSError, ValueError):
-        return Entrance(url)
-    return Entrance(url, f"sha256:{hashlib.sha256(own).hexdigest()}")
+        return GatewayAddress(url)
+    return GatewayAddress(url, f"sha256:{hashlib.sha256(own).hexdigest()}")
 
 
 _BEGIN = "-----BEGIN CERTIFICATE-----"
 _END = "-----END CERTIFICATE-----"
 
 
-TOKEN_PREFIX: Final = "psd."  # noqa: S105  what a token begins with is no secret
+TOKEN_PREFIX: Final = "psd."  # noqa: S105  the prefix of tokens is no secret
 USUAL_SCOPES: Final = (
     AccessScope.CONNECT,
     AccessScope.READ_TASKS,
@@ -79,7 +79,7 @@ _NONCE_CHARACTERS: Final = 26
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What a device gets for its code: what it is to sign."""
+    """The answer to a claim: the nonce that the device must sign."""
 
     device_id: str
     nonce: str
@@ -87,7 +87,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """What a device gets for its signature: a token for later, and the digits to show."""
+    """The answer to a proof: a token for later, and the digits to show."""
 
     device_id: str
     token: Secret
@@ -97,24 +97,24 @@ class Proven:
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """Offers devices, and takes them in."""
+    """Offers devices, and pairs them."""
 
     lists: DeviceLists
     ids: Ids
     clock: Clock
-    find_entrance: Callable[[], Entrance]
+    find_gateway_address: Callable[[], GatewayAddress]
 
     async def offer(self, principal: Principal, command: PairDevice, once: Once) -> DevicePaired:
-        """A code for a device of the caller.
+        """A code for a new device of the caller.
 
         Raises:
-            Forbidden: the caller is an agent, or offers rights that it has not.
-            InvalidInput: a name that cannot be shown, an unknown right, too many devices.
+            Forbidden: the caller is an agent, or offers rights that it does not have.
+            InvalidInput: a name that is not printable, an unknown right, or too many devices.
         """
         if principal.kind not in {"person", "service"}:
             raise Forbidden(f"a credential of kind {principal.kind} has no devices")
         if not command.name.isprintable():
-            raise InvalidInput("name", "is one line that can be shown")
+            raise InvalidInput("name", "must be one printable line")
         secret = encode_base32(self.ids.draw(5 * _CODE_CHARACTERS), _CODE_CHARACTERS)
         offer = Offer(
             device_id=self.ids.mint("dev", principal.home),
@@ -134,12 +134,12 @@ class Pairing:
         return DevicePaired(offer.device_id, code, self._link(code), format_ms(device.until_ms))
 
     async def claim(self, code: str, algorithm: KeyAlgorithm, public: str) -> Claimed:
-        """Uses a code up for a key.
+        """Uses a code once, for a public key.
 
         Raises:
-            NotFound: no such code, or its time is over.
-            UnsupportedOperation: somebody has used it.
-            InvalidInput: no key.
+            NotFound: no such code, or it has expired.
+            UnsupportedOperation: it was used before.
+            InvalidInput: an invalid key.
         """
         secret, found, device = await self._find(code)
         key = read_key(algorithm, public)
@@ -150,11 +150,11 @@ class Pairing:
         return Claimed(device.device_id, nonce)
 
     async def prove(self, code: str, signature: str) -> Proven:
-        """Takes the signed nonce.
+        """Checks the signed nonce.
 
         Raises:
             NotFound, UnsupportedOperation: as for a claim.
-            Unauthenticated: it was not signed with the key.
+            Unauthenticated: it was not signed with the claimed key.
         """
         secret, found, device = await self._find(code)
         key, nonce = device.key, device.nonce or ""
@@ -177,18 +177,20 @@ class Pairing:
         return said[2], found, device
 
     def _link(self, code: str) -> str:
-        entrance = self.find_entrance()
-        told = {"url": entrance.url, "code": code, "pin": entrance.pin}
-        return f"passerelle:pair?{urlencode({name: text for name, text in told.items() if text})}"
+        address = self.find_gateway_address()
+        members = {"url": address.url, "code": code, "pin": address.pin}
+        return (
+            f"passerelle:pair?{urlencode({name: text for name, text in members.items() if text})}"
+        )
 
 
 def hash_token(token: str) -> str:
-    """What a device's token is known by."""
+    """The stored hash of a device's token."""
     return _hash(token)
 
 
 def name_actor(principal: Principal) -> str:
-    """Who does something to a device: a principal, by one of its own devices where it is one."""
+    """The actor of a device change: the principal, with its device if it uses one."""
     return f"{principal.id} ({principal.device})" if principal.paired else principal.id
 
 
@@ -198,9 +200,9 @@ def _choose_scopes(principal: Principal, wanted: tuple[str, ...] | None) -> tupl
     known = {scope.value: scope for scope in AccessScope}
     for name in wanted:
         if name not in known:
-            raise InvalidInput("scopes", f"{name[:60]!r} is no right")
+            raise InvalidInput("scopes", f"{name[:60]!r} is not a known right")
         if known[name] not in principal.scopes:
-            raise Forbidden(f"a device cannot have {name}: whoever pairs it has not", scope=name)
+            raise Forbidden(f"a device cannot have {name}: the caller does not have it", scope=name)
     return tuple(dict.fromkeys(wanted))
 
 

@@ -1,6 +1,6 @@
-"""What keeps a push about a question from going out to somebody now, and until when.
+"""Decides whether a push about an approval request is sent now, sent later, or bundled.
 
-Open links, inboxes, webhooks and the time of a question know none of it, and to be left alone is no answer.
+Open connections, the inbox, webhooks and the expiry of the request are not affected; a suppressed push is no answer.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ ACTIVE: Final = "active"
 SEEN: Final = "seen"
 QUIET: Final = "quiet"
 MUTED: Final = "muted"
-CALMS: Final = frozenset({QUIET, MUTED})
-"""Reasons that end by themselves, at a time that is known."""
+PAUSES: Final = frozenset({QUIET, MUTED})
+"""Reasons that end at a known time."""
 BUNDLED: Final = "bundled"
-"""The next bundle tells of it, with whatever else has come at once."""
+"""The next bundle includes it, with the other requests of that minute."""
 
 
 @dataclass(frozen=True, slots=True)
-class Calm:
-    """A time in which somebody is left alone, and why."""
+class PushPause:
+    """A time in which a person gets no push, and the reason."""
 
     reason: str
     until_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
-    """Judges pushes. ``most`` go out to a person in a minute by themselves."""
+class PushGate:
+    """Decides about pushes. At most ``most`` single pushes per person and minute are sent."""
 
     clock: Clock
     bundles: RedisBundles
@@ -49,15 +49,15 @@ class Holding:
     most: int
     quiet: tuple[QuietHours, ...] = ()
 
-    async def find_calm(
+    async def find_pause(
         self, action: ActionRecord, principal: Principal, now_ms: int
-    ) -> Calm | None:
-        """The time of calm that somebody is in, for low and medium risk; a mute comes before quiet hours.
+    ) -> PushPause | None:
+        """The pause that applies to a person now, for low and medium risk; a mute comes before quiet hours.
 
-        ``now_ms`` is the store's: by that the row for the end comes due.
+        ``now_ms`` is the time of the store, which also decides when the row for the end of the pause comes due.
 
         Raises:
-            StoreUnavailable: nobody knows.
+            StoreUnavailable: the mutes cannot be read.
         """
         request = action.request
         if is_high_risk(request.risk):
@@ -65,9 +65,9 @@ class Holding:
         muted = await self.mutes.list_muted(principal.key) if request.origin.peer else {}
         muted_ms = muted.get(find_base(request.origin.peer or ""))
         if muted_ms is not None:
-            return Calm(MUTED, muted_ms)
+            return PushPause(MUTED, muted_ms)
         quiet_ms = find_quiet_end(self.quiet, principal.id, now_ms)
-        return None if quiet_ms is None else Calm(QUIET, quiet_ms)
+        return None if quiet_ms is None else PushPause(QUIET, quiet_ms)
 
     def judge(
         self,
@@ -75,27 +75,28 @@ class Holding:
         principal: Principal,
         reach: DeviceReach,
         attempt: str,
-        calm: Calm | None,
+        pause: PushPause | None,
     ) -> str | None:
-        """Why no push goes out to somebody now.
+        """The reason why no push is sent to a person now; None if one may be sent.
 
-        What would expire in quiet hours goes out without a sound. A mute was asked for, and holds it all the same.
+        A request that would expire in quiet hours is pushed silently. A mute suppresses it even then: the person asked
+        for it.
         """
         if number_attempt(attempt) == 1 and reach.is_active:
             return ACTIVE
         if attempt == AGAIN and principal.id in action.seen:
             return SEEN
-        if calm is None:
+        if pause is None:
             return None
-        if calm.reason == MUTED or calm.until_ms < action.request.expires_ms:
-            return calm.reason
+        if pause.reason == MUTED or pause.until_ms < action.request.expires_ms:
+            return pause.reason
         return None
 
     async def bundle(self, action: ActionRecord, principal: Principal, attempt: str) -> bool:
-        """Whether a push that may go out waits for a bundle, since many have gone out within a minute.
+        """Whether the push is deferred to a bundle because many were sent to the person within a minute.
 
         Raises:
-            StoreUnavailable: nobody knows.
+            StoreUnavailable: whether it was deferred is unknown.
         """
         push = HeldPush(action.request.action_id, attempt)
         expires_ms = action.request.expires_ms

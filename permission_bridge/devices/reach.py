@@ -1,4 +1,4 @@
-"""By which ways a principal can be reached right now: links that are open, browsers that take pushes, webhooks."""
+"""The ways to reach a principal now: open connections, browsers with push subscriptions, webhooks."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 _PEOPLE: Final = frozenset({"ui", "device"})
-"""Links of these have somebody in front of them."""
+"""Peer roles of connections that a person uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceReach:
-    """``links`` are channels with their devices; ``is_active``: somebody has just touched one of them.
+    """``links`` are channels with their devices; ``is_active``: a person has just used one of them.
 
-    ``webhooks`` are receivers of the inbox, each with whether its deliveries go through.
+    ``webhooks`` are receivers of the inbox, each with whether its deliveries succeed.
     """
 
     links: Mapping[str, str]
@@ -42,7 +42,7 @@ class DeviceReach:
 
 @dataclass(frozen=True, slots=True)
 class Reaching:
-    """Looks for ways to a principal."""
+    """Finds the ways to reach a principal."""
 
     presences: Presences
     channels: Channels
@@ -51,16 +51,16 @@ class Reaching:
     notifiers: tuple[Notifier, ...] = ()
 
     async def find(self, principal: Principal, *, paired: bool = False) -> DeviceReach:
-        """The ways there are; with ``paired`` those that end at paired devices, which a webhook never does.
+        """The ways to reach a principal; with ``paired`` only paired devices, which excludes webhooks.
 
         Raises:
-            StoreUnavailable: nobody knows.
+            StoreUnavailable: they cannot be read.
         """
         inbox = StreamRef(StreamKind.INBOX, principal.key)
         rows = await self.channels.list_live(principal.key)
         live = [from_bytes(LinkRecord, row, newer=True) for row in rows]
         shown = [one for one in live if one.transport == "ws" and one.peer_role in _PEOPLE]
-        # Whoever is present has a link: where none is open, nobody is looked for.
+        # Presence needs an open connection: without one it is not read.
         here = await self.presences.list_present(principal.key) if live else ()
         present = [one.presence for one in here]
         hooks: Mapping[str, Target] = {}
@@ -81,7 +81,7 @@ class Reaching:
         )
 
     async def _read_webhooks(self, principal: Principal, inbox: StreamRef) -> dict[str, Target]:
-        """Receivers of the inbox; those of the configuration are made where they are not there yet."""
+        """The receivers of the inbox; configured ones are created if they do not exist yet."""
         known = await self.targets.read(inbox)
         wanted = [one for one in self.notifiers if one.covers(principal)]
         missing = [name for one in wanted if (name := name_target(one, principal.key)) not in known]

@@ -1,4 +1,4 @@
-"""Push subscriptions of devices: secrets, sealed beside the list of devices. Facts name the host of the service."""
+"""Push subscriptions of devices: sealed secrets, stored with the device list. Facts name only the service's host."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _AUTH: Final = re.compile(r"[A-Za-z0-9_-]{22}(==)?")
 
 @record
 class BrowserSubscription:
-    """Where and with which keys a browser takes messages (RFC 8030, RFC 8291)."""
+    """The endpoint and keys of a browser (RFC 8030, RFC 8291)."""
 
     endpoint: str
     p256dh: str
@@ -42,22 +42,22 @@ class BrowserSubscription:
 
 @dataclass(frozen=True, slots=True)
 class BrowserSubscriptions:
-    """Keeps push subscriptions. Without a sealer there is nowhere to keep them."""
+    """Stores push subscriptions. Without a sealer they cannot be stored."""
 
     lists: DeviceLists
     sealer: Sealer | None
     rules: WebhookRules
 
     async def set(self, principal: Principal, command: SetDevicePush, once: Once) -> DeviceList:
-        """Keeps the subscription of a device in place of an earlier one.
+        """Stores the subscription of a device, replacing an earlier one.
 
         Raises:
-            UnsupportedOperation: nothing secret can be stored here, or the device is not active.
+            UnsupportedOperation: secrets cannot be stored here, or the device is not active.
             InvalidInput: an address that may not be called.
             NotFound: no such device.
         """
         if self.sealer is None:
-            raise UnsupportedOperation("secrets cannot be stored: redis_url wants a secret_key")
+            raise UnsupportedOperation("secrets cannot be stored: redis_url needs a secret_key")
         kept = read_subscription(command.subscription)
         self.rules.judge(kept.endpoint, "subscription.endpoint")
         place = _name_place(name_list(principal), command.device_id)
@@ -78,7 +78,7 @@ class BrowserSubscriptions:
         actor: str | None = None,
         idem: IdempotencyRow | None = None,
     ) -> DeviceList:
-        """Forgets the subscription of a device.
+        """Removes the subscription of a device.
 
         Raises:
             NotFound, UnsupportedOperation: there is no such device.
@@ -92,11 +92,11 @@ class BrowserSubscriptions:
         )
 
     def forget(self, device: str) -> dict[str, bytes | None]:
-        """The change of stored fields that goes with the end of a device."""
+        """The change of stored fields when a device ends."""
         return {f"{_FIELD}{device}": None}
 
     async def load(self, whose: Principal) -> dict[str, BrowserSubscription]:
-        """The subscriptions of a principal's devices that can be opened here, by device."""
+        """The subscriptions of a principal's devices that can be unsealed here, by device."""
         if self.sealer is None:
             return {}
         list_id = name_list(whose)
@@ -108,16 +108,16 @@ class BrowserSubscriptions:
             try:
                 plain = self.sealer.unseal(sealed, _name_place(list_id, device))
             except ConfigInvalid:
-                continue  # sealed with a key that is gone: the device subscribes anew
+                continue  # sealed with a key that is gone: the device subscribes again
             found[device] = from_bytes(BrowserSubscription, plain, newer=True)
         return found
 
 
 def read_subscription(said: JsonObject) -> BrowserSubscription:
-    """What a browser says of a subscription; members that mean nothing here are passed over.
+    """Parses a browser's subscription; unknown members are ignored.
 
     Raises:
-        InvalidInput: an address or a key is missing, or is none.
+        InvalidInput: the address or a key is missing or invalid.
     """
     keys = object_at(said, "keys")
     found = BrowserSubscription(

@@ -1,8 +1,8 @@
-"""Web Push: messages to the browsers of a person, each encrypted for one of them alone, with what became of it.
+"""Web Push: messages to the browsers of a person, each encrypted for one browser, with the outcome.
 
-A message is encrypted as in RFC 8291, and signed by this runtime (VAPID, RFC 8292). That takes the extra ``webpush``,
-which encrypts and signs; it sends nothing. What is sent goes through the sender of webhooks: endpoints come from
-devices, so each address is screened as it is connected to.
+Messages are encrypted as in RFC 8291 and signed by this runtime (VAPID, RFC 8292). Encryption and signing need the
+extra ``webpush``; the HTTP request goes through the webhook sender: endpoints come from devices, so each address is
+screened when it is connected to.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 PLACE: Final = "push key"
 TIMEOUT_S: Final = 6.0
-"""Less than a due row is hidden."""
+"""Shorter than the time for which a claimed due row is hidden."""
 _TOKEN_MS: Final = 12 * 3_600_000
 _TOPIC_CHARACTERS: Final = 32
 _TAKEN: Final = frozenset({200, 201, 202, 204})
@@ -49,7 +49,7 @@ GONE: Final = "gone"
 
 @dataclass(slots=True)
 class WebPush:
-    """Sends to browsers. ``contact`` tells the operators of push services whom to ask (RFC 8292 section 2.1)."""
+    """Sends to browsers. ``contact`` is the address for operators of push services (RFC 8292 section 2.1)."""
 
     keys: RedisPushKeys
     sealer: Sealer
@@ -60,10 +60,10 @@ class WebPush:
     _vapid: Any = field(default=None)
 
     async def read_public_key(self) -> str:
-        """What a browser needs to subscribe: ``applicationServerKey``, in base64url.
+        """The key for subscriptions: ``applicationServerKey``, in base64url.
 
         Raises:
-            StoreUnavailable: there is none yet, and none can be kept.
+            StoreUnavailable: there is none yet, and none can be stored.
         """
         public = (await self._load()).public_key
         return _encode(public.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint))
@@ -71,12 +71,13 @@ class WebPush:
     async def send(
         self, subscription: BrowserSubscription, message: JsonObject, topic: str, ttl_s: int
     ) -> str | None:
-        """Sends one message; a later one of the same topic replaces it where it was not delivered yet.
+        """Sends one message; a later one of the same topic replaces it if it was not delivered yet.
 
-        Returns what went wrong, in a word; None when the push service took it. ``gone``: the subscription has ended.
+        Returns a short word for the failure; None if the push service accepted it. ``gone``: the subscription has
+        ended.
 
         Raises:
-            StoreUnavailable: the key to sign with cannot be had.
+            StoreUnavailable: the signing key cannot be read.
         """
         try:
             address = self.rules.judge(subscription.endpoint)
@@ -115,12 +116,12 @@ class WebPush:
 
 
 def is_installed() -> bool:
-    """Whether the extra is there."""
+    """Whether the extra is installed."""
     return importlib.util.find_spec("pywebpush") is not None
 
 
 def name_topic(subject: str) -> str:
-    """The topic of all messages about one thing: 32 characters that do not say what it is (RFC 8030 section 5.4)."""
+    """The topic for messages about one subject: 32 characters that do not reveal it (RFC 8030 section 5.4)."""
     return _encode(hashlib.sha256(subject.encode()).digest())[:_TOPIC_CHARACTERS]
 
 
@@ -153,8 +154,8 @@ def _encode(raw: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Pushing:
-    """Sends to many browsers at once. Without ``web_push`` every push fails, and says why."""
+class PushSender:
+    """Sends to many browsers at once. Without ``web_push`` every push fails as ``not_installed``."""
 
     web_push: WebPush | None
     subscriptions: BrowserSubscriptions
@@ -167,10 +168,10 @@ class Pushing:
         topic: str,
         ttl_s: int,
     ) -> list[DeliveryTarget]:
-        """One message to each device; ``compose`` gives that of a device.
+        """Sends one message to each device; ``compose`` returns the message for a device.
 
         Raises:
-            StoreUnavailable: the key to sign with cannot be had.
+            StoreUnavailable: the signing key cannot be read.
         """
         web_push = self.web_push
         if web_push is None:
@@ -180,17 +181,17 @@ class Pushing:
         faults = await asyncio.gather(
             *(web_push.send(one, compose(name), topic, ttl_s) for name, one in wanted.items())
         )
-        told: list[DeliveryTarget] = []
+        targets: list[DeliveryTarget] = []
         for device, fault in zip(wanted, faults, strict=True):
-            told.append(
+            targets.append(
                 DeliveryTarget(None, "failed" if fault else "sent", "webpush", device, fault)
             )
             if fault == GONE:
                 await self._forget(principal, device)
-        return told
+        return targets
 
     async def _forget(self, principal: Principal, device: str) -> None:
-        """The browser takes no pushes there any more; whoever asks for its device next sees that."""
+        """The browser no longer accepts pushes there; the device's subscription is removed."""
         try:
             await self.subscriptions.remove(principal, device, "push service")
         except CallerError:

@@ -1,1 +1,1 @@
-"""Policy at work: commands judged, rules edited, tried and followed."""
+"""Policy enforcement: judges commands, and edits, tests and follows rules."""

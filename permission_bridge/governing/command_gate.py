@@ -1,7 +1,7 @@
-"""Commands that a rule is about: denied, or asked about first and carried out when they come again (EXT-1).
+"""Commands that rules apply to: denied, or executed on a repeat after an approval (EXT-1).
 
-What is asked about is the very command: its caller, its task and all that it says. The answer that allows it is used by
-the next try, once; another command is another question. A command never runs by itself because somebody allowed it.
+The approval request is about this exact command: its caller, its task and all its arguments. An approval is used by the
+next attempt, once; a different command is a new request. An approved command never runs by itself.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ GOVERNED: Final[Mapping[str, ActionType]] = {
     "cancel_task": "cancel_task",
     "retry_task": "delegation",
 }
-"""Commands that rules may be about, and what carrying them out is."""
+"""Commands that rules may apply to, with their action types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +66,18 @@ class Governed:
 
 
 @dataclass(frozen=True, slots=True)
-class Governing:
-    """Holds commands to the rules about them."""
+class CommandGate:
+    """Enforces the rules about commands."""
 
     actions: Actions
     ownership: Ownership
     dispatch: RunAccess
 
     async def govern(self, principal: Principal, command: Command) -> None:
-        """Lets a command pass, or says why not.
+        """Lets a command pass, or raises.
 
         Raises:
-            Forbidden: a rule denies it, or wants it asked about; ``actionId`` names the question then.
+            Forbidden: a rule denies it, or requires an approval; then ``actionId`` is the id of the request.
             NotFound: the task is not the caller's.
         """
         if not self.dispatch.consulting.find_rules().speaks_about("commands"):
@@ -92,7 +92,7 @@ class Governing:
         )
         owned = await find(principal, governed.task, None, hidden=True)
         if owned.record.turn_id is None:
-            return  # never started: there is no turn that the judgement could belong to, and nothing to be stopped
+            return  # never started: there is no turn that the evaluation could belong to, and nothing to stop
         evaluation = self._judge(principal, governed, owned)
         match evaluation.decision:
             case "allow":
@@ -131,7 +131,7 @@ class Governing:
     async def _ask(
         self, principal: Principal, governed: Governed, owned: Owned, evaluation: Evaluation
     ) -> None:
-        """Uses the answer that allows it, or asks."""
+        """Uses an approval, or opens a request."""
         writes, about = self.dispatch.writes, digest(governed.args)
         names = (principal.id, governed.tool, about)
         for number in range(_ASKED_AT_MOST):
@@ -150,7 +150,7 @@ class Governing:
                 used = ConsumeAction(evaluation.to_payload(), known.request.digest)
                 await self.actions.close(action_id, used)
                 return
-        raise WriteConflict("it was asked about too often")
+        raise WriteConflict("too many approvals were requested for this command")
 
     async def _open(
         self,
@@ -198,14 +198,14 @@ class Governing:
 
 def _explain(evaluation: Evaluation, action_id: str) -> Forbidden:
     return Forbidden(
-        f"it has to be allowed first, and sent again then: {evaluation.reason}",
+        f"it needs an approval first; send it again after that: {evaluation.reason}",
         why="approval_required",
         actionId=action_id,
     )
 
 
 def _describe(command: Command) -> Governed | None:
-    """Commands that rules may be about."""
+    """The parts of a command that rules apply to; None for any other command."""
     match command:
         case CancelTask():
             args: JsonObject = {"reason": command.reason, "propagation": command.propagation}

@@ -1,4 +1,4 @@
-"""What other rules would have said to what was asked lately: read from the facts, nothing is written (VAL-8)."""
+"""Evaluates other rules on recent cases: reads facts only, and writes nothing (VAL-8)."""
 
 from __future__ import annotations
 
@@ -28,44 +28,43 @@ if TYPE_CHECKING:
 _MOST_EVENTS: Final = 2_000
 _MOST_SESSIONS: Final = 100
 _MOST_S: Final = 5.0
-"""For how long the work of many callers is looked through: a rule that has to be put now is not kept waiting."""
+"""Time limit for the cases of many callers: an urgent rule must not be delayed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsing:
-    """Tries rules on recorded cases. ``list_callers`` are those whom the configuration names."""
+class PolicyDryRun:
+    """Tries rules on recorded cases. ``list_callers`` are the configured callers."""
 
     records: TaskLists
     log: EventLog
     list_callers: Callable[[], Iterable[Principal]]
     read_policy: Callable[[JsonObject], Policy]
-    """Reads the section ``policy`` of a configuration; raises InvalidInput."""
+    """Parses the section ``policy`` of a configuration; raises InvalidInput."""
 
     async def try_policy(self, principal: Principal, query: TryPolicy) -> JsonObject:
-        """What the rules of a file say to what was asked lately in the caller's own work.
+        """The decisions of the given rules on recent cases of the caller.
 
         Raises:
-            InvalidInput: the policy is not one; the field is named.
+            InvalidInput: the policy is invalid; the field is named.
         """
         policy = self.read_policy(query.policy)
         cases = [one async for one in self._try_all([principal], policy, query.limit)]
         return to_wire(_count(policy, cases))
 
-    async def rehearse(
+    async def compare(
         self, principal: Principal, policy: Policy, in_force: Policy, limit: int
     ) -> PolicyTried:
-        """What a policy changes against the one in force, for the work of all callers that are known.
+        """Compares a policy with the one in force, on the recent cases of all known callers.
 
-        What was decided at the time does not count: the rules may have been others.
-
-        Each caller has its turn, so that the busiest one does not hide the others.
+        Decisions recorded at the time do not count: other rules may have been in force. Callers take turns, so that the
+        busiest one does not hide the others.
         """
         callers = {one.key: one for one in (principal, *self.list_callers())}
         cases: list[ReplayedCase] = []
         with suppress(TimeoutError):
             async with asyncio.timeout(_MOST_S):
                 async for one in self._try_all(callers.values(), policy, limit, in_force):
-                    cases.append(one)  # noqa: PERF401  what was found before the time was up counts
+                    cases.append(one)  # noqa: PERF401  cases found before the timeout count
         tried = _count(policy, cases)
         return replace(
             tried, cases=tuple(one for one in cases if one.now not in {None, one.before})
@@ -97,7 +96,7 @@ class Rehearsing:
     async def _walk(
         self, principal: Principal
     ) -> AsyncGenerator[tuple[Event, PermissionEvaluated]]:
-        """Evaluations of a caller's sessions, those with the newest tasks first, each from its end."""
+        """Evaluations in a caller's sessions, sessions with the newest tasks first, each from its end."""
         seen: dict[str, None] = {}
         async for _, held in self.records.walk(self.records.list_all(principal, None, None)):
             session = getattr(held.record, "session_id", None)
@@ -132,8 +131,8 @@ def _try(
 ) -> ReplayedCase:
     at_ms = parse_ms(event.timestamp)
     found = judge_again(recorded, policy, at_ms)
-    stands = judge_again(recorded, in_force, at_ms) if in_force is not None else None
-    before = recorded if stands is None else stands
+    current = judge_again(recorded, in_force, at_ms) if in_force is not None else None
+    before = recorded if current is None else current
     return ReplayedCase(
         evaluation_id=recorded.evaluation_id,
         task_id=event.fact.scope.task_id or "",

@@ -1,4 +1,4 @@
-"""What policy would say, asked beforehand: nothing is written, no hook is called, no grant is used (CMD-18, CMD-21)."""
+"""Evaluates a hypothetical case: nothing is written, no hook is called, no grant is used (CMD-18, CMD-21)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
-    from passerelle.permission_bridge.answers.grants import Granting
+    from passerelle.permission_bridge.answers.grants import GrantService
     from passerelle.permission_bridge.cases import Case
     from passerelle.permission_bridge.governing.run_access import Tagged
     from passerelle.permission_bridge.policy import Evaluation
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Judging:
-    """Judges cases that are made up."""
+class PolicyPreview:
+    """Evaluates hypothetical cases."""
 
-    granting: Granting
+    granting: GrantService
     ownership: Ownership
     find_rules: Callable[[], Policy]
     find_terms: Callable[[str], Tagged]
@@ -40,19 +40,19 @@ class Judging:
     ids: Ids
 
     async def evaluate(self, principal: Principal, query: EvaluatePermission) -> JsonObject:
-        """What policy says to the caller's own case.
+        """The decision of policy on a case of the caller.
 
         Raises:
-            NotFound: a task that is named and is not the caller's.
+            NotFound: a task that is not the caller's.
         """
         policy = await self.prepare(principal, query.task_id)
         return render_judgement(policy.evaluate(query))
 
     async def prepare(self, principal: Principal, task_id: str | None = None) -> CallerPolicy:
-        """What judges cases of the caller, as parts of a task where one is named, by what holds now.
+        """Prepares the evaluation of several cases of the caller, as of now and within a task if one is given.
 
         Raises:
-            NotFound: a task that is named and is not the caller's.
+            NotFound: a task that is not the caller's.
         """
         now_ms = self.granting.writes.clock.now_ms()
         grants = await self.granting.read(principal)
@@ -65,7 +65,7 @@ class Judging:
         return CallerPolicy(self, principal, facts, self.find_rules(), now_ms)
 
     def prepare_by_rules(self, principal: Principal) -> CallerPolicy:
-        """The same by rules alone: grants do not count, nor that the caller is auto-approved."""
+        """The same by rules alone: grants and auto-approval are ignored."""
         rules, now_ms = self.find_rules(), self.granting.writes.clock.now_ms()
         return CallerPolicy(self, principal, PolicyFacts(""), rules, now_ms)
 
@@ -78,16 +78,16 @@ class Judging:
 
 @dataclass(frozen=True, slots=True)
 class CallerPolicy:
-    """Judges cases of one caller by what held at one moment."""
+    """Evaluates cases of one caller with the facts of one moment."""
 
-    judging: Judging
+    judging: PolicyPreview
     principal: Principal
     facts: PolicyFacts
     rules: Policy
     now_ms: int
 
     def evaluate(self, query: EvaluatePermission) -> Evaluation:
-        """What policy says to a case; which task it is part of was said beforehand."""
+        """The decision of policy on a case; its task was given to ``prepare``."""
         facts = replace(
             self.facts,
             may_call=self.principal.may_call(query.agent),
@@ -123,7 +123,7 @@ class CallerPolicy:
 
 
 def render_judgement(found: Evaluation) -> JsonObject:
-    """An evaluation as it is read."""
+    """An evaluation in wire form."""
     return to_wire(
         Judgement(
             decision=found.decision,

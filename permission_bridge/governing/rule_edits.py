@@ -1,8 +1,8 @@
-"""Rules that are put beside those of the configuration while the gateway runs, for every instance (EXT-3).
+"""Edits rules at runtime, next to those of the configuration, for every instance (EXT-3).
 
-Whoever edits names the revision that it has read, so of two at the same moment one is refused. Everything is checked
-before anything is written, and what the rules would have made of what was asked lately is told with it. Each instance
-holds the rules in memory: it reads them when it starts, when it is told that they are others, and again and again.
+An edit names the revision that was read, so of two concurrent edits one is refused. Everything is checked before
+anything is written, and the answer contains the effect on recent cases. Each instance caches the rules: it reads them
+at startup, on notification of a change, and periodically.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.signals import RuleNews
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
-    from passerelle.permission_bridge.governing.dry_run import Rehearsing
+    from passerelle.permission_bridge.governing.dry_run import PolicyDryRun
     from passerelle.permission_bridge.governing.rulebook import Rulebook
     from passerelle.permission_bridge.rules import Policy
     from passerelle.runtime.records.idempotency import Once
@@ -53,21 +53,21 @@ _RULES: Final = EntityRef(EntityKind.RULES, HOME)
 
 @dataclass(frozen=True, slots=True)
 class PolicyEditing:
-    """Reads and replaces the edited rules; ``find_rules`` is what is judged by."""
+    """Reads and replaces the edited rules; ``find_rules`` returns the policy in force."""
 
     writes: Writes
     rulebook: Rulebook
     find_rules: Callable[[], Policy]
     news: RuleNews
-    rehearsing: Rehearsing
+    dry_run: PolicyDryRun
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """What was read first is never laid over what was written after it."""
+    """Serializes reads and writes: an older read must not overwrite a newer write."""
 
     async def refresh(self) -> EditedRules | None:
-        """Has the stored rules count here. What cannot be read counts as a deny of everything.
+        """Applies the stored rules here. If they cannot be parsed, everything is denied.
 
         Raises:
-            StoreUnavailable: those of before go on to count.
+            StoreUnavailable: the previous rules stay in force.
         """
         async with self.turn:
             try:
@@ -77,21 +77,21 @@ class PolicyEditing:
                 return None
 
     async def show(self, principal: Principal) -> JsonObject:
-        """The policy for the work of a caller; the edited rules of everybody for whoever may edit them."""
+        """The policy for the work of a caller; all edited rules for a caller that may edit them."""
         edited = await self.refresh()
         may_edit = AccessScope.WRITE_POLICY in principal.scopes and principal.tenant == OWNER.tenant
         view = show_policy(self.find_rules(), principal.id, edited, may_edit=may_edit)
         return to_wire(view)
 
     async def edit(self, principal: Principal, command: SetPolicy, idem: str | None) -> PolicySet:
-        """Replaces the edited rules, or says what that would change.
+        """Replaces the edited rules, or returns what that would change.
 
         Raises:
-            InvalidInput: a rule is none; the field is named, and nothing is written.
+            InvalidInput: an invalid rule; the field is named, and nothing is written.
             VersionMismatch: they were edited since they were read; nothing is written.
-            Forbidden: a caller of another tenant: the rules are those of the whole gateway.
-            UnsupportedOperation: what is stored is of a version that this one does not read.
-            IdempotencyConflict: the key came with another request.
+            Forbidden: a caller of another tenant: the rules apply to the whole gateway.
+            UnsupportedOperation: this version cannot parse the stored rules.
+            IdempotencyConflict: the key was used for another request.
         """
         if principal.tenant != OWNER.tenant:
             raise Forbidden("the rules are those of the whole gateway", tenant=principal.tenant)
@@ -102,13 +102,13 @@ class PolicyEditing:
         wanted = self.rulebook.preview(command.rules)
         await self.refresh()
         in_force = self.find_rules()
-        tried = await self.rehearsing.rehearse(principal, wanted, in_force, command.tries)
+        tried = await self.dry_run.compare(principal, wanted, in_force, command.tries)
         async with self.turn:
             await self._read_or_refuse()
             if command.dry_run:
-                return self._foresee(command, wanted, tried)
+                return self._preview(command, wanted, tried)
             answer = await self._write(principal, command, wanted, tried, once)
-        await self._tell()
+        await self._notify_instances()
         return answer
 
     async def _read(self) -> EditedRules | None:
@@ -126,11 +126,11 @@ class PolicyEditing:
                 f"the edited rules cannot be read: {wrong.message}"
             ) from None
 
-    def _foresee(self, command: SetPolicy, wanted: Policy, tried: PolicyTried) -> PolicySet:
-        stands = self.rulebook.revision
-        if command.version != stands:
-            raise VersionMismatch(command.version, stands)
-        return PolicySet(stands, wanted.version, dry_run=True, tried=tried)
+    def _preview(self, command: SetPolicy, wanted: Policy, tried: PolicyTried) -> PolicySet:
+        current = self.rulebook.revision
+        if command.version != current:
+            raise VersionMismatch(command.version, current)
+        return PolicySet(current, wanted.version, dry_run=True, tried=tried)
 
     async def _write(
         self,
@@ -163,9 +163,9 @@ class PolicyEditing:
         self.rulebook.take(record if isinstance(record, EditedRules) else None)
         return PolicySet(self.rulebook.revision, self.rulebook.find_rules().version, tried=tried)
 
-    async def _tell(self) -> None:
+    async def _notify_instances(self) -> None:
         try:
             await self.news.tell(HOME)
         except StoreUnavailable as error:
-            # Every instance reads again by itself.
+            # Every instance reads the rules periodically anyway.
             structlog.get_logger().info("rules.untold", reason=error.reason)

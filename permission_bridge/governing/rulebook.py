@@ -1,6 +1,6 @@
-"""The policy in force at this instance: what the configuration says, and what was put beside it while it runs.
+"""The policy in force at this instance: the configured rules and those edited at runtime.
 
-``RuleFollowing`` has the edited rules count here.
+``RuleFollowing`` keeps the edited rules up to date.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Rulebook:
-    """Put together whenever a part changes, so that to ask for it costs nothing."""
+    """The policy is composed when a part changes, so reading it costs nothing."""
 
     def __init__(self, configured: Policy = DEFAULT_POLICY) -> None:
         self._configured = configured
@@ -43,22 +43,22 @@ class Rulebook:
         self._policy = configured
 
     def find_rules(self) -> Policy:
-        """What may happen without asking."""
+        """The policy in force."""
         return self._policy
 
     @property
     def fault(self) -> str | None:
-        """Why the edited rules are not in force, and nothing is allowed."""
+        """Why the edited rules cannot be parsed and everything is denied; None if they can."""
         return self._fault
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """Edited rules that are stored and count for nothing, since they allow without a condition."""
+        """Stored edited rules that are ignored because they allow without a condition."""
         return () if self._edited is None else name_skipped(self._edited.rules)
 
     @property
     def warning(self) -> str | None:
-        """What an operator has to mend in the edited rules; None where nothing is wrong."""
+        """What an operator has to fix in the edited rules; None if nothing."""
         if self._fault is not None:
             return f"the edited rules cannot be read: {self._fault}"
         if self.skipped:
@@ -67,31 +67,31 @@ class Rulebook:
 
     @property
     def revision(self) -> int:
-        """That of the edited rules, as they were taken last."""
+        """The revision of the edited rules in use."""
         return UNEDITED if self._edited is None else self._edited.revision
 
     def configure(self, policy: Policy) -> None:
-        """What another configuration says."""
+        """Takes the policy of a changed configuration."""
         self._configured = policy
         self._compose()
 
     def take(self, edited: EditedRules | None) -> None:
-        """The edited rules as they are stored."""
+        """Takes the edited rules as stored."""
         if self._fault is None and edited == self._edited:
             return
         self._edited, self._fault = edited, None
         self._compose()
 
     def distrust(self, why: str) -> None:
-        """The edited rules are stored, and cannot be read."""
+        """The stored edited rules cannot be parsed."""
         self._fault = why
         self._compose()
 
     def preview(self, stated: Sequence[StatedRule]) -> Policy:
-        """The policy as it would be with these in place of the edited ones.
+        """The policy with these rules in place of the edited ones.
 
         Raises:
-            InvalidInput: one is not a rule; the field is named.
+            InvalidInput: an invalid rule; the field is named.
         """
         return lay(self._configured, read_rules(stated))
 
@@ -100,7 +100,7 @@ class Rulebook:
         try:
             self._policy = lay(self._configured, read_stored(stated))
         except InvalidInput as wrong:
-            # They were checked when they were put: another version of the gateway knows fields that this one does not.
+            # They were valid when stored: another version of the gateway knows fields that this one does not.
             self._fault = self._fault or wrong.message
         if self._fault is not None:
             why = f"the edited rules cannot be read: {self._fault}"
@@ -108,7 +108,7 @@ class Rulebook:
 
 
 class RuleFollowing:
-    """Reads the rules of ``editing`` again and again. While the store is away those of before count."""
+    """Reads the rules of ``editing`` periodically. While the store is unavailable the previous rules stay in force."""
 
     def __init__(
         self,
@@ -119,14 +119,14 @@ class RuleFollowing:
         self._editing = editing
         self._count_skipped = count_skipped
         self._log = log
-        self._told: str | None = None
+        self._logged_fault: str | None = None
         self._skipped: tuple[str, ...] = ()
 
     def follow(self) -> AbstractAsyncContextManager[None]:
-        """The rules count from the first moment on, and are followed until the end.
+        """Applies the rules before it returns, and follows them until the block ends.
 
         Raises:
-            StoreUnavailable: they could not be read; what is not known is not gone by.
+            StoreUnavailable: they could not be read; the instance does not start without them.
         """
         news = self._editing.news
         listen = partial(news.listen, HOME)
@@ -134,17 +134,17 @@ class RuleFollowing:
 
     async def _read(self) -> None:
         await self._editing.refresh()
-        self._tell_skipped(self._editing.rulebook.skipped)
+        self._log_skipped(self._editing.rulebook.skipped)
         fault = self._editing.rulebook.fault
-        if fault == self._told:
+        if fault == self._logged_fault:
             return
-        self._told = fault
+        self._logged_fault = fault
         if fault is None:
             self._log.info("rules.sound")
         else:
             self._log.error("rules.unsound", fault=fault, effect="everything is denied")
 
-    def _tell_skipped(self, skipped: tuple[str, ...]) -> None:
+    def _log_skipped(self, skipped: tuple[str, ...]) -> None:
         if skipped != self._skipped:
             self._skipped = skipped
             self._count_skipped(len(skipped))

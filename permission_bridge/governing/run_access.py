@@ -1,4 +1,4 @@
-"""What approvals need of the runs under way, given by whoever drives them."""
+"""What approvals need from the runs in progress; the dispatcher provides it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class Tagged(Protocol):
-    """The terms of an agent, as far as rules speak about them."""
+    """The terms of an agent, as far as rules use them."""
 
     @property
     def tags(self) -> frozenset[str]:
-        """Words of the operator's own."""
+        """Tags that the operator configured."""
         ...
 
 
 class RunAccess(Protocol):
-    """Stores decisions beside the runs, and tells their drivers. Implemented by ``Dispatch``."""
+    """Stores decisions together with runs, and notifies their drivers. Implemented by ``Dispatch``."""
 
     @property
     def writes(self) -> Writes:
@@ -32,12 +32,12 @@ class RunAccess(Protocol):
 
     @property
     def blobs(self) -> Blobs:
-        """Where content over the cap of a fact goes."""
+        """The store for content over the size limit of a fact."""
         ...
 
     @property
     def clock(self) -> Clock:
-        """The time of the store."""
+        """The store's time."""
         ...
 
     @property
@@ -51,9 +51,9 @@ class RunAccess(Protocol):
         ...
 
     def wake(self, task_id: str, action_id: str | None = None, news: Written | None = None) -> bool:
-        """Tells the driver of a task to look; whether it is on this instance. ``news`` is what was just stored."""
+        """Notifies the driver of a task; returns whether it is on this instance. ``news`` is what was just stored."""
         ...
 
     async def refresh(self, task_id: str) -> None:
-        """Lets the driver of a task read what was just stored."""
+        """Makes the driver of a task read what was just stored."""
         ...

@@ -1,1 +1,1 @@
-"""Hooks: code of the operator's that has a say at named points, in this process or behind an HTTP endpoint."""
+"""Hooks: operator code that may allow, reject or question a case at named points, in process or as an HTTP endpoint."""

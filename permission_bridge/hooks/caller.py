@@ -1,4 +1,4 @@
-"""Asks one hook, wherever it lives, within its time, and says what of its answer counts."""
+"""Calls one hook, in process or over HTTP, within its timeout, and validates its answer."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 @record
 class HookAnswer:
-    """The verdict of a hook; an empty object is silence.
+    """The answer of a hook; an empty object has no effect.
 
-    ``message`` is another message in place of the one that the hook was given, where the point lets it be changed;
-    ``risk`` is a classifier's opinion.
+    ``message`` replaces the message that the hook was given, at points that allow it. ``risk`` is the classifier's
+    rating.
     """
 
     verdict: Literal["silent", "allow", "ask", "deny"] = "silent"
@@ -57,12 +57,12 @@ def _open_sessions() -> PeerSessions:
 
 @dataclass(frozen=True, slots=True)
 class HookCaller:
-    """Calls hooks. The endpoints are the operator's, so their addresses are not screened."""
+    """Calls hooks. The operator configures the endpoints, so their addresses are not screened."""
 
     sessions: PeerSessions = field(default_factory=_open_sessions)
 
     async def call(self, terms: HookTerms, given: JsonObject) -> HookAnswer | ErrorDetail:
-        """What the hook says; every failure is a value."""
+        """Returns the hook's answer, or an ``ErrorDetail`` for every kind of failure."""
         try:
             async with asyncio.timeout(terms.timeout_ms / 1000):
                 return await self._call(terms, given)
@@ -75,7 +75,7 @@ class HookCaller:
             return _fail(terms, "bad_answer", ErrorCategory.PROTOCOL, f"its answer: {wrong}")
         except (NotConnected, ConnectionLost, OSError) as error:
             return _fail(terms, "unreachable", ErrorCategory.TRANSPORT, type(error).__name__)
-        except Exception as error:  # noqa: BLE001  code of the operator's: whatever it raises is its failure
+        except Exception as error:  # noqa: BLE001  operator code: any exception counts as the hook's failure
             return _fail(terms, "raised", ErrorCategory.INTERNAL, type(error).__name__)
 
     async def _call(self, terms: HookTerms, given: JsonObject) -> HookAnswer:
@@ -105,10 +105,10 @@ class HookCaller:
 
 @lru_cache(maxsize=256)
 def find_callable(name: str) -> HookCallable:
-    """The function that ``module:name`` stands for.
+    """The function that ``module:name`` refers to.
 
     Raises:
-        ConfigInvalid: there is none.
+        ConfigInvalid: it cannot be imported or called.
     """
     module, _, attribute = name.partition(":")
     try:
@@ -124,7 +124,7 @@ async def _call_here(function: HookCallable, given: JsonObject) -> HookAnswer:
     if inspect.iscoroutinefunction(function):
         answer = await function(given)
     else:
-        # One that waits for something must not hold up everybody else.
+        # In a thread: a hook that blocks must not block the event loop.
         answer = await asyncio.to_thread(function, given)
         if inspect.isawaitable(answer):
             answer = await answer

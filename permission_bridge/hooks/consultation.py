@@ -1,10 +1,9 @@
-"""Who else has a say in what a peer asks: grants, hooks and the classifier, heard before the question is judged.
+"""Consults the other policy sources about an agent's request: grants, hooks and the classifier.
 
-Judging is pure and happens inside an append, so it waits for nobody. Where a prompt turns up that nobody has been heard
-about, the append is given up (``Unheard``), the sources are asked, and the same frames are decided again.
-
-A grant is used before the evaluation that relies on it is recorded, so a crash can burn a use and never double one.
-Only the grant that was used is shown to the evaluation; by rules that changed meanwhile it may still count for nothing.
+``evaluate`` is pure and runs inside an append, so it cannot wait. When an append meets a prompt that was not yet
+consulted about, it stops with ``ConsultationRequired``, the sources are asked, and the same frames are decided again. A
+grant is used before the evaluation that relies on it is recorded, so a crash can lose a use and never use it twice. The
+evaluation sees only the grant that was used; if the rules changed in between, that grant may have no effect.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING
 from passerelle.core.errors import NotFound, UnsupportedOperation
 from passerelle.permission_bridge.cases import describe_case
 from passerelle.permission_bridge.grants import find_where
-from passerelle.permission_bridge.hooks.hooks import UNHEARD
-from passerelle.permission_bridge.policy import PolicyFacts, Said, evaluate
+from passerelle.permission_bridge.hooks.hooks import NO_HOOK_RESULTS
+from passerelle.permission_bridge.policy import PolicyFacts, SourceVerdict, evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from passerelle.core.facts import Scope
     from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
-    from passerelle.permission_bridge.answers.grants import Granting
+    from passerelle.permission_bridge.answers.grants import GrantService
     from passerelle.permission_bridge.cases import PeerAsks
     from passerelle.permission_bridge.hooks.hooks import Hooks
     from passerelle.permission_bridge.rules import Policy
@@ -33,12 +32,12 @@ if TYPE_CHECKING:
 
 
 def asks_others(rules: Policy) -> bool:
-    """Whether a hook or the classifier may have a say in what a peer asks."""
+    """Whether a hook or the classifier may influence decisions on agent requests."""
     return bool(rules.hooks or rules.classifier)
 
 
 class ConsultationRequired(Exception):
-    """These prompts are new, with their cases, and nobody has been heard about them."""
+    """These prompts, with their cases, are new: no source was consulted about them."""
 
     def __init__(self, prompts: Sequence[tuple[PeerPrompt, PeerAsks]]) -> None:
         super().__init__(f"{len(prompts)} prompts")
@@ -47,7 +46,7 @@ class ConsultationRequired(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Consulted:
-    """What was heard about one case, and the facts of the hearing, which are stored with the evaluation."""
+    """The results of a consultation about one case, and its facts, which are stored with the evaluation."""
 
     facts: PolicyFacts
     notes: tuple[Note, ...] = ()
@@ -55,36 +54,36 @@ class Consulted:
 
 @dataclass(frozen=True, slots=True)
 class PolicyConsultation:
-    """Asks everybody who has a say."""
+    """Consults grants, hooks and the classifier."""
 
-    granting: Granting
+    granting: GrantService
     hooks: Hooks
     find_rules: Callable[[], Policy]
     clock: Clock
 
-    async def hear(
+    async def consult(
         self, case: PeerAsks, owner: Principal, scope: Scope, mint: Callable[[str], str]
     ) -> Consulted:
-        """Everything that is to be known about a case before it is judged; the grant that decides is used.
+        """Collects the facts that ``evaluate`` needs for a case, and uses the grant that decides it.
 
         Raises:
             StoreUnavailable: the grants could not be read.
         """
         grants = await self.granting.read(owner) if case.is_allowable else None
-        evaluation_id, rules, heard = mint("eval"), self.find_rules(), UNHEARD
-        opinions: tuple[Said, ...] = ()
+        evaluation_id, rules, results = mint("eval"), self.find_rules(), NO_HOOK_RESULTS
+        classified: tuple[SourceVerdict, ...] = ()
         if asks_others(rules):
             given = describe_case(case, scope, evaluation_id, self.clock.now_ms())
-            heard = await self.hooks.hear("on_permission_request", rules, given)
-            opinions = await self.hooks.classify(rules, given)
+            results = await self.hooks.evaluate("on_permission_request", rules, given)
+            classified = await self.hooks.classify(rules, given)
         facts = PolicyFacts(
             evaluation_id,
-            heard=(*heard.said, *opinions),
+            opinions=(*results.verdicts, *classified),
             grants=grants.grants if grants else (),
             where=find_where(scope),
             bypass=grants.bypasses(self.clock.now_ms()) if grants else False,
         )
-        return Consulted(await self._use(case, owner, facts), heard.notes)
+        return Consulted(await self._use(case, owner, facts), results.notes)
 
     async def _use(self, case: PeerAsks, owner: Principal, facts: PolicyFacts) -> PolicyFacts:
         """The facts with the one grant that was used, or with none."""
@@ -96,7 +95,7 @@ class PolicyConsultation:
             try:
                 await self.granting.use(owner, used[0].grant_id, facts.evaluation_id)
             except (NotFound, UnsupportedOperation):
-                # Revoked, or used up by somebody else, since it was read.
+                # The grant was revoked, or another request used it up, since it was read.
                 rest = tuple(one for one in facts.grants if one is not used[0])
                 facts = replace(facts, grants=rest)
                 continue

@@ -1,9 +1,9 @@
-"""Hooks at their points: each is called, its answer becomes a word in the policy's chain, and all of it facts (PRS-4).
+"""Calls hooks at their points; each answer becomes one verdict of the policy evaluation, and all of it facts (PRS-4).
 
-A hook has a say and nothing else: it is handed no way to an agent and none to the store. What it was given and what it
-made of that stand behind references of its facts. A message that stands in the stream, and that it has left as it was,
-is not stored again; nothing is kept of a credential, and nothing of an answer that is withheld. Hooks of one point are
-asked in the order of the file, and each is given the message as the one before has left it.
+A hook can only return a verdict: it has no access to agents or to the store. Its input and its changes are stored as
+blobs that its facts reference. A message that is already in the stream and that the hook left unchanged is not stored
+again. Credentials and withheld answers are never stored. The hooks of one point run in the order of the configuration,
+and each receives the message as the previous one returned it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.wire.canonical import digest
 from passerelle.core.wire.record import change
 from passerelle.permission_bridge.hooks.caller import HookAnswer
-from passerelle.permission_bridge.policy import Said
+from passerelle.permission_bridge.policy import SourceVerdict
 from passerelle.runtime.records.blob_overflow import Note
 
 if TYPE_CHECKING:
@@ -36,47 +36,47 @@ Applied: TypeAlias = Literal["silent", "ask", "deny"]
 
 VERSION: Final = 1
 REWRITING: Final[frozenset[HookPoint]] = frozenset({"before_delegate"})
-"""Where the message may be changed."""
+"""Points at which a hook may change the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class HookResults:
-    """What the hooks of one point said; ``message`` is theirs where one of them has changed it."""
+    """The verdicts of the hooks of one point. ``message`` is set if one of them changed the message."""
 
-    said: tuple[Said, ...] = ()
+    verdicts: tuple[SourceVerdict, ...] = ()
     notes: tuple[Note, ...] = ()
     message: JsonObject | None = None
 
     def without_content(self) -> HookResults:
-        """The same with notes that say who was asked and what came of it, and nothing of what it was about."""
+        """The same results; the notes keep which hooks ran and their outcome, without the content."""
         return replace(self, notes=tuple(map(_leave_out, self.notes)))
 
 
-UNHEARD: Final = HookResults()
+NO_HOOK_RESULTS: Final = HookResults()
 
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Asks whoever has a say at a point."""
+    """Calls the hooks and the classifier of a policy."""
 
     caller: HookCaller
 
-    async def hear(
+    async def evaluate(
         self, point: HookPoint, policy: Policy, given: JsonObject, stored: Ref | None = None
     ) -> HookResults:
-        """What the hooks of a point say to ``given``, whose ``message`` they may change where the point lets them.
+        """Calls the hooks of a point with ``given``; at points in ``REWRITING`` they may change its ``message``.
 
-        ``stored`` names the entry of that message, where it stands there as it is given.
+        ``stored`` references the stored entry of that message, if it is stored exactly as given.
         """
-        heard = UNHEARD
+        results = NO_HOOK_RESULTS
         for terms in policy.hooks:
             if point in terms.points:
-                kept = stored if heard.message is None else None
-                heard = await self._ask(point, terms, given, heard, kept)
-        return heard
+                kept = stored if results.message is None else None
+                results = await self._ask(point, terms, given, results, kept)
+        return results
 
-    async def classify(self, policy: Policy, given: JsonObject) -> tuple[Said, ...]:
-        """What the classifier thinks; one that fails thinks nothing."""
+    async def classify(self, policy: Policy, given: JsonObject) -> tuple[SourceVerdict, ...]:
+        """The verdict of the classifier; ``silent`` if it fails."""
         terms = policy.classifier
         if terms is None:
             return ()
@@ -84,25 +84,25 @@ class Hooks:
         answer = await self.caller.call(terms, {"v": VERSION, "classifier": terms.name, **given})
         ms = _count_ms(began_s)
         if isinstance(answer, ErrorDetail):
-            return (Said("classifier", "silent", answer.message, terms.name, ms),)
+            return (SourceVerdict("classifier", "silent", answer.message, terms.name, ms),)
         reason = answer.reason or f"{terms.name} says {answer.verdict}"
-        # It has no no: what it would deny is for somebody to decide.
+        # The classifier cannot deny: a denial becomes an approval request.
         verdict = "ask" if answer.verdict in {"ask", "deny"} else answer.verdict
-        return (Said("classifier", verdict, reason, terms.name, ms, answer.risk),)
+        return (SourceVerdict("classifier", verdict, reason, terms.name, ms, answer.risk),)
 
     async def _ask(
         self,
         point: HookPoint,
         terms: HookTerms,
         given: JsonObject,
-        heard: HookResults,
+        results: HookResults,
         stored: Ref | None,
     ) -> HookResults:
         asked: JsonObject = {"v": VERSION, "hook": terms.name, "point": point, **given}
-        if heard.message is not None:
-            asked["message"] = heard.message
+        if results.message is not None:
+            asked["message"] = results.message
         started = HookStarted(terms.name, point, terms.on_error, terms.timeout_ms)
-        # Before it is called: one that lives here may do anything to what it is given.
+        # Serialized before the call: an in-process hook may mutate its input.
         written, began_s = orjson.dumps(asked), monotonic()
         answer = await self.caller.call(terms, asked)
         ms = _count_ms(began_s)
@@ -114,10 +114,14 @@ class Hooks:
             if stored is None or is_changed
             else Note(started, stored={"input": stored})
         )
-        notes = (*heard.notes, note)
+        notes = (*results.notes, note)
         if isinstance(answer, ErrorDetail):
-            return _fail(point, terms, answer, ms, HookResults(heard.said, notes, heard.message))
-        return _take(point, terms, answer, ms, HookResults(heard.said, notes, heard.message))
+            return _fail(
+                point, terms, answer, ms, HookResults(results.verdicts, notes, results.message)
+            )
+        return _take(
+            point, terms, answer, ms, HookResults(results.verdicts, notes, results.message)
+        )
 
 
 def _leave_out(note: Note) -> Note:
@@ -128,7 +132,7 @@ def _leave_out(note: Note) -> Note:
 def _check(point: HookPoint, terms: HookTerms, answer: HookAnswer) -> HookAnswer | ErrorDetail:
     why = None
     if answer.message is not None and point not in REWRITING:
-        why = f"it may change nothing at {point}"
+        why = f"it may not change the message at {point}"
     elif answer.message is not None:
         try:
             digest(answer.message)
@@ -141,7 +145,7 @@ def _check(point: HookPoint, terms: HookTerms, answer: HookAnswer) -> HookAnswer
 
 
 def _take(
-    point: HookPoint, terms: HookTerms, answer: HookAnswer, ms: int, heard: HookResults
+    point: HookPoint, terms: HookTerms, answer: HookAnswer, ms: int, results: HookResults
 ) -> HookResults:
     changed = answer.message
     completed = HookCompleted(
@@ -154,19 +158,19 @@ def _take(
     )
     contents = {"updatedInput": orjson.dumps(changed)} if changed is not None else {}
     reason = answer.reason or f"the hook {terms.name}"
-    said = Said("hook", answer.verdict, reason, terms.name, ms)
+    said = SourceVerdict("hook", answer.verdict, reason, terms.name, ms)
     return HookResults(
-        (*heard.said, said),
-        (*heard.notes, Note(completed, contents)),
-        heard.message if changed is None else changed,
+        (*results.verdicts, said),
+        (*results.notes, Note(completed, contents)),
+        results.message if changed is None else changed,
     )
 
 
 def _fail(
-    point: HookPoint, terms: HookTerms, failure: ErrorDetail, ms: int, heard: HookResults
+    point: HookPoint, terms: HookTerms, failure: ErrorDetail, ms: int, results: HookResults
 ) -> HookResults:
     is_open = terms.on_error == "open" or point == "on_stop"
-    # Nobody can be asked whether an answer may be given that is there already.
+    # ``before_deliver`` runs when the answer already exists: an approver cannot be asked about it, so it is denied.
     closed: Applied = "deny" if point == "before_deliver" else "ask"
     applied: Applied = "silent" if is_open else closed
     failed = HookFailed(
@@ -180,8 +184,8 @@ def _fail(
     notes = [Note(failed)]
     if is_open:
         notes.append(Note(WarningRaised("hook_failed_open", failure.message)))
-    said = Said("hook", applied, failure.message, terms.name, ms)
-    return HookResults((*heard.said, said), (*heard.notes, *notes), heard.message)
+    said = SourceVerdict("hook", applied, failure.message, terms.name, ms)
+    return HookResults((*results.verdicts, said), (*results.notes, *notes), results.message)
 
 
 def _count_ms(began_s: float) -> int:

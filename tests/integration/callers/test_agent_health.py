@@ -67,7 +67,7 @@ async def test_calls_and_runs_of_all_instances_are_added_up(rig: Rig) -> None:
             assert (await each.send("ada-key", f"echo {number}")).is_success
     assert (await two.send("ada-key", "silent", returnImmediately=True)).is_success
     for watch in watches:
-        await watch.tell()
+        await watch.publish()
     seen = [(await get(each, "ops", "/v1/agents/echo/health")).json() for each in (one, two)]
     for health in seen:
         assert health["calls"]["outcomes"]["answered"] >= 5
@@ -98,7 +98,7 @@ async def test_calls_and_runs_of_all_instances_are_added_up(rig: Rig) -> None:
 async def test_whoever_is_alone_tells_nobody(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     assert (await one.send("ada-key", "echo 1")).is_success
-    await one.gateway.parts.agent_watch.tell()
+    await one.gateway.parts.agent_watch.publish()
     assert ask_engine(rig.url, "KEYS", "*:hr:*") == []
     health = (await get(one, "ops", "/v1/agents/echo/health")).json()
     assert [each["instance"] for each in health["instances"]] == [health["instance"]]

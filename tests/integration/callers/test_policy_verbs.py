@@ -239,7 +239,7 @@ async def test_question_of_an_agent_is_not_the_owners_to_take_back(rig: Rig) -> 
     one = await rig.start(clients=[ADA], policy=POLICY)
     view = await ask(one, "pay")
     said = await run(one, "cancel", view["actionId"], status=6)
-    assert "only whoever asked for an approval withdraws it" in said
+    assert "only the caller that asked for an approval may withdraw it" in said
     assert await list_pending(one) == [view]
 
 

@@ -185,7 +185,7 @@ class ToldLinks:
     def find_driver(self, owner: str) -> Incarnation | None:
         return None
 
-    def tell(self, link: ChannelLink, fact: LinkFact) -> asyncio.Future[None]:
+    def record(self, link: ChannelLink, fact: LinkFact) -> asyncio.Future[None]:
         self.facts.append(fact)
         told = asyncio.get_running_loop().create_future()
         told.set_result(None)

@@ -16,7 +16,7 @@ from passerelle.channels.connection import ChannelConnection
 from passerelle.channels.endpoint import ChannelEndpoint
 from passerelle.channels.fast import FastListener
 from passerelle.channels.limits import ChannelLimits
-from passerelle.channels.story import Over
+from passerelle.channels.story import LinkEnded
 from passerelle.channels.transport import Socket
 from passerelle.core.credentials import Credentials
 from passerelle.core.principal import Principal
@@ -244,7 +244,7 @@ async def test_a_socket_that_takes_nothing_is_given_up_as_too_slow(
     async with serve(store, limits, backend=backend) as rig, connect(rig.port) as (bare, _):
         await follow_without_reading(rig, bare)
         await wait_until(lambda: rig.endpoint.connections == 0, 10, "the connection is given up")
-        codes = [fact.code for fact in rig.links.facts if isinstance(fact, Over)]
+        codes = [fact.code for fact in rig.links.facts if isinstance(fact, LinkEnded)]
         assert codes == [4008]
 
 

@@ -260,7 +260,7 @@ async def test_what_is_to_be_unlinked_first_can_be(desk: Desk) -> None:
 async def test_a_session_gives_away_so_many_tasks_and_no_more(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(giving, "MOST_GIVEN", 1)
+    monkeypatch.setattr(giving, "MAX_TRANSFERRED", 1)
     opened = cast("JsonObject", (await desk.do("open_session", title="Gifts"))["session"])
     first, second = [await desk.create(sessionId=opened["sessionId"]) for _ in range(2)]
     await desk.do("give_task", None, PLAIN, taskId=first, owner="bob")

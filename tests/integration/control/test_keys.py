@@ -178,14 +178,14 @@ async def test_a_verb_of_a_tree_that_was_overtaken_by_its_own_wish_is_a_repeat(
     task_id = await desk.create("silent")
     read: Any = await desk.do("get_task", taskId=task_id)
     find, looks, stored, told = Once.find, count_from(0), asyncio.Event(), asyncio.Event()
-    tell = Subtrees._tell_below  # pyright: ignore[reportPrivateUsage]  held between wish and end
+    tell = Subtrees._handle_below  # pyright: ignore[reportPrivateUsage]  held between wish and end
 
     async def tell_late(*given: Any) -> bool:  # noqa: ANN401  what it is given, untouched
         stored.set()
         await told.wait()
         return await tell(*given)
 
-    monkeypatch.setattr(Subtrees, "_tell_below", tell_late)
+    monkeypatch.setattr(Subtrees, "_handle_below", tell_late)
     verb = partial(desk.do, "pause_task", "k", propagation="subtree", taskId=task_id)
     firsts = list[asyncio.Task[JsonObject]]()
 

@@ -64,7 +64,7 @@ async def test_a_task_that_nobody_prepares_any_more_is_put_back(desk: Desk) -> N
     record = await desk.record(task_id)
     assert (record.status, record.progress.summary) == (
         Status.ACCEPTED,
-        "nobody prepares it any more",
+        "the preparing instance is gone",
     )
     # One that was only slow goes on all the same.
     desk.house.peer.card_open.set()

@@ -576,9 +576,9 @@ async def test_command_that_a_rule_asks_about_is_carried_out_once_it_was_allowed
     accepted = await house.send("ask Which colour?")
     record = await house.until(accepted, Status.WAITING_INPUT)
     house.rules = stop_rule("ask")
-    with pytest.raises(Forbidden, match="allowed first"):
+    with pytest.raises(Forbidden, match="needs an approval first"):
         await house.cancel(accepted)
-    with pytest.raises(Forbidden, match="allowed first") as refused:
+    with pytest.raises(Forbidden, match="needs an approval first") as refused:
         await house.cancel(accepted)
     assert refused.value.stable_code == "approval_required"
     action = str(refused.value.details["actionId"])
@@ -586,7 +586,7 @@ async def test_command_that_a_rule_asks_about_is_carried_out_once_it_was_allowed
     view = await house.service.read(ADA, GetAction(action))
     assert (view["askedBy"], view["actionType"]) == ("principal", "cancel_task")
     await house.respond(view, option_id="allow")
-    with pytest.raises(Forbidden, match="allowed first"):
+    with pytest.raises(Forbidden, match="needs an approval first"):
         await house.cancel(accepted, "another reason is another command")
     await house.cancel(accepted)
     await house.until(accepted, Status.CANCELLED)

@@ -31,7 +31,7 @@ from tests.support.house import ADA, BOB
 if TYPE_CHECKING:
     from passerelle.core.commands import TurnAccepted
     from passerelle.core.wire.json import JsonObject
-    from passerelle.permission_bridge.answers.grants import Granting
+    from passerelle.permission_bridge.answers.grants import GrantService
     from tests.support.house import House
 
 pytestmark = pytest.mark.anyio
@@ -40,7 +40,7 @@ ALWAYS: Final = make_policy(grants=GrantTerms("owner"))
 HOUR_MS: Final = 3_600_000
 
 
-def granting(house: House) -> Granting:
+def granting(house: House) -> GrantService:
     return house.parts.permissions.granting
 
 

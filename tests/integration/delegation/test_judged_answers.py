@@ -146,7 +146,7 @@ async def test_an_answer_that_does_not_count_asks_no_hook(house: House) -> None:
 async def test_a_rule_that_asks_is_content_with_a_person_who_decides(house: House) -> None:
     accepted, view = await ask(house, "device")
     house.rules = make_policy((Rule("ask-first", "ask", about=frozenset({"delegations"})),))
-    with pytest.raises(Forbidden, match="allowed first"):
+    with pytest.raises(Forbidden, match="needs an approval first"):
         await say(house, accepted, view, "message", "blue")
     await say(house, accepted, view, "device", "blue")
     await house.until(accepted, Status.COMPLETED)
@@ -161,7 +161,7 @@ async def test_a_hook_that_fails_closed_is_not_content_with_a_person(
     rule = Rule("ask-first", "ask", about=frozenset({"delegations"}))
     hooks = make_hook("nowhere").hooks
     house.rules = make_policy((rule,) if also_a_rule else (), hooks=hooks)
-    with pytest.raises(Forbidden, match="allowed first"):
+    with pytest.raises(Forbidden, match="needs an approval first"):
         await say(house, accepted, view, "device", "blue")
     assert len(house.peer.messages) == 1
 
@@ -177,6 +177,6 @@ async def test_a_rule_that_names_who_decides_is_content_with_nobody_else(
         (Rule("ask-first", "ask", about=frozenset({"delegations"}), tier=tier),)
     )
     who = ADA if why == "tier" else replace(ADA, kind="service")
-    with pytest.raises(Forbidden, match="allowed first"):
+    with pytest.raises(Forbidden, match="needs an approval first"):
         await house.respond(view, who=who, option_id="reply", content={"text": "blue"})
     assert len(house.peer.messages) == 1

@@ -174,25 +174,29 @@ async def test_one_of_two_requests_waits_for_the_other(house: House) -> None:
 @pytest.mark.parametrize(
     ("parts", "why"),
     [
-        pytest.param([confirm("other")], "answers no request", id="an id that was not asked"),
+        pytest.param(
+            [confirm("other")], "matches no approval request", id="an id that was not asked"
+        ),
         pytest.param(
             [confirm("adk-1", confirmed="true")],
-            "neither a plain yes nor a plain no",
+            "neither an approval nor a rejection",
             id="no boolean",
         ),
         pytest.param(
-            [confirm("adk-1", confirmed=1)], "neither a plain yes nor a plain no", id="a number"
+            [confirm("adk-1", confirmed=1)], "neither an approval nor a rejection", id="a number"
         ),
         pytest.param(
-            [confirm("adk-1", payload={"n": 1})], "neither a plain yes nor a plain no", id="an edit"
+            [confirm("adk-1", payload={"n": 1})],
+            "neither an approval nor a rejection",
+            id="an edit",
         ),
         pytest.param(
             [confirm("adk-1", tool="drop")],
-            "neither a plain yes nor a plain no",
+            "neither an approval nor a rejection",
             id="an unknown member",
         ),
-        pytest.param([confirm("adk-1"), {"text": "and hurry"}], "stands alone", id="words beside"),
-        pytest.param([{"data": {"x": 1}}, confirm("adk-1")], "stands alone", id="data beside"),
+        pytest.param([confirm("adk-1"), {"text": "and hurry"}], "only content", id="words beside"),
+        pytest.param([{"data": {"x": 1}}, confirm("adk-1")], "only content", id="data beside"),
         pytest.param([confirm("adk-1")] * 2, "twice", id="the same answer twice"),
         pytest.param(
             [confirm("adk-1"), confirm("adk-1", confirmed=False)], "twice", id="yes and no"
@@ -313,7 +317,7 @@ async def test_confirmation_on_a_task_that_asked_for_none_is_turned_down(house: 
     facade, _ = await _park(house, call("adk-1"), other)
     task = await _say(house, facade, confirm("adk-1"))
     assert _state(task) == WAITS
-    assert "answers no request" in str(_parts(task)[0]["text"])
+    assert "matches no approval request" in str(_parts(task)[0]["text"])
     assert len(house.peer.messages) == 1
 
 

@@ -12,7 +12,7 @@ import pytest
 from passerelle.channels import fanout
 from passerelle.channels.counts import ChannelCounts
 from passerelle.channels.cursor_check import LinkedEntry, link_entries
-from passerelle.channels.fanout import WINDOW_S, Fanout, Seat, find_window_s
+from passerelle.channels.fanout import WINDOW_S, Fanout, GroupMember, find_window_s
 from passerelle.channels.ring import Ring, RingBounds
 from passerelle.channels.views import FullView, PlainView, View
 from tests.unit.channels.history import History
@@ -61,12 +61,12 @@ class Stream:
             self.ring.add(linked)
         self.fanout.take_change(fresh)
 
-    def join(self, reader: Reader, view: View | None = None) -> Seat:
+    def join(self, reader: Reader, view: View | None = None) -> GroupMember:
         assert self.ring is not None
         end = self.ring.end
-        seat = self.fanout.join(NAME, view or FullView(), end, end.sequence, reader.take_messages)
-        assert seat is not None
-        return seat
+        member = self.fanout.join(NAME, view or FullView(), end, end.sequence, reader.take_messages)
+        assert member is not None
+        return member
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ async def test_a_member_without_room_goes_on_from_where_it_was_and_the_others_ar
     await asyncio.sleep(0)
     assert left.left.done()
     assert not stays.left.done()
-    assert (left.cursor, left.previous, left.told) == (stream.history.at(1), 1, left.cursor)
+    assert (left.cursor, left.previous, left.last_sent) == (stream.history.at(1), 1, left.cursor)
     assert stays.cursor == stream.history.at(2)
     stream.append()
     await asyncio.sleep(0)
@@ -119,14 +119,14 @@ async def test_nobody_takes_a_seat_who_is_not_at_the_end() -> None:
 
 async def test_what_is_hidden_moves_the_position_and_is_not_sent() -> None:
     stream, reader = Stream(), Reader()
-    seat = stream.join(reader, PlainView())
+    member = stream.join(reader, PlainView())
     stream.append(2, "reasoning.summary")
     await asyncio.sleep(0)
-    assert (reader.messages, seat.cursor, seat.told) == ([], stream.history.at(2), None)
+    assert (reader.messages, member.cursor, member.last_sent) == ([], stream.history.at(2), None)
     stream.append()
     await asyncio.sleep(0)
     assert reader.places == [(0, 3)]
-    assert seat.told == stream.history.at(3)
+    assert member.last_sent == stream.history.at(3)
 
 
 class ForeignTimer:
@@ -154,7 +154,7 @@ async def test_what_people_wait_for_goes_out_in_its_turn_though_a_window_is_open
     stream.append(1, "action.required")
     await asyncio.sleep(0)
     assert reader.places == [(0, 1), (1, 2), (2, 3)]
-    assert {seat.cursor for seat in seats} == {stream.history.at(3)}
+    assert {member.cursor for member in seats} == {stream.history.at(3)}
 
 
 def test_a_window_is_as_long_as_its_readers_are_many_within_bounds() -> None:
@@ -201,33 +201,33 @@ async def test_who_comes_within_a_window_has_everything_once(wide_window_s: floa
 
 async def test_when_the_history_is_another_one_all_leave() -> None:
     stream, reader = Stream(), Reader()
-    seat = stream.join(reader)
+    member = stream.join(reader)
     stream.append()
     await asyncio.sleep(0)
     stream.history = History("00000002")
     stream.ring = Ring(stream.history.at(0), stream.bounds)
     stream.fanout.take_change(())
     await asyncio.sleep(0)
-    assert seat.left.done()
-    assert str(seat.cursor).startswith("00000001.1.")
+    assert member.left.done()
+    assert str(member.cursor).startswith("00000001.1.")
     assert reader.places == [(0, 1)]
 
 
 async def test_a_ring_that_ran_over_before_anybody_was_told_makes_all_read_on() -> None:
     stream = Stream(bounds=RingBounds(events=4))
     reader = Reader()
-    seat = stream.join(reader)
+    member = stream.join(reader)
     stream.append(6)
     await asyncio.sleep(0)
-    assert seat.left.done()
-    assert (seat.cursor, reader.messages) == (stream.history.at(0), [])
+    assert member.left.done()
+    assert (member.cursor, reader.messages) == (stream.history.at(0), [])
 
 
 async def test_who_leaves_is_told_nothing_more() -> None:
     stream, reader = Stream(), Reader()
-    seat = stream.join(reader)
-    seat.leave()
+    member = stream.join(reader)
+    member.leave()
     stream.append()
     await asyncio.sleep(0)
     assert reader.messages == []
-    assert seat.cursor == stream.history.at(0)
+    assert member.cursor == stream.history.at(0)

@@ -12,9 +12,9 @@ from passerelle.channels.reverse_link import (
     AnswersBroken,
     AnswersEnded,
     AskRefused,
-    Cut,
-    ItemCame,
+    ItemReceived,
     OpenCall,
+    SocketEnded,
 )
 from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.frames import Refusal
@@ -59,8 +59,11 @@ async def test_answers_reach_the_call_that_they_name() -> None:
         wire.hear(Done(second.id, {"n": 2}), AnswerItem(first.id, 1, {"n": 1}), Done(first.id))
         == []
     )
-    assert await second.hear() == AnswersEnded({"n": 2})
-    assert [await first.hear(), await first.hear()] == [ItemCame({"n": 1}), AnswersEnded({})]
+    assert await second.receive() == AnswersEnded({"n": 2})
+    assert [await first.receive(), await first.receive()] == [
+        ItemReceived({"n": 1}),
+        AnswersEnded({}),
+    ]
     assert wire.link.calls == 0
 
 
@@ -77,7 +80,11 @@ async def test_an_item_beyond_the_window_is_refused_and_ends_its_call() -> None:
     call = wire.open(window=2)
     assert wire.hear(AnswerItem(call.id, 1, {}), AnswerItem(call.id, 2, {})) == []
     assert wire.hear(AnswerItem(call.id, 3, {})) == ["window"]
-    assert [type(await call.hear()) for _ in range(3)] == [ItemCame, ItemCame, AnswersBroken]
+    assert [type(await call.receive()) for _ in range(3)] == [
+        ItemReceived,
+        ItemReceived,
+        AnswersBroken,
+    ]
     assert wire.hear(AnswerItem(call.id, 4, {})) == []
 
 
@@ -86,7 +93,7 @@ async def test_a_stored_item_gives_its_place_back() -> None:
     call = wire.open(window=1)
     for number in range(1, 4):
         assert wire.hear(AnswerItem(call.id, number, {"n": number})) == []
-        assert await call.hear() == ItemCame({"n": number})
+        assert await call.receive() == ItemReceived({"n": number})
         call.release()
         assert wire.sent[-1] == Credit(call.id, 1)
 
@@ -94,10 +101,10 @@ async def test_a_stored_item_gives_its_place_back() -> None:
 async def test_a_socket_that_ends_cuts_its_calls() -> None:
     wire = Wire()
     calls = [wire.open(), wire.open()]
-    waiting = [asyncio.create_task(call.hear()) for call in calls]
+    waiting = [asyncio.create_task(call.receive()) for call in calls]
     await asyncio.sleep(0)
     wire.link.cut()
-    assert [await one for one in waiting] == [Cut(), Cut()]
+    assert [await one for one in waiting] == [SocketEnded(), SocketEnded()]
     assert wire.link.is_cut
 
 
@@ -114,7 +121,7 @@ async def test_long_content_travels_in_pieces_both_ways() -> None:
         )
         == []
     )
-    assert await call.hear() == AnswersEnded({"task": {"id": "t"}})
+    assert await call.receive() == AnswersEnded({"task": {"id": "t"}})
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", '"x"'])
@@ -122,7 +129,7 @@ async def test_pieces_that_are_no_object_end_the_call(text: str) -> None:
     wire = Wire()
     call = wire.open()
     assert wire.hear(AnswerPiece(call.id, text), Done(call.id)) == ["invalid_input"]
-    assert isinstance(await call.hear(), AnswersBroken)
+    assert isinstance(await call.receive(), AnswersBroken)
 
 
 async def test_an_answer_without_end_is_cut_short() -> None:
@@ -130,7 +137,7 @@ async def test_an_answer_without_end_is_cut_short() -> None:
     call = wire.open()
     piece = "x" * (MAX_ANSWER_BYTES // 4)
     assert wire.hear(*(AnswerPiece(call.id, piece) for _ in range(5))) == ["too_large"]
-    assert await call.hear() == AnswersBroken(
+    assert await call.receive() == AnswersBroken(
         f"an answer over {MAX_ANSWER_BYTES} bytes", too_long=True
     )
 
@@ -140,4 +147,4 @@ async def test_a_failure_ends_the_call() -> None:
     call = wire.open()
     failed = Failed(call.id, "busy", "later", 2)
     assert wire.hear(failed) == []
-    assert await call.hear() == AskRefused(failed)
+    assert await call.receive() == AskRefused(failed)

@@ -114,15 +114,15 @@ def run(
     return state, outputs
 
 
-def opened(limits: ChannelLimits | None = None, told: int | None = 20) -> ConnectionState:
-    """An open connection that follows one stream and was told up to ``told``."""
+def opened(limits: ChannelLimits | None = None, sent: int | None = 20) -> ConnectionState:
+    """An open connection that follows one stream and was sent up to ``sent``."""
     state, _ = run(
         start(limits or ChannelLimits(), 0), Received(replace(HELLO, subscriptions=())), Admitted(WELCOME)
     )  # fmt: skip
     state, _ = run(state, Received(Subscribe(NAME)))
-    if told is not None:
+    if sent is not None:
         state, _ = run(
-            state, NoticeDue(Subscribed(NAME, "resumed", at(told), dense=True, missed=0))
+            state, NoticeDue(Subscribed(NAME, "resumed", at(sent), dense=True, missed=0))
         )
     return state
 
@@ -321,7 +321,7 @@ def test_a_heartbeat_is_answered_and_moves_what_is_caught_up() -> None:
     beat = Received(ClientBeat(7, {NAME: at(20)}), {NAME: at(25)})
     state, outputs = run(opened(), beat)
     assert outputs == [StoreAcks({NAME: at(20)}), Send(ServerBeat(7, {NAME: at(25)}))]
-    assert state.told[NAME] == at(25)
+    assert state.sent[NAME] == at(25)
     _, outputs = run(state, beat)
     assert sent(outputs) == [ServerBeat(7)]
 
@@ -343,12 +343,12 @@ def test_presence_is_said_again_with_each_heartbeat_and_is_no_more_than_a_frame(
 
 def test_what_was_told_grows_with_deliveries_and_is_set_by_a_snapshot() -> None:
     state, _ = run(opened(), EventsDelivered({NAME: at(22)}), EventsDelivered({NAME: at(21)}))
-    assert state.told[NAME] == at(22)
+    assert state.sent[NAME] == at(22)
     state, outputs = run(state, NoticeDue(Snapshot(NAME, at(18), {})))
-    assert (state.told[NAME], len(outputs)) == (at(18), 1)
+    assert (state.sent[NAME], len(outputs)) == (at(18), 1)
     gap = Gap(NAME, GapReason.EPOCH, None, None, None, "inline")
     state, _ = run(state, NoticeDue(gap), NoticeDue(Snapshot(NAME, at(2, "0000000b"), {})))
-    assert state.told[NAME] == at(2, "0000000b")
+    assert state.sent[NAME] == at(2, "0000000b")
 
 
 def test_streams_are_opened_replaced_released_and_bounded() -> None:
@@ -365,8 +365,8 @@ def test_streams_are_opened_replaced_released_and_bounded() -> None:
 
 
 def test_a_refused_stream_is_not_followed() -> None:
-    state, _ = run(opened(told=None), NoticeDue(Refusal("not_found", "no", "sub", NAME)))
-    assert NAME not in state.told
+    state, _ = run(opened(sent=None), NoticeDue(Refusal("not_found", "no", "sub", NAME)))
+    assert NAME not in state.sent
 
 
 def test_a_snapshot_is_taken_for_a_stream_that_is_followed() -> None:
@@ -538,7 +538,7 @@ def test_any_sequence_of_inputs_keeps_the_promises(inputs: list[tuple[Input, flo
                 for name, cursor in output.cursors.items():
                     assert cursor.sequence <= issued[name, cursor.epoch], "never given out"
             admitted = admitted or output == Send(WELCOME)
-        for name, told in state.told.items():
+        for name, told in state.sent.items():
             if told is not None:
                 issued[name, told.epoch] = max(issued.get((name, told.epoch), 0), told.sequence)
         closed = closed or state.phase is ConnectionPhase.CLOSED

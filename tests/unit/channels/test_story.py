@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from passerelle.channels.inputs import NoticeDue
-from passerelle.channels.story import Began, EndReason, LinkStory, Over, Repaired, TakenUp
+from passerelle.channels.story import (
+    EndReason,
+    LinkEnded,
+    LinkStarted,
+    LinkStory,
+    StreamRepaired,
+    StreamResumed,
+)
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.cursor import Cursor, GapReason
 from passerelle.protocol.frames import (
@@ -32,7 +39,7 @@ def answer(stream: str, mode: Mode, sequence: int, missed: int = 0) -> NoticeDue
 
 @pytest.mark.parametrize("continues", [True, False])
 def test_a_link_without_streams_has_begun_with_its_welcome(*, continues: bool) -> None:
-    assert LinkStory(continues, ()).begin() == (Began(continues, ()),)
+    assert LinkStory(continues, ()).begin() == (LinkStarted(continues, ()),)
 
 
 def test_a_link_has_begun_when_each_stream_of_its_hello_is_answered() -> None:
@@ -41,8 +48,8 @@ def test_a_link_has_begun_when_each_stream_of_its_hello_is_answered() -> None:
     assert story.take(answer("inbox", "live", 9)) == ()
     assert story.take(answer(ONE, "resumed", 3, missed=4)) == ()
     assert story.take(NoticeDue(Live(ONE, at(7), 4))) == ()
-    streams = (TakenUp(ONE, "resumed", 3, 7), TakenUp(TWO, "snap", 5, 5))
-    assert story.take(answer(TWO, "snap", 5)) == (Began(resumed=True, streams=streams),)
+    streams = (StreamResumed(ONE, "resumed", 3, 7), StreamResumed(TWO, "snap", 5, 5))
+    assert story.take(answer(TWO, "snap", 5)) == (LinkStarted(resumed=True, streams=streams),)
     assert story.take(answer(TWO, "snap", 6)) == ()
 
 
@@ -50,7 +57,7 @@ def test_a_link_has_begun_when_each_stream_of_its_hello_is_answered() -> None:
 def test_a_stream_that_is_refused_holds_nothing_up(end: Unsubscribed | Refusal) -> None:
     story = LinkStory(continues=False, asked=(Subscribe(ONE),))
     assert story.begin() == ()
-    assert story.take(NoticeDue(end)) == (Began(resumed=False, streams=()),)
+    assert story.take(NoticeDue(end)) == (LinkStarted(resumed=False, streams=()),)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +67,7 @@ def test_a_stream_that_is_refused_holds_nothing_up(end: Unsubscribed | Refusal) 
 def test_a_cursor_or_an_ack_makes_it_a_resumption(mode: Mode, *, resumed: bool) -> None:
     story = LinkStory(continues=False, asked=(Subscribe(ONE),))
     ((fact,),) = [story.take(answer(ONE, mode, 2))]
-    assert isinstance(fact, Began)
+    assert isinstance(fact, LinkStarted)
     assert fact.resumed is resumed
 
 
@@ -70,7 +77,7 @@ def test_a_gap_is_repaired_with_its_snapshot_and_not_before() -> None:
     story.begin()
     gap = Gap(ONE, GapReason.FORKED, at(9), at(4), 1, "inline")
     assert story.take(NoticeDue(gap)) == ()
-    repaired = Repaired(ONE, GapReason.FORKED, at(9), at(4))
+    repaired = StreamRepaired(ONE, GapReason.FORKED, at(9), at(4))
     assert story.take(NoticeDue(Snapshot(ONE, at(4), {}))) == (repaired,)
     assert story.take(NoticeDue(Snapshot(ONE, at(5), {}))) == ()
 
@@ -98,5 +105,5 @@ def test_the_end_says_why_and_how_far_the_device_had_come(
     story.note_acks({ONE: at(3)})
     story.note_acks({ONE: at(5)})
     began, over = story.end(code, left=left)
-    assert began == Began(resumed=False, streams=())
-    assert over == Over(reason, None if code is None else int(code), {ONE: 5})
+    assert began == LinkStarted(resumed=False, streams=())
+    assert over == LinkEnded(reason, None if code is None else int(code), {ONE: 5})

@@ -51,7 +51,7 @@ def test_no_section_is_the_default_policy(tmp_path: Path) -> None:
             "policy.rules.0.when: 1:7: undeclared reference to 'action.tol'",
         ),
         ("{name: a, effect: allow, when: action.tool}", "policy.rules.0.when: must give true"),
-        ("{name: a, effect: allow}", "policy.rules.0: a rule that allows wants a condition"),
+        ("{name: a, effect: allow}", "policy.rules.0: an allow rule needs a condition"),
         ("{name: a, effect: allow, when: null}", 'write when: "true" to allow everything'),
         ("{name: a, effect: allow, about: [calls]}", 'write when: "true" to allow everything'),
         ("{name: a, effect: permit}", "policy.rules.0.effect: "),
@@ -75,7 +75,7 @@ def test_two_rules_of_one_name_are_refused(tmp_path: Path) -> None:
 def test_rule_of_an_owner_that_allows_wants_a_condition_too(tmp_path: Path) -> None:
     text = "policy:\n  owners:\n    ada:\n      rules:\n        - {name: a, effect: allow}\n"
     [fault] = faults(tmp_path, text)
-    assert fault.startswith("5: policy.owners.ada.rules.0: a rule that allows wants a condition")
+    assert fault.startswith("5: policy.owners.ada.rules.0: an allow rule needs a condition")
 
 
 def test_everything_is_allowed_where_it_is_written_out(tmp_path: Path) -> None:

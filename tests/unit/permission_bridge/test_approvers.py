@@ -84,10 +84,10 @@ def test_a_role_stands_for_its_people_once_and_a_step_says_which_roles_it_names(
     ("roles", "who", "why"),
     [
         ({}, ["@oncall"], "approvers[0]: there is no role oncall"),
-        ({"oncall": []}, ["bob"], "the role oncall has no principals"),
-        ({"oncall": ["@leads"], "leads": ["bob"]}, ["bob"], "oncall: a role contains principals"),
-        ({"caller": ["bob"]}, ["bob"], "caller means the caller of the task"),
-        ({"oncall": ["bob"]}, ["@oncall"], "approvers[0]: 2 must agree"),
+        ({"oncall": []}, ["bob"], "nobody has the role oncall"),
+        ({"oncall": ["@leads"], "leads": ["bob"]}, ["bob"], "oncall: a role has people"),
+        ({"caller": ["bob"]}, ["bob"], "caller is whoever the work is done for"),
+        ({"oncall": ["bob"]}, ["@oncall"], "approvers[0]: 2 approvals are needed"),
     ],
 )
 def test_a_role_that_leads_to_nobody_is_refused_with_its_place(
@@ -136,7 +136,7 @@ def test_rules_and_the_tier_of_the_risk_never_make_it_easier_for_each_other() ->
             {"effect": "ask", "approvers": {"who": ["@ops"]}},
             "rule pay: approvers: there is no role",
         ),
-        ({"effect": "ask", "approvers": {"who": ["bob"], "need": 2}}, "2 must agree"),
+        ({"effect": "ask", "approvers": {"who": ["bob"], "need": 2}}, "2 approvals are needed"),
     ],
 )
 def test_who_decides_what_a_rule_asks_is_judged_when_it_is_read(

@@ -21,7 +21,7 @@ from passerelle.permission_bridge.cases import (
 )
 from passerelle.permission_bridge.conditions import read_condition
 from passerelle.permission_bridge.grants import Where, find_grant
-from passerelle.permission_bridge.policy import Evaluation, PolicyFacts, Said, evaluate
+from passerelle.permission_bridge.policy import Evaluation, PolicyFacts, SourceVerdict, evaluate
 from passerelle.permission_bridge.rules import PolicyMode, Rule, make_policy
 from tests.support.approvals import HOUR_MS, NOW_MS, make_id
 
@@ -72,16 +72,24 @@ class Sources:
             *((Rule("no", "deny"),) if self.denies else ()),
         )
         heard = (
-            *((Said("hook", self.hook, "said so", "watch"),) if self.hook != "none" else ()),
             *(
-                (Said("classifier", "ask" if self.classifier == "doubts" else "allow", "", "c"),)
+                (SourceVerdict("hook", self.hook, "said so", "watch"),)
+                if self.hook != "none"
+                else ()
+            ),
+            *(
+                (
+                    SourceVerdict(
+                        "classifier", "ask" if self.classifier == "doubts" else "allow", "", "c"
+                    ),
+                )
                 if self.classifier != "none"
                 else ()
             ),
         )
         facts = PolicyFacts(
             make_id("eval"),
-            heard=heard,
+            opinions=heard,
             grants=(GRANT,) if self.grant else (),
             where=HERE,
             bypass=self.bypass,
@@ -199,12 +207,12 @@ def test_bypass_is_not_for_what_is_critical_or_destroys(
 
 def test_a_classifier_raises_the_risk_and_never_lowers_it() -> None:
     policy = make_policy(mode="auto")
-    high = Said("classifier", "silent", "", "c", risk="high")
-    found = evaluate(PAY, PolicyFacts(make_id("eval"), heard=(high,)), NOW_MS, policy)
-    assert (found.decision, found.risk, found.risk_reasons) == ("ask", "high", ("c calls it high",))
+    high = SourceVerdict("classifier", "silent", "", "c", risk="high")
+    found = evaluate(PAY, PolicyFacts(make_id("eval"), opinions=(high,)), NOW_MS, policy)
+    assert (found.decision, found.risk, found.risk_reasons) == ("ask", "high", ("c rates it high",))
     low = replace(high, verdict="allow", risk="low")
     grave = replace(PAY, declared="high")
-    found = evaluate(grave, PolicyFacts(make_id("eval"), heard=(low,)), NOW_MS, policy)
+    found = evaluate(grave, PolicyFacts(make_id("eval"), opinions=(low,)), NOW_MS, policy)
     assert (found.decision, found.risk) == ("ask", "high")
     assert ("classifier", "allow") in [(step.source, step.verdict) for step in found.trail]
 

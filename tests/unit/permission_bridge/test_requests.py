@@ -226,7 +226,7 @@ class TestOptions:
         request = ask(replace(WORDS, response_schema={"type": "object", "allOf": []}))
         assert kinds(request) == ["cancel"]
         assert request.response_schema is None
-        assert any("could not be checked" in reason for reason in request.risk_reasons)
+        assert any("could not be validated" in reason for reason in request.risk_reasons)
 
     def test_a_form_that_is_too_large_is_not_offered(self) -> None:
         names: JsonObject = {f"name{number}" * 9: {"type": "string"} for number in range(32)}

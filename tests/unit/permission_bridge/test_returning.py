@@ -31,7 +31,7 @@ from tests.support.approvals import NOW_MS, Stream, make_answer
 DOUBT_MS = 35_000
 WAITING = StillWaiting(same=True, native_status="TASK_STATE_INPUT_REQUIRED")
 UNMOVED = StillWaiting(same=True, native_status="w", has_message=True)
-UNHEARD = Undeliverable("peer_refused: the agent has the answer, and waits for it still")
+UNHEARD = Undeliverable("peer_refused: the agent has the answer and still waits")
 NONE = ReturnAttempts()
 JUST_NOW = ReturnAttempts(1, NOW_MS - 1000)
 LONG_AGO = ReturnAttempts(1, NOW_MS - DOUBT_MS - 1)

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 import pytest
 
 from passerelle.channels.services import ChannelLink
-from passerelle.channels.story import Began, LinkFact, Over, Telling
+from passerelle.channels.story import LinkEnded, LinkFact, LinkFactWriter, LinkStarted
 from passerelle.core.batch import Incarnation
 from passerelle.core.errors import StoreUnavailable
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("EXT-8")]
 
-BEGAN = Began(resumed=False, streams=())
-AGAIN = Began(resumed=True, streams=())
-OVER = Over("left", None, {})
+BEGAN = LinkStarted(resumed=False, streams=())
+AGAIN = LinkStarted(resumed=True, streams=())
+OVER = LinkEnded("left", None, {})
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Facts:
     def find_driver(self, owner: str) -> Incarnation | None:
         return None
 
-    def tell(self, link: ChannelLink, fact: LinkFact) -> asyncio.Future[None]:
+    def record(self, link: ChannelLink, fact: LinkFact) -> asyncio.Future[None]:
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.begun.append((fact, told))
         return told
@@ -50,10 +50,10 @@ class Facts:
 
 async def test_a_fact_is_told_when_the_one_before_is_owed_or_cannot_be() -> None:
     facts = Facts()
-    telling = Telling(facts)
-    telling.tell(Link(), (BEGAN,))
-    telling.tell(Link(), (AGAIN,))
-    ending = asyncio.create_task(telling.finish(Link(), (OVER,), 60.0))
+    writer = LinkFactWriter(facts)
+    writer.add(Link(), (BEGAN,))
+    writer.add(Link(), (AGAIN,))
+    ending = asyncio.create_task(writer.finish(Link(), (OVER,), 60.0))
     await asyncio.sleep(0)
     assert facts.facts == [BEGAN]
     facts.begun[0][1].set_exception(StoreUnavailable("away", "no"))
@@ -69,9 +69,9 @@ async def test_a_fact_is_told_when_the_one_before_is_owed_or_cannot_be() -> None
 
 async def test_the_end_of_a_link_takes_nothing_back_and_does_not_wait_for_ever() -> None:
     facts = Facts()
-    telling = Telling(facts)
-    telling.tell(Link(), (BEGAN,))
-    await telling.finish(Link(), (OVER,), 0.01)
+    writer = LinkFactWriter(facts)
+    writer.add(Link(), (BEGAN,))
+    await writer.finish(Link(), (OVER,), 0.01)
     assert not facts.begun[0][1].cancelled()
     facts.begun[0][1].set_result(None)
     await asyncio.sleep(0)
