@@ -59,7 +59,7 @@ def address_send(params: JsonObject, to: RemoteAddress) -> JsonObject:
     return sent
 
 
-def ask_for_news(sent: JsonObject, config: JsonObject) -> JsonObject:
+def add_push_config(sent: JsonObject, config: JsonObject) -> JsonObject:
     """The same params, with a push configuration of ours."""
     configuration: JsonObject = {
         **object_at(sent, "configuration"),

@@ -30,16 +30,16 @@ _MARKED: Final = ("task", "statusUpdate", "artifactUpdate")
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeWish:
+class ResumeRequest:
     """``after`` is the cursor as the reader sent it. ``snapshot``: the Task comes first in any case."""
 
     after: str
     snapshot: bool = False
 
 
-def read_wish(
+def read_resume_request(
     headers: Mapping[str, str], query: Mapping[str, str], extensions: Collection[str]
-) -> ResumeWish | None:
+) -> ResumeRequest | None:
     """What a subscriber asks for, or None for one that wants what A2A 1.0 says (resume.md R3 and R4).
 
     ``headers`` have lower-case names. A header alone asks for nothing: libraries for server-sent events send it by
@@ -52,7 +52,7 @@ def read_wish(
     if not after:
         return None
     snapshot = headers.get(SNAPSHOT.lower()) or query.get(SNAPSHOT, "")
-    return ResumeWish(after, snapshot.strip().lower() == ALWAYS)
+    return ResumeRequest(after, snapshot.strip().lower() == ALWAYS)
 
 
 def write_resumed(*, resumed: bool | None) -> dict[str, str]:

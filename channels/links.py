@@ -25,7 +25,7 @@ from passerelle.core.payloads.channel import (
     Resumption,
 )
 from passerelle.core.payloads.history import Repair, SnapshotRepaired
-from passerelle.core.ports.channels import OwedLink
+from passerelle.core.ports.channels import PendingLink
 from passerelle.core.principal import Principal
 from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.core.wire.record import change, record
@@ -52,7 +52,7 @@ _SURGE_OWES_S: Final = 0.25
 _SURGE_WAITS_MS: Final = 3_000
 """So many links within a second are a surge. That they began is owed so much later, and what is owed waits so long:
 devices that come back by the hundred get their events before anything is written about them."""
-_NOTHING: Final = OwedLink(b"", b"", 0, 0)
+_NOTHING: Final = PendingLink(b"", b"", 0, 0)
 
 
 @record
@@ -102,7 +102,7 @@ class StoredLinkFacts:
 
     def _owe(self, link: ChannelLink, fact: LinkFact, wait_ms: int) -> asyncio.Future[None]:
         channel, generation = link.channel, link.generation
-        owe = partial(self.links.owe, channel, generation, wait_ms=wait_ms)
+        owe = partial(self.links.add_pending, channel, generation, wait_ms=wait_ms)
         match fact:
             case Began(resumed=True, streams=streams):
                 owed = _Resumed(generation, tuple(_name_resumption(one) for one in streams))
@@ -135,7 +135,7 @@ class StoredLinkFacts:
         """
         generation = await self.channels.read_generation(channel)
         ended = ChannelDisconnected(channel, generation, "instance_lost")
-        await self.links.lose(channel, to_bytes(ended), instance)
+        await self.links.mark_lost(channel, to_bytes(ended), instance)
         self.wake(shard_of(channel), _WAKE_S)
 
     async def on_due(self, _shard: Shard, row: DueRow, _now_ms: int) -> None:
@@ -145,7 +145,7 @@ class StoredLinkFacts:
             StoreUnavailable: the row stays.
         """
         kind = row.member.rpartition(":")[2]
-        owed = await self.links.read_owed(row.entity, kind) or _NOTHING
+        owed = await self.links.read_pending(row.entity, kind) or _NOTHING
         if owed.total > owed.told:
             known = from_bytes(LinkRecord, owed.record, newer=True)
             fact = await self._compose(known, kind, owed)
@@ -153,7 +153,7 @@ class StoredLinkFacts:
             await self.home.record(who, fact, key=f"link {row.entity} {kind} {owed.total}")
         await self.links.settle(row, kind, owed, listed=kind == "repaired")
 
-    async def _compose(self, known: LinkRecord, kind: str, owed: OwedLink) -> LinkPayload:
+    async def _compose(self, known: LinkRecord, kind: str, owed: PendingLink) -> LinkPayload:
         times = owed.total - owed.told
         match kind:
             case "connected":

@@ -33,7 +33,7 @@ from passerelle.protocol.frames import (
     Refusal,
     Snapshot,
     SnapshotPlace,
-    SnapshotWish,
+    SnapshotPolicy,
     Subscribe,
     Subscribed,
     Unsubscribed,
@@ -303,7 +303,7 @@ class Subscription:
             await self._slot.enter_again()
 
     async def _repair(
-        self, name: StreamName, grant: StreamGrant, gap: CursorGap, wish: SnapshotWish
+        self, name: StreamName, grant: StreamGrant, gap: CursorGap, wish: SnapshotPolicy
     ) -> Cursor | None:
         """Tells the gap and sends the snapshot; returns where to go on, None where the stream ends here."""
         state = None if wish == "never" else await self._read_state(name, grant)

@@ -132,7 +132,7 @@ class Giving:
             with suppress(StoreUnavailable):
                 await self.webhooks.tell_left(stored)
         with suppress(StoreUnavailable):
-            await self.channels.tell_devices(before.owner)
+            await self.channels.notify_devices(before.owner)
 
 
 def decide_gift(record: TaskRecord, heir: Principal) -> list[Fact]:

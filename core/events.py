@@ -128,7 +128,7 @@ class Event:
         return replace(self, sequence=sequence)
 
 
-class Opening(NamedTuple):
+class SharedMembers(NamedTuple):
     """What an envelope says between its type and its payload, which events of one decision share.
 
     ``head`` has time, schema version and runtime id; ``ids`` the other ids of the scope, each a JSON member with a
@@ -154,7 +154,7 @@ class EncodedEvent:
     """An event as the store takes it: the parts of its envelope behind the sequence.
 
     ``rest`` ends where ``frame`` begins, and is the end of the envelope where there is no frame. Where there is no
-    ``opening`` it begins with the id of the event.
+    ``shared_members`` it begins with the id of the event.
     """
 
     event_id: str
@@ -162,14 +162,14 @@ class EncodedEvent:
     rest: bytes
     frame: bytes = b""
     facade: str | None = None
-    opening: Opening | None = None
+    shared_members: SharedMembers | None = None
 
     @property
     def begin(self) -> bytes:
         """The envelope behind its sequence and before its frame."""
-        if self.opening is None:
+        if self.shared_members is None:
             return self.rest
-        texts = (self.event_id.encode(), self.type.encode(), self.opening.write(), self.rest)
+        texts = (self.event_id.encode(), self.type.encode(), self.shared_members.write(), self.rest)
         return b'"eventId":"%b","type":"%b%b%b' % texts
 
     @property
@@ -230,12 +230,14 @@ def encode_event(event: Event) -> EncodedEvent:
     rest = orjson.dumps(members)[1:]
     if fact.frame is not None:
         rest = rest[: -len(AFTER_FRAME)] + (_ONLY_FRAME if rest.endswith(b"{}}") else _NEXT_FRAME)
-    opening = _open(event.timestamp, event.schema_version, event.runtime_id, fact.scope)
-    if opening and not (_is_plain(event.event_id) and (kind in _NORMALIZED or _is_plain(kind))):
-        opening = None
-    if opening is None:
+    shared_members = _open(event.timestamp, event.schema_version, event.runtime_id, fact.scope)
+    if shared_members and not (
+        _is_plain(event.event_id) and (kind in _NORMALIZED or _is_plain(kind))
+    ):
+        shared_members = None
+    if shared_members is None:
         rest = _write_opening(event) + rest
-    return EncodedEvent(event.event_id, kind, rest, fact.frame or b"", fact.facade, opening)
+    return EncodedEvent(event.event_id, kind, rest, fact.frame or b"", fact.facade, shared_members)
 
 
 def decode_event(
@@ -278,11 +280,11 @@ def _is_plain(text: str) -> bool:
 
 
 @lru_cache(256)
-def _open(timestamp: str, version: str, runtime: str, scope: Scope) -> Opening | None:
+def _open(timestamp: str, version: str, runtime: str, scope: Scope) -> SharedMembers | None:
     """What events of a decision share; None where JSON escapes one of its texts, or there is no session."""
     head = _encode_head(timestamp, version, runtime)
     belonging = _encode_scope(scope)
-    return None if head is None or belonging is None else Opening(head, *belonging)
+    return None if head is None or belonging is None else SharedMembers(head, *belonging)
 
 
 @lru_cache(64)
@@ -343,7 +345,7 @@ _WIRE_SCOPE: Final = frozenset(
 )
 
 
-def show_unplaced(event: Event) -> JsonObject:
+def show_unsequenced(event: Event) -> JsonObject:
     """The envelope of an event that stands in no stream, and so has no sequence. Raises as ``encode_event`` does."""
     envelope: JsonObject = orjson.loads(b"{" + encode_event(event).body)
     return envelope

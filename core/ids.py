@@ -105,7 +105,7 @@ def _make_encoder(length: int) -> Callable[[int], str]:
 _encode_hash: Final = _make_encoder(26)
 
 
-def spell(entropy: bytes) -> str:
+def encode_entropy(entropy: bytes) -> str:
     """Random bytes as characters of the same base 32, one each: five bits of every byte."""
     return entropy.translate(_SPELLING).decode()
 

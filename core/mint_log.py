@@ -18,7 +18,7 @@ _TELLING_BITS: Final = 32
 
 
 @value
-class Asked:
+class MintRecord:
     """What was asked for something that was written.
 
     ``prefixes`` of the ids that were minted together, in their order; ``numbers``: the bits of each, and its form.
@@ -68,7 +68,7 @@ class RecordedIds:
             self._drawn.append((bits, drawn))
         return drawn
 
-    def find_in(self, written: bytes) -> tuple[Asked, list[str]]:
+    def find_in(self, written: bytes) -> tuple[MintRecord, list[str]]:
         """What was asked for that, and what came: the same as ``mint_together`` gives."""
         numbers, texts = list[tuple[int, str]](), [self._stem]
         for bits, drawn in self._drawn:
@@ -76,7 +76,7 @@ class RecordedIds:
             if (form % drawn).encode() in written:
                 numbers.append((bits, form))
                 texts.append(form % drawn)
-        return Asked(tuple(self._prefixes), tuple(numbers)), texts
+        return MintRecord(tuple(self._prefixes), tuple(numbers)), texts
 
 
 def mint_together(

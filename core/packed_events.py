@@ -44,15 +44,25 @@ def pack_events(events: Sequence[EncodedEvent], session: str) -> bytes:
     Raises:
         ValueError: a field has a control character in it.
     """
-    head: Sequence[bytes] = next((one.opening.head for one in events if one.opening), NO_HEAD)
+    head: Sequence[bytes] = next(
+        (one.shared_members.head for one in events if one.shared_members), NO_HEAD
+    )
     fields, scopes = [*head], dict[bytes, bytes]()
     for event in events:
-        name, kind, opening = event.event_id.encode(), event.type.encode(), event.opening
+        name, kind, shared_members = (
+            event.event_id.encode(),
+            event.type.encode(),
+            event.shared_members,
+        )
         facade = event.facade.encode() if event.facade else b""
-        if opening is None or opening.session != session or opening.head != head:
+        if (
+            shared_members is None
+            or shared_members.session != session
+            or shared_members.head != head
+        ):
             fields += (name, kind, facade, _WHOLE, event.begin, event.frame)
             continue
-        scope = opening.ids
+        scope = shared_members.ids
         told = scopes.get(scope)
         if told is None:
             told, scopes[scope] = scope, b"%d" % len(scopes)

@@ -86,7 +86,7 @@ class Malformed:
     too_long: bool = False
 
 
-class SendPlace:
+class SendSlot:
     """A place among the sends that an agent may have under way, taken before the send; given back once."""
 
     __slots__ = ("_leave", "_settled")
@@ -117,7 +117,7 @@ class SendPlace:
         return taken
 
 
-MayLeave: TypeAlias = "Callable[[], bool]"
+SendGuard: TypeAlias = "Callable[[], bool]"
 """Asked when there is a connection, right before the first byte: between a send and its bytes lie waits of any length.
 
 Where it says no, nothing is written, and the outcome is ``Unreached`` for ``lease``. What it raises goes to the caller.
@@ -135,7 +135,7 @@ class Closed:
 StreamOutcome: TypeAlias = PeerOutcome | Closed
 
 
-SignatureStanding: TypeAlias = Literal["unchecked", "verified", "unsigned", "untrusted", "changed"]
+SignatureStatus: TypeAlias = Literal["unchecked", "verified", "unsigned", "untrusted", "changed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class PeerCard:
     protocol: str
     stale: bool = False
     lists: bool = True
-    signature: SignatureStanding = "unchecked"
+    signature: SignatureStatus = "unchecked"
     push: bool = False
     """Whether it calls back with news of a task."""
 
@@ -188,8 +188,8 @@ class Peer(Protocol):
         params: JsonObject,
         *,
         timeout_s: float | None = None,
-        may_leave: MayLeave | None = None,
-        place: SendPlace | None = None,
+        may_send: SendGuard | None = None,
+        place: SendSlot | None = None,
     ) -> Coroutine[Any, Any, PeerOutcome]:
         """SendMessage: waits for the answer. ``place`` was reserved for it."""
         ...
@@ -198,8 +198,8 @@ class Peer(Protocol):
         self,
         params: JsonObject,
         *,
-        may_leave: MayLeave | None = None,
-        place: SendPlace | None = None,
+        may_send: SendGuard | None = None,
+        place: SendSlot | None = None,
     ) -> AsyncGenerator[StreamOutcome, None]:
         """SendStreamingMessage: one outcome per frame; anything but Answered is the last one."""
         ...
@@ -220,6 +220,6 @@ class Peer(Protocol):
         """CancelTask."""
         ...
 
-    async def ask_for_news(self, task: str, config: JsonObject) -> PeerOutcome:
+    async def register_push(self, task: str, config: JsonObject) -> PeerOutcome:
         """CreateTaskPushNotificationConfig: where the peer is to call with news of a task."""
         ...

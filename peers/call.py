@@ -14,7 +14,7 @@ from passerelle.core.wire.record import value
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from passerelle.core.peer import MayLeave, PeerOutcome, StreamOutcome
+    from passerelle.core.peer import PeerOutcome, SendGuard, StreamOutcome
     from passerelle.core.wire.json import JsonObject
     from passerelle.peers.interface import Interface
 
@@ -40,18 +40,18 @@ LEASE_OVER: Final = Unreached(
 class PeerCall:
     """An operation of A2A 1.0 with its canonical params, and the time that all of it may take.
 
-    ``may_leave`` is asked right before the first byte of a send, with the connection at hand.
+    ``may_send`` is asked right before the first byte of a send, with the connection at hand.
     """
 
     operation: Operation
     params: JsonObject
     timeout_s: float
-    may_leave: MayLeave | None = field(default=None, compare=False, repr=False)
+    may_send: SendGuard | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_held_back(self) -> bool:
         """Whether it must not be sent any more, or not now."""
-        return self.may_leave is not None and not self.may_leave()
+        return self.may_send is not None and not self.may_send()
 
 
 class Transport(Protocol):

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.peer import SendPlace, Unreached
+from passerelle.core.peer import SendSlot, Unreached
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -45,20 +45,20 @@ class SendLimit:
         """Whether ``enter`` would say so without asking anybody."""
         return self._limit is not None and self._limit.is_used_up
 
-    def reserve_now(self) -> SendPlace | None:
+    def reserve_now(self) -> SendSlot | None:
         """``reserve`` without waiting for anything; None does not say that waiting would be in vain."""
         return self._make_place() if self.enter_now() else None
 
-    async def reserve(self) -> SendPlace | None:
+    async def reserve(self) -> SendSlot | None:
         """A place for a send that is about to begin; where there is none in the end it costs nothing of the rate.
 
         None: there is none now.
         """
         return None if await self.enter() is not None else self._make_place()
 
-    def _make_place(self) -> SendPlace:
+    def _make_place(self) -> SendSlot:
         limit = self._limit
-        return SendPlace(_let_out if limit is None else partial(limit.back_out, limit.meter))
+        return SendSlot(_let_out if limit is None else partial(limit.back_out, limit.meter))
 
     async def enter(self) -> Unreached | None:
         """What is in the way, in which case nothing may be sent; None: the slot is held until ``leave``."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aiohttp.abc import AbstractResolver
     from aiohttp.connector import Connection
 
-    from passerelle.core.peer import MayLeave
+    from passerelle.core.peer import SendGuard
     from passerelle.runtime.common.address_screen import AddressScreen
     from passerelle.runtime.memory.room import MemoryAccount, MemoryRoom
 
@@ -35,19 +35,19 @@ _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT"
 AddressInfo = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]
 
 
-_ASKED: Final[ContextVar[list[MayLeave] | None]] = ContextVar("asked", default=None)
+_ASKED: Final[ContextVar[list[SendGuard] | None]] = ContextVar("asked", default=None)
 """aiohttp has no other way to carry it to the request. Emptied once that is sent: a connection that was made meanwhile
 keeps the context as long as it lasts, and with it whatever stands there."""
 
 
 @contextmanager
-def asking(may_leave: MayLeave | None) -> Generator[None]:
+def asking(may_send: SendGuard | None) -> Generator[None]:
     """A request that is made inside asks whether it may leave.
 
     Raises:
         HeldBack: it must not; there is a connection, and nothing was written.
     """
-    asked = [] if may_leave is None else [may_leave]
+    asked = [] if may_send is None else [may_send]
     token = _ASKED.set(asked)
     try:
         yield
@@ -60,7 +60,7 @@ class _HeldRequest(ClientRequest):
     """A request that asks whether it may leave, once aiohttp has a connection for it."""
 
     async def send(self, conn: Connection) -> ClientResponse:
-        if not all(may_leave() for may_leave in _ASKED.get() or ()):
+        if not all(may_send() for may_send in _ASKED.get() or ()):
             raise HeldBack
         return await super().send(conn)
 

@@ -89,7 +89,7 @@ class NotConnected(Exception):
 
 
 class HeldBack(NotConnected):
-    """There is one, and the request must not be sent any more, or not now: see ``core.peer.MayLeave``."""
+    """There is one, and the request must not be sent any more, or not now: see ``core.peer.SendGuard``."""
 
     def __init__(self) -> None:
         super().__init__("the request must not be sent any more")

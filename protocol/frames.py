@@ -50,7 +50,7 @@ _MOST_FOCUSED: Final = 16
 
 Role: TypeAlias = Literal["ui", "device", "peer", "agent"]
 StartAt: TypeAlias = Literal["ack", "snap", "live", "start"]
-SnapshotWish: TypeAlias = Literal["gap", "first", "never"]
+SnapshotPolicy: TypeAlias = Literal["gap", "first", "never"]
 Mode: TypeAlias = Literal["resumed", "acked", "snap", "live", "start", "gap"]
 SnapshotPlace: TypeAlias = Literal["inline", "fetch", "none"]
 UnsubscribeCode: TypeAlias = Literal["forbidden", "gone", "limit"]
@@ -83,8 +83,8 @@ class Subscribe(Frame):
         StartAt | None, Wire("from", Word(StartAt), "where to begin without a cursor")
     ] = None
     snapshot: Annotated[
-        SnapshotWish | None,
-        Wire("snap", Word(SnapshotWish), "when a snapshot is wanted; the stream has a default"),
+        SnapshotPolicy | None,
+        Wire("snap", Word(SnapshotPolicy), "when a snapshot is wanted; the stream has a default"),
     ] = None
     max_events: Annotated[
         int | None, Wire("max", Integer(least=1), "events that are replayed before a gap")

@@ -90,14 +90,14 @@ def _place(instance: str) -> Shard:
     return derive_shard("instance", instance)
 
 
-class RedisRuleNews:
-    """``core.ports.signals.RuleNews`` over a server or cluster."""
+class RedisRuleUpdates:
+    """``core.ports.signals.RuleUpdates`` over a server or cluster."""
 
     def __init__(self, nodes: Nodes, hints: RedisHints) -> None:
         self._nodes = nodes
         self._hints = hints
 
-    async def tell(self, home: str) -> None:
+    async def publish(self, home: str) -> None:
         """Tells every instance, once.
 
         Raises:
@@ -106,7 +106,7 @@ class RedisRuleNews:
         shard = shard_of(home)
         await self._nodes.write(shard, pack("SPUBLISH", keys.rule_hints(shard, home), ""))
 
-    async def listen(self, home: str, on_news: Callable[[], None]) -> None:
+    async def listen(self, home: str, on_update: Callable[[], None]) -> None:
         """Returns once every further news is told here, and when some may have been lost.
 
         Raises:
@@ -114,8 +114,8 @@ class RedisRuleNews:
             ValueError: somebody listens already.
         """
         shard = shard_of(home)
-        await self._hints.listen(shard, keys.rule_hints(shard, home), lambda _raw: on_news())
-        self._hints.on_loss(on_news)
+        await self._hints.listen(shard, keys.rule_hints(shard, home), lambda _raw: on_update())
+        self._hints.on_loss(on_update)
 
 
 class RedisDeltas:

@@ -25,7 +25,7 @@ def may_decide(record: ActionRecord, who: Principal) -> bool:
     return who.key == request.owner if not request.audience else _is_asked(record, who)
 
 
-def asks(record: ActionRecord, who: Principal) -> bool:
+def is_asking_side(record: ActionRecord, who: Principal) -> bool:
     """Whether a question comes from this very credential: of a worker, or of an agent that dials in with it.
 
     Whoever may serve every agent is the asking side only as a program: the operator of a runtime is a person.

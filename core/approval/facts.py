@@ -46,7 +46,7 @@ _GATED: Final = frozenset({"permission", "confirmation"})
 """Kinds whose options allow or reject: ``permission.*`` accompanies ``action.*``."""
 
 
-def tell_opening(scope: Scope, request: ApprovalRequest) -> list[Fact]:
+def record_opening(scope: Scope, request: ApprovalRequest) -> list[Fact]:
     """The question stands."""
     scope = replace(scope, action_id=request.action_id)
     facts = [Fact(scope, ActionRequired(request))]
@@ -125,7 +125,7 @@ def settle(state: ActionRecord, command: SettleAction, now_ms: int) -> ApprovalD
     return replace(decision, option_id=option.option_id, grant_id=command.grant_id)
 
 
-def tell_closing(
+def record_closing(
     state: ActionRecord, decision: ApprovalDecision, superseded_by: str | None = None
 ) -> list[Fact]:
     """The one terminal fact (I7), with what accompanies it; all of it belongs into one append."""
@@ -154,12 +154,12 @@ def tell_closing(
     return facts
 
 
-def tell_use(state: ActionRecord, command: ConsumeAction) -> Fact:
+def record_use(state: ActionRecord, command: ConsumeAction) -> Fact:
     """What was allowed is about to be done: the judgement of right now, which uses the answer up."""
     return Fact(state.scope, replace(command.evaluation, consumes=True))
 
 
-def tell_return(
+def record_return(
     state: ActionRecord,
     outcome: ReturnOutcome,
     *,
@@ -179,7 +179,7 @@ def tell_return(
     return Fact(state.scope, told)
 
 
-def tell_escalation(state: ActionRecord, step: int) -> Fact:
+def record_escalation(state: ActionRecord, step: int) -> Fact:
     """The audience is wider from here on.
 
     Raises:
@@ -200,7 +200,7 @@ def tell_escalation(state: ActionRecord, step: int) -> Fact:
     return Fact(state.scope, told)
 
 
-def tell_seen(state: ActionRecord, who: Principal) -> Fact:
+def record_seen(state: ActionRecord, who: Principal) -> Fact:
     """Somebody has it before their eyes; its device is named where it has one."""
     origin = state.request.origin
     seen = ChannelPermissionForwarded(

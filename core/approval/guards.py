@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.approval.audience import asks, may_decide, may_read
+from passerelle.core.approval.audience import is_asking_side, may_decide, may_read
 from passerelle.core.approval.response_schema import check_content, check_schema, is_blank
 from passerelle.core.errors import (
     Forbidden,
@@ -79,7 +79,7 @@ def check_audience(record: ActionRecord, answer: AnswerAction) -> None:
         Forbidden: the credential does not carry the right, or its principal may look and not decide.
     """
     who, request = answer.who, record.request
-    if answer.turn_id is None and asks(record, who):
+    if answer.turn_id is None and is_asking_side(record, who):
         raise Forbidden("whoever asks never decides", why="asker")
     if answer.is_host:
         _check_host(record, who)

@@ -61,13 +61,13 @@ from passerelle.core.approval.facts import (
     OUTCOMES,
     decide_alone,
     record_answer,
+    record_closing,
+    record_escalation,
+    record_opening,
+    record_return,
+    record_seen,
+    record_use,
     settle,
-    tell_closing,
-    tell_escalation,
-    tell_opening,
-    tell_return,
-    tell_seen,
-    tell_use,
 )
 from passerelle.core.approval.guards import (
     check_audience,
@@ -91,7 +91,7 @@ from passerelle.core.approval.votes import (
     fold_vote,
     is_cast,
     make_vote,
-    tell_vote,
+    record_vote,
     withdraw,
 )
 from passerelle.core.errors import (
@@ -171,7 +171,7 @@ def decide(state: ActionRecord | None, command: ActionCommand, now_ms: int) -> l
         if state is not None:
             raise InvalidInput("actionId", "the approval is pending already")
         check_opening(command)
-        return tell_opening(command.scope, command.request)
+        return record_opening(command.scope, command.request)
     if state is None:
         raise NotFound("action", "")
     if isinstance(command, AnswerAction):
@@ -305,12 +305,12 @@ def _decide(
         case SeeAction(who=who, rev=rev):
             if rev != state.rev:
                 raise StaleAnswer("stale_revision", "rev")
-            return [] if who.id in state.seen else [tell_seen(state, who)]
+            return [] if who.id in state.seen else [record_seen(state, who)]
         case Escalate(step=step):
-            return [tell_escalation(state, step)]
+            return [record_escalation(state, step)]
         case ConsumeAction():
             check_use(state, command, now_ms)
-            return [tell_use(state, command)]
+            return [record_use(state, command)]
         case SettleAction() | Expire() | CancelAction() | SupersedeAction():
             return _close(state, command, now_ms)
         case BeginReturn() | FinishReturn() | FailReturn() | RetryReturn():
@@ -327,17 +327,19 @@ def _close(
     """Nobody has answered, and nobody can any more."""
     match command:
         case SettleAction():
-            return tell_closing(state, settle(state, command, now_ms))
+            return record_closing(state, settle(state, command, now_ms))
         case Expire(at_ms=at_ms):
             now_ms = now_ms if at_ms is None else at_ms
             if now_ms < state.request.expires_ms:
                 raise UnsupportedOperation("the approval has not expired", state=state.state)
-            return tell_closing(state, decide_alone(state, "expired", "timeout", "timeout", now_ms))
+            return record_closing(
+                state, decide_alone(state, "expired", "timeout", "timeout", now_ms)
+            )
         case CancelAction(cause=cause):
-            return tell_closing(state, decide_alone(state, "cancelled", cause, "system", now_ms))
+            return record_closing(state, decide_alone(state, "cancelled", cause, "system", now_ms))
         case SupersedeAction(by=by):
             decision = decide_alone(state, "superseded", "superseded", "system", now_ms)
-            return tell_closing(state, decision, by)
+            return record_closing(state, decision, by)
         case _:
             assert_never(command)
 
@@ -347,13 +349,13 @@ def _go_back(
 ) -> Fact:
     match command:
         case BeginReturn():
-            return tell_return(state, "returning")
+            return record_return(state, "returning")
         case FinishReturn(native_status=native_status):
-            return tell_return(state, "returned", native_status=native_status)
+            return record_return(state, "returned", native_status=native_status)
         case FailReturn(reason=reason):
-            return tell_return(state, "undeliverable", reason=reason)
+            return record_return(state, "undeliverable", reason=reason)
         case RetryReturn():
-            return tell_return(state, "owed")
+            return record_return(state, "owed")
         case _:
             assert_never(command)
 
@@ -382,12 +384,12 @@ def _answer(state: ActionRecord, answer: AnswerAction, now_ms: int) -> list[Fact
     if state.request.quorum.need > 1:
         vote = make_vote(answer, option, now_ms)
         if not closes(state, vote, answer.void):
-            return [] if is_cast(state, vote) else [tell_vote(state, vote)]
+            return [] if is_cast(state, vote) else [record_vote(state, vote)]
     decision = record_answer(state, answer, option, now_ms)
     if option.grant is not None and decision.outcome == "allowed":
         written = name_grant(state.request.action_id, state.request.owner)
         decision = replace(decision, grant_id=written)
-    return tell_closing(state, decision)
+    return record_closing(state, decision)
 
 
 def _start(payload: ActionRequired, event: Event) -> ActionRecord:

@@ -21,7 +21,7 @@ _MARK: Final = b'"devices":"paired",'
 
 def mark_for_paired(event: EncodedEvent) -> EncodedEvent:
     """The event with the mark, as its first member after the sequence."""
-    return replace(event, rest=_MARK + event.begin, opening=None)
+    return replace(event, rest=_MARK + event.begin, shared_members=None)
 
 
 def is_for_paired(data: bytes) -> bool:

@@ -72,7 +72,7 @@ def is_cast(record: ActionRecord, vote: Vote) -> bool:
     )
 
 
-def tell_vote(record: ActionRecord, vote: Vote) -> Fact:
+def record_vote(record: ActionRecord, vote: Vote) -> Fact:
     """A vote that is counted and closes nothing."""
     said = ChannelPermissionReturned(
         direction="answer",

@@ -38,7 +38,7 @@ class EditedRules:
     rules: tuple[StatedRule, ...] = ()
 
 
-def tell_edit(
+def record_edit(
     state: EditedRules | None, scope: Scope, read_revision: int, edited: PolicyChanged
 ) -> list[Fact]:
     """The facts of an edit; ``edited`` has the rules, and gets its revision here.

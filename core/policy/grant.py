@@ -55,7 +55,7 @@ def name_grant(action_id: str, owner: str) -> str:
     return derive_id("gr", shard_of(owner), "grant", action_id)
 
 
-def tell_mint(state: Grants | None, scope: Scope, grant: Grant, now_ms: int) -> list[Fact]:
+def record_grant(state: Grants | None, scope: Scope, grant: Grant, now_ms: int) -> list[Fact]:
     """The facts of a new grant; none where it is there already, or is over before it began.
 
     Raises:
@@ -78,7 +78,7 @@ def tell_mint(state: Grants | None, scope: Scope, grant: Grant, now_ms: int) -> 
     return [Fact(scope, made)]
 
 
-def tell_use(
+def record_use(
     state: Grants | None, scope: Scope, grant_id: str, evaluation_id: str, now_ms: int
 ) -> list[Fact]:
     """The facts of one use.
@@ -102,7 +102,7 @@ def tell_use(
     return [Fact(scope, used)]
 
 
-def tell_revoke(state: Grants | None, scope: Scope, grant_id: str, actor: str) -> list[Fact]:
+def record_revocation(state: Grants | None, scope: Scope, grant_id: str, actor: str) -> list[Fact]:
     """The facts of its end; none where it has been revoked already.
 
     Raises:

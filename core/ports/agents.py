@@ -42,7 +42,7 @@ class AgentCancelled:
     remote: str
 
 
-AgentNews: TypeAlias = AgentRegistered | AgentOffered | AgentCancelled
+AgentUpdate: TypeAlias = AgentRegistered | AgentOffered | AgentCancelled
 
 
 class DialedInAgents(Protocol):
@@ -84,7 +84,7 @@ class DialedInAgents(Protocol):
         """Tells whoever serves the agent that one of its tasks is to stop."""
         ...
 
-    async def listen(self, agent: str, on_news: Callable[[AgentNews], None]) -> None:
+    async def listen(self, agent: str, on_update: Callable[[AgentUpdate], None]) -> None:
         """Returns once news of the agent are told here. At most one listener for an agent."""
         ...
 

@@ -46,7 +46,7 @@ class Acks(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Greeted:
+class HelloRecorded:
     """A hello was noted: the new generation of its channel, and whether its owner had open questions then."""
 
     generation: int
@@ -54,7 +54,7 @@ class Greeted:
 
 
 @dataclass(frozen=True, slots=True)
-class SaidHello:
+class ConnectionOpened:
     """A channel has a new connection."""
 
     channel: str
@@ -62,7 +62,7 @@ class SaidHello:
 
 
 @dataclass(frozen=True, slots=True)
-class PresenceMoved:
+class PresenceChanged:
     """A device of the owner says something else of itself than before."""
 
 
@@ -76,19 +76,19 @@ class OwnerForgotten:
     """All that was known of the principal is forgotten: whoever is connected begins anew."""
 
 
-LinkNews: TypeAlias = SaidHello | PresenceMoved | DevicesChanged | OwnerForgotten
+ChannelUpdate: TypeAlias = ConnectionOpened | PresenceChanged | DevicesChanged | OwnerForgotten
 
 
 class Channels(Protocol):
     """Records of device links."""
 
-    def say_hello(
+    def record_hello(
         self, owner: str, channel: str, record: bytes, driver: Incarnation | None
-    ) -> Awaitable[Greeted]:
+    ) -> Awaitable[HelloRecorded]:
         """Writes the record, makes the owner's inbox if there is none, counts the generation up."""
         ...
 
-    async def listen(self, owner: str, on_news: Callable[[LinkNews], None]) -> None:
+    async def listen(self, owner: str, on_update: Callable[[ChannelUpdate], None]) -> None:
         """Returns once news of the owner's devices are told, from now on.
 
         A word of it may be lost or doubled, like any hint. At most one listener for an owner.
@@ -99,7 +99,7 @@ class Channels(Protocol):
         """Ends what ``listen`` began."""
         ...
 
-    async def tell_devices(self, owner: str) -> None:
+    async def notify_devices(self, owner: str) -> None:
         """Tells all who listen that the devices of the owner have changed."""
         ...
 
@@ -131,7 +131,7 @@ class PresentDevice:
 class Presences(Protocol):
     """Which devices of a principal are there, over all instances. A word holds for a minute."""
 
-    async def say(self, owner: str, generation: int, presence: Presence) -> bool:
+    async def announce(self, owner: str, generation: int, presence: Presence) -> bool:
         """Notes the word of a connection, in place of the one before; False where a newer connection has spoken."""
         ...
 
@@ -145,7 +145,7 @@ class Presences(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class OwedLink:
+class PendingLink:
     """Facts of one kind about a link that are owed as one: ``total`` ever, ``told`` of them in facts before.
 
     ``payloads``: the last one; where each counts, up to 16 of them, each with a line feed.
@@ -160,7 +160,7 @@ class OwedLink:
 class Links(Protocol):
     """Facts that are owed about device links: several of one kind within a minute are told as one (EXT-8, I9)."""
 
-    def owe(
+    def add_pending(
         self,
         channel: str,
         generation: int,
@@ -178,14 +178,14 @@ class Links(Protocol):
         """
         ...
 
-    async def lose(self, channel: str, payload: bytes, instance: str) -> None:
+    async def mark_lost(self, channel: str, payload: bytes, instance: str) -> None:
         """Notes that a link has ended with its instance, unless the device is connected elsewhere already."""
         ...
 
-    async def read_owed(self, channel: str, kind: str) -> OwedLink | None:
+    async def read_pending(self, channel: str, kind: str) -> PendingLink | None:
         """What is owed; None where the record is gone."""
         ...
 
-    async def settle(self, row: DueRow, kind: str, owed: OwedLink, *, listed: bool) -> None:
+    async def settle(self, row: DueRow, kind: str, owed: PendingLink, *, listed: bool) -> None:
         """What was read has been told."""
         ...

@@ -65,7 +65,7 @@ class Replicas(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseWish:
+class LeaseRequest:
     """A lease that shall be opened or extended."""
 
     shard: Shard
@@ -83,12 +83,12 @@ class LeaseWish:
 class Leases(Protocol):
     """One lease per instance and shard; time is the server's."""
 
-    async def extend(self, wish: LeaseWish, lease_ms: int) -> Lease | LeaseLost:
+    async def extend(self, request: LeaseRequest, lease_ms: int) -> Lease | LeaseLost:
         """Opens or extends the lease. Extending what is gone is a loss, never a silent new start."""
         ...
 
     async def extend_each(
-        self, wishes: Sequence[LeaseWish], lease_ms: int
+        self, requests: Sequence[LeaseRequest], lease_ms: int
     ) -> list[Lease | LeaseLost | StoreUnavailable]:
         """The same for one lease in each of many shards, together; nothing is tried twice."""
         ...

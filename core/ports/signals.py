@@ -33,13 +33,13 @@ class Nudges(Protocol):
         ...
 
 
-class RuleNews(Protocol):
+class RuleUpdates(Protocol):
     """Says that there is something to be read. It may be lost or doubled, like any hint."""
 
-    async def tell(self, home: str) -> None:
+    async def publish(self, home: str) -> None:
         """Tells every instance that the rules beside this home session have changed."""
         ...
 
-    async def listen(self, home: str, on_news: Callable[[], None]) -> None:
+    async def listen(self, home: str, on_update: Callable[[], None]) -> None:
         """Returns once every further news is told here, and when some may have been lost. At most one listener."""
         ...

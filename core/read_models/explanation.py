@@ -39,7 +39,7 @@ from passerelle.core.payloads.run import RunStatus
 from passerelle.core.read_models.blockers import AskedQuestions, BlockedTask, list_blocked
 from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unknown
 from passerelle.core.read_models.task import doubt_status, name_task
-from passerelle.core.routing.words import say_routing
+from passerelle.core.routing.words import describe_routing
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.record import record
@@ -93,7 +93,7 @@ def _tell_created(said: say.TaskCreated) -> ReasonParts | None:
 
 
 def _tell_routing(code: str) -> Callable[[RoutingPayload], ReasonParts]:
-    return lambda said: ("agent", code, say_routing(said))
+    return lambda said: ("agent", code, describe_routing(said))
 
 
 def _tell_policy(said: PermissionEvaluated) -> ReasonParts:
@@ -154,9 +154,9 @@ REASONS: Final[dict[type, Callable[[Any], ReasonParts | None]]] = {
     TaskProfileResolved: _tell_routing("profile"),
     CandidatesResolved: _tell_routing("candidates"),
     SingleCandidate: _tell_routing("single_candidate"),
-    RoutingDecided: lambda said: ("agent", said.reason, say_routing(said)),
+    RoutingDecided: lambda said: ("agent", said.reason, describe_routing(said)),
     FallbackApplied: _tell_routing("fallback"),
-    RoutingNotPossible: lambda said: ("agent", said.reason, say_routing(said)),
+    RoutingNotPossible: lambda said: ("agent", said.reason, describe_routing(said)),
     PermissionEvaluated: _tell_policy,
     HookCompleted: _tell_hook,
     HookFailed: _tell_failed_hook,

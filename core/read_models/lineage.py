@@ -21,7 +21,7 @@ THREAD: Final = "assigned_thread"
 REASON: Final = "it came next in the context"
 
 
-def follows_unsaid(task: TaskRecord) -> bool:
+def has_implicit_source(task: TaskRecord) -> bool:
     """Whether a task came with a message of its own that says nothing of a task before it."""
     return (
         task.thread_id is not None
@@ -72,7 +72,7 @@ def link_sources(tasks: Sequence[TaskRecord]) -> list[TaskRecord]:
     places = {task.task_id: place for place, task in enumerate(newest)}
     return [
         link_source(task, find_source(task, newest[places[task.task_id] + 1 :]))
-        if follows_unsaid(task)
+        if has_implicit_source(task)
         else task
         for task in tasks
     ]

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.ids import TaskId, expose
-from passerelle.core.read_models.lineage import SOURCE, find_source, follows_unsaid
+from passerelle.core.read_models.lineage import SOURCE, find_source, has_implicit_source
 from passerelle.core.wire.record import record
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _list_sources(task: TaskRecord, earlier: Sequence[TaskRecord]) -> set[str]:
     while left:
         one = left.pop()
         targets = {edge.target for edge in one.relationships if edge.kind == SOURCE}
-        if follows_unsaid(one):
+        if has_implicit_source(one):
             older = [each for each in earlier if each.task_id < one.task_id]
             source = find_source(one, older)
             targets = set[str]() if source is None else {source.task_id}

@@ -140,7 +140,7 @@ def show_result(
     )
 
 
-def is_told(task: TaskRecord) -> bool:
+def is_published(task: TaskRecord) -> bool:
     """Whether its result is told: a hidden task is for those who operate the runtime alone (TR-6)."""
     return task.visibility is not Visibility.HIDDEN
 

@@ -44,7 +44,7 @@ class TaskSpending:
     partial: bool = False
 
 
-def add_up(tasks: Iterable[TaskRecord]) -> SpentSums:
+def sum_spending(tasks: Iterable[TaskRecord]) -> SpentSums:
     """The sums over some tasks; one that comes twice counts once. Currencies stand in the order of their names."""
     known = {task.task_id: task for task in tasks}
     costs = [one.cost for task in known.values() for one in task.attempts if one.cost is not None]

@@ -58,7 +58,7 @@ _NO_REASONS: Final = {
 }
 
 
-def say_routing(said: RoutingPayload) -> str:
+def describe_routing(said: RoutingPayload) -> str:
     """The sentence of a fact, without its full stop."""
     match said:
         case TaskProfileResolved():

@@ -48,7 +48,7 @@ class ArchiveRef:
         return cls(match[1], int(match[2]))
 
 
-def tell_archived(task: TaskRecord, ref: str, runtime_id: str) -> Event:
+def make_archived_event(task: TaskRecord, ref: str, runtime_id: str) -> Event:
     """The fact that a task is archived. Everybody who reads it gets the same event.
 
     Its time is that of the last change of the task: since then nothing has happened to it, and when it left is not

@@ -31,7 +31,7 @@ MOST_TURNS: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class ToldTurn:
+class HistoryTurn:
     """A turn. ``ended`` is the sequence of its end; ``gone``: the thread went back behind it."""
 
     turn_id: str
@@ -46,8 +46,8 @@ class TurnBoundary:
 
     to_turn: str
     covers: int
-    kept: tuple[ToldTurn, ...]
-    behind: tuple[ToldTurn, ...]
+    kept: tuple[HistoryTurn, ...]
+    behind: tuple[HistoryTurn, ...]
 
     @property
     def summed_up(self) -> int:
@@ -82,7 +82,7 @@ class TurnHistory:
     """The turns of one thread, in the order in which they were submitted."""
 
     thread_id: str
-    turns: dict[str, ToldTurn] = field(default_factory=dict[str, ToldTurn])
+    turns: dict[str, HistoryTurn] = field(default_factory=dict[str, HistoryTurn])
     expired: dict[str, str] = field(default_factory=dict[str, str])
     """By its hash, the task of an output whose content is not kept any more."""
     _peers: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
@@ -94,7 +94,7 @@ class TurnHistory:
             return
         match event.fact.payload:
             case TurnSubmitted():
-                turn = ToldTurn(scope.turn_id or "", scope.task_id or "")
+                turn = HistoryTurn(scope.turn_id or "", scope.task_id or "")
                 self.turns.setdefault(turn.turn_id, turn)
             case TurnCompleted() | TurnFailed():
                 self._change(scope.turn_id or "", ended=event.sequence)
@@ -144,7 +144,7 @@ class TurnHistory:
         return TurnBoundary(to_turn, turn.ended, tuple(standing[:split]), tuple(standing[split:]))
 
 
-def check_behind(boundary: TurnBoundary) -> None:
+def check_rollback(boundary: TurnBoundary) -> None:
     """Whether what stands behind a boundary can be left behind.
 
     Raises:
@@ -160,7 +160,7 @@ def check_behind(boundary: TurnBoundary) -> None:
 
 
 @dataclass(slots=True)
-class StandingThread:
+class FilteredThread:
     """What a thread comes to ``without`` the facts of some tasks, and the summaries up to some turns."""
 
     thread_id: str

@@ -164,7 +164,7 @@ class _Life:
         yield SubagentStatus("running", said.native_status, context, said.text), {}
 
 
-def tell_life(
+def derive_subagent_events(
     name: SubagentName, events: Sequence[Event], parent: Scope | None = None
 ) -> list[Event]:
     """The events of a subagent, from those of its thread in order.

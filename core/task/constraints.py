@@ -54,7 +54,7 @@ def read_constraints(said: JsonObject) -> Constraints:
     )
 
 
-def find_stranger(constraints: Constraints, agent: str, endpoint: str | None) -> str | None:
+def find_disallowed(constraints: Constraints, agent: str, endpoint: str | None) -> str | None:
     """Why an agent may not work on the task, by the constraint that says so."""
     if constraints.agents is not None and agent not in constraints.agents:
         return f"constraint agents: {agent!r} is not among them"

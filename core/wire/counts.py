@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 
-def say_count(count: int, one: str, several: str | None = None) -> str:
+def format_count(count: int, one: str, several: str | None = None) -> str:
     """``1 task``, ``2,000 tasks``; ``several`` where it is not the word with an s."""
     return f"{count:,} {one if count == 1 else several or f'{one}s'}"

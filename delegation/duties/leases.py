@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.batch import Incarnation
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard
-from passerelle.core.ports.leases import Lease, LeaseLost, LeaseWish
+from passerelle.core.ports.leases import Lease, LeaseLost, LeaseRequest
 from passerelle.runtime.common.beat import until_beat
 
 if TYPE_CHECKING:
@@ -339,14 +339,14 @@ class LeaseKeeper:
         """Together, then each by itself what failed at once: a connection that was closed is opened again."""
         before_s = self.clock()
         living = self._list_living()
-        wishes = [self._wish(shard, living) for shard in shards]
-        answers = await self.leases.extend_each(wishes, self.lease_ms)
+        requests = [self._wish(shard, living) for shard in shards]
+        answers = await self.leases.extend_each(requests, self.lease_ms)
         failed: dict[Shard, BaseException | None] = {}
-        for wish, answer in zip(wishes, answers, strict=True):
+        for request, answer in zip(requests, answers, strict=True):
             if isinstance(answer, StoreUnavailable):
-                failed[wish.shard] = answer
+                failed[request.shard] = answer
             else:
-                self._note(wish, answer, before_s)
+                self._note(request, answer, before_s)
         results = [*failed.values()]
         if self.clock() - before_s < _SILENT_S:
             results = await asyncio.gather(*map(self._extend, failed), return_exceptions=True)
@@ -385,15 +385,15 @@ class LeaseKeeper:
         return self._sort_failures(results)
 
     async def _extend(self, shard: Shard) -> None:
-        before_s, wish = self.clock(), self._wish(shard, self._list_living())
-        self._note(wish, await self.leases.extend(wish, self.lease_ms), before_s)
+        before_s, request = self.clock(), self._wish(shard, self._list_living())
+        self._note(request, await self.leases.extend(request, self.lease_ms), before_s)
 
     def _list_living(self) -> tuple[str, ...]:
         return tuple(sorted({*self._awake, *self._silent, self.instance}))
 
-    def _wish(self, shard: Shard, living: tuple[str, ...]) -> LeaseWish:
+    def _wish(self, shard: Shard, living: tuple[str, ...]) -> LeaseRequest:
         hold, wants_duty = self._holds[shard.number], shard in self._wanted
-        return LeaseWish(
+        return LeaseRequest(
             shard,
             hold.driver,
             opens=not hold.held,
@@ -407,15 +407,15 @@ class LeaseKeeper:
         """What is driven in a shard was compared with our set under this epoch; the next extension says so."""
         self._holds[shard.number].seen = epoch
 
-    def _note(self, wish: LeaseWish, answer: Lease | LeaseLost, before_s: float) -> None:
-        shard = wish.shard
+    def _note(self, request: LeaseRequest, answer: Lease | LeaseLost, before_s: float) -> None:
+        shard = request.shard
         hold = self._holds[shard.number]
         self._duties_until_s = -math.inf
         match answer:
             case Lease(duty=duty):
                 self._compare(shard, hold, answer)
                 is_unchanged = answer.found_ms == answer.until_ms
-                hold.rests = wish.may_rest and is_unchanged and hold.asked_s < before_s
+                hold.rests = request.may_rest and is_unchanged and hold.asked_s < before_s
                 hold.held, hold.duty, hold.extended_s = True, duty, before_s
                 leases = _REST_LEASES if hold.rests else 1
                 hold.until_s = before_s + self.lease_ms / 1000 * leases

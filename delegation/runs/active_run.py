@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import EntityRef
     from passerelle.core.events import AnyPayload
-    from passerelle.core.peer import Peer, PeerOutcome, SendPlace, StreamOutcome
+    from passerelle.core.peer import Peer, PeerOutcome, SendSlot, StreamOutcome
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.leases import Replicas
     from passerelle.core.wire.json import JsonObject
@@ -134,7 +134,7 @@ class ActiveRun:
     has_lost: bool = field(default=False, init=False)
     """Whether some of what the peer has said may be lost: it is asked for all of it before anything else is taken."""
     sent: JsonObject | None = field(default=None, init=False)
-    place: SendPlace | None = field(default=None, init=False)
+    place: SendSlot | None = field(default=None, init=False)
     """What was reserved of the agent's limits for the first send, where the run has waited for its turn."""
     _pending: PendingReturns | None = field(default=None, init=False)
     _strategy: FollowStrategy | None = field(default=None, init=False)
@@ -277,7 +277,7 @@ class ActiveRun:
         if seen is not None:
             self.deps.behaviour.note(*seen)
 
-    def may_leave(self) -> bool:
+    def may_send(self) -> bool:
         """Whether a send may start at once: there is no replica to wait for, and the lease has time left."""
         return not self.deps.replicas.are_seen(self.run.shard) and self.deps.may_send(self.run)
 
@@ -310,14 +310,14 @@ class ActiveRun:
             RunMovedError: the lease was lost by then, and the present one is another one.
         """
         if self.place is not None:
-            return self.peer.send(sent, may_leave=self._has_lease, place=self.place)
-        return self.peer.send(sent, may_leave=self._has_lease)
+            return self.peer.send(sent, may_send=self._has_lease, place=self.place)
+        return self.peer.send(sent, may_send=self._has_lease)
 
     def stream(self, sent: JsonObject) -> AsyncGenerator[StreamOutcome, None]:
         """SendStreamingMessage in the same way."""
         if self.place is not None:
-            return self.peer.stream(sent, may_leave=self._has_lease, place=self.place)
-        return self.peer.stream(sent, may_leave=self._has_lease)
+            return self.peer.stream(sent, may_send=self._has_lease, place=self.place)
+        return self.peer.stream(sent, may_send=self._has_lease)
 
     def _has_lease(self) -> bool:
         return self.deps.may_send(self.run)

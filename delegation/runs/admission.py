@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from passerelle.core.agent_name import find_base
 from passerelle.core.errors import PeerUnavailable
-from passerelle.core.peer import Peer, SendPlace
+from passerelle.core.peer import Peer, SendSlot
 from passerelle.delegation.runs.holds import QueueHold
 from passerelle.delegation.runs.quota_waits import MOST_WAITING, make_hold, name_line
 
@@ -36,11 +36,11 @@ class LimitedPeer(Peer, Protocol):
         """Whether only so many sends may be under way at once."""
         ...
 
-    def reserve_now(self) -> SendPlace | None:
+    def reserve_now(self) -> SendSlot | None:
         """``reserve`` without asking anybody; None does not say that there is none."""
         ...
 
-    async def reserve(self) -> SendPlace | None:
+    async def reserve(self) -> SendSlot | None:
         """A place among its sends; None: there is none now."""
         ...
 
@@ -63,7 +63,7 @@ class AttemptAdmission:
             return None
         return "draining" if pause.state == "draining" else "paused"
 
-    async def admit(self, agent: str, peer: LimitedPeer) -> QueueCause | SendPlace | None:
+    async def admit(self, agent: str, peer: LimitedPeer) -> QueueCause | SendSlot | None:
         """Whether an attempt may begin now: why not, or the place that it has among the sends, if it needs one.
 
         Only an agent whose slots are bounded costs more than a look at memory, and only where the block of this

@@ -109,7 +109,7 @@ async def deliver(active: ActiveRun, sent: JsonObject) -> bool:
     """Sends the message until the peer has it or has refused it; False when nobody knows whether it arrived."""
     tries, crowded_ms = 0, 0
     while True:
-        if not active.may_leave():
+        if not active.may_send():
             await active.await_leave()
         active.sent_ms = active.deps.clock.now_ms()
         active.run.has_all = not active.run.is_streamed()

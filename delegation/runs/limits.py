@@ -21,9 +21,9 @@ from passerelle.core.payloads.task import TaskCancelRequested
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import RequestCancel
 from passerelle.core.task.constraints import (
+    find_disallowed,
     find_excess,
     find_overspent,
-    find_stranger,
     read_constraints,
 )
 from passerelle.core.task.status import HELD, WORKING, Status
@@ -126,7 +126,7 @@ def find_obstacle(
     if constraints is None:
         return None
     cost = estimate_micros * (len(task.attempts) + 1)
-    return find_stranger(constraints, agent, endpoint) or find_overspent(constraints, cost)
+    return find_disallowed(constraints, agent, endpoint) or find_overspent(constraints, cost)
 
 
 def enforce(draft: DecisionDraft) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from passerelle.channels.reverse_link import AgentLink
     from passerelle.channels.reverse_side import Leave
-    from passerelle.core.ports.agents import AgentNews
+    from passerelle.core.ports.agents import AgentUpdate
     from passerelle.core.principal import Principal
     from passerelle.gateway.reverse.routing import Routing
     from passerelle.peers.registry import PeerRegistry
@@ -161,7 +161,7 @@ class Host:
             self._listens.discard(agent)
             raise
 
-    def _hear(self, agent: str, news: AgentNews) -> None:
+    def _hear(self, agent: str, news: AgentUpdate) -> None:
         links = self.dialling.links
         match news:
             case AgentRegistered(link, generation, pool):

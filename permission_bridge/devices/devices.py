@@ -180,7 +180,7 @@ class Devices:
             fields=lambda _known: self.subscriptions.forget(device),
             idem=once.remember(device),
         )
-        await self.channels.tell_devices(principal.key)
+        await self.channels.notify_devices(principal.key)
         held = await self._load_inbox(principal)
         withdrawn = await self._withdraw(held, device)
         decisions = await self._list_decisions(principal, held, device)

@@ -148,11 +148,11 @@ class EndedSessions:
             one = EndedSession(session, parse_ms(at.decode()), as_int(size))
             self._recent.pop(session, None)
             # A home session never ends, whatever its owner has beside it.
-            may_leave = not as_int(holds) and not is_home(session, record or b"")
+            may_send = not as_int(holds) and not is_home(session, record or b"")
             if one.at_ms >= before_ms:
                 self._note(self._recent, session, one.at_ms)
             elif one.bytes <= _MOST_BYTES:
-                if may_leave:
+                if may_send:
                     over.append((shard, one))
                     self._note(self._ended, session, one)
                 else:

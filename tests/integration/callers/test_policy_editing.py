@@ -243,7 +243,7 @@ async def test_hint_that_is_lost_costs_one_round(rig: Rig, monkeypatch: pytest.M
     async def lose(_home: str) -> None:
         return
 
-    monkeypatch.setattr(first.gateway.store.rule_news, "tell", lose)
+    monkeypatch.setattr(first.gateway.store.rule_news, "publish", lose)
     done = (await put(first, CLOSED, read=1)).json()
     await until_judged(second, done["version"])
 

@@ -37,9 +37,9 @@ from passerelle.core.session.thread import (
 )
 from passerelle.core.session.turn_history import (
     MOST_TASKS,
-    StandingThread,
+    FilteredThread,
     TurnHistory,
-    check_behind,
+    check_rollback,
 )
 from passerelle.core.wire.codec import to_bytes
 from passerelle.core.wire.record import change
@@ -148,8 +148,8 @@ class Conversation:
         """As the command does it."""
         history = self.read()
         boundary = history.find(turn)
-        check_behind(boundary)
-        standing = StandingThread("th_1", history.list_gone() | boundary.left)
+        check_rollback(boundary)
+        standing = FilteredThread("th_1", history.list_gone() | boundary.left)
         for event in self.events:
             standing.add(event)
         told = history.list_peers(boundary.tasks)
@@ -349,5 +349,5 @@ def test_summaries_of_what_is_left_behind_stand_no_more_and_older_ones_come_back
 def test_more_than_one_append_takes_is_left_behind_in_steps() -> None:
     talk, _ = one_after_the_other(MOST_TASKS + 2)
     with pytest.raises(InvalidInput, match=r"toTurn.*in steps"):
-        check_behind(talk.read().find("turn_1"))
-    check_behind(talk.read().find("turn_2"))
+        check_rollback(talk.read().find("turn_1"))
+    check_rollback(talk.read().find("turn_2"))
