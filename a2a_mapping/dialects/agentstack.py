@@ -1,6 +1,6 @@
-"""AgentStack: an approval in the metadata of the status message, under the address of its extension.
+"""AgentStack: an approval in the metadata of the status message, under the URI of its extension.
 
-It names no id and no expiry, so the question is known by its message, and the answer is bound to the task alone.
+It has no id and no expiry, so the question is identified by its message, and the answer is bound to the task only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAME: Final = "agentstack"
 
 
 def detect(pause: AgentPause) -> list[PeerPrompt]:
-    """The one approval of the status message, if it asks for one."""
+    """The one approval of the status message, if there is one."""
     form = object_at(object_at(pause.message, "metadata"), APPROVAL)
     if not form:
         return []
@@ -31,7 +31,7 @@ def detect(pause: AgentPause) -> list[PeerPrompt]:
 
 
 def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
-    """A message without parts; the decision stands in its metadata."""
+    """A message without parts; the decision is in its metadata."""
     reply = replies[0]
     message = make_reply((task, context), [reply.decision_id], [])
     decision = "approve" if reply.answer.allowed else "reject"
@@ -39,7 +39,7 @@ def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonO
 
 
 def read_answers(message: JsonObject) -> list[NativeAnswer]:
-    """The decision in the metadata of a caller's message: it says to nothing in particular what was decided."""
+    """The decision in the metadata of a caller's message, which names no question."""
     form = object_at(object_at(message, "metadata"), APPROVAL)
     if not form:
         return []

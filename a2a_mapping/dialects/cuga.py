@@ -1,4 +1,4 @@
-"""CUGA: words, and in the metadata of the status message the id of an action that waits to be confirmed."""
+"""CUGA: text, and in the metadata of the status message the id of an action to be confirmed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME: Final = "cuga"
 
 
 def detect(pause: AgentPause) -> list[PeerPrompt]:
-    """The one action that waits, if the metadata names one."""
+    """The action in the metadata, if there is one."""
     metadata = object_at(pause.message, "metadata")
     native_id = text_at(metadata, "action_id")
     if not native_id:
@@ -25,7 +25,7 @@ def detect(pause: AgentPause) -> list[PeerPrompt]:
 
 
 def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
-    """The confirmation as a data part and as metadata: unclear words would make it ask again."""
+    """The confirmation as a data part and as metadata, since CUGA asks again after unclear text."""
     reply = replies[0]
     form: JsonObject = {"action_id": reply.prompt.native_id, "confirmed": reply.answer.allowed}
     message = make_reply((task, context), [reply.decision_id], [{"data": form}])

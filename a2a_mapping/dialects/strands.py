@@ -1,7 +1,7 @@
-"""Strands: a data part lists what is interrupted; the answer has one response for each, and nothing else.
+"""Strands: a data part lists the interrupts; the answer has one response for each, and nothing else.
 
-What an interrupt means is the agent's. Only one whose name says that it is an approval is a yes-or-no question,
-answered by ``y`` or ``n`` as the framework's own examples are; any other one wants words.
+The agent defines the meaning of an interrupt. Only one whose name means an approval is a yes-or-no question, answered
+by ``y`` or ``n`` as in the framework's own examples; any other one asks for text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GATES: Final = ("approv", "confirm", "permission")
 
 
 def detect(pause: AgentPause) -> list[PeerPrompt]:
-    """Each interrupt of the status message; none when one of them has no id."""
+    """Each interrupt of the status message; empty if one of them has no id."""
     found = [
         interrupt
         for part in objects_at(pause.message, "parts")
@@ -35,7 +35,7 @@ def detect(pause: AgentPause) -> list[PeerPrompt]:
 
 
 def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
-    """One response for each interrupt; None when words are missing: cancel the task."""
+    """One response per interrupt; None if text is missing: cancel the task."""
     parts: list[Json] = []
     for reply in replies:
         response = _answer(reply)
@@ -47,7 +47,7 @@ def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonO
 
 
 def read_answers(message: JsonObject) -> list[NativeAnswer]:
-    """The responses in a caller's message. What an interrupt wants may be words as well: its id says which it is."""
+    """The responses in a caller's message. A response may also be text: the question with its id decides."""
     parts = objects_at(message, "parts")
     answers = [answer for part in parts if (answer := _read_response(part)) is not None]
     return [replace(answer, is_alone=len(parts) == len(answers)) for answer in answers]
