@@ -1,7 +1,7 @@
-"""What a member of a frame may be: one small class for each kind.
+"""The kinds of values of frame members: one small class per kind.
 
-A kind reads a JSON value or refuses it by the member's name, writes it back, and draws itself as JSON Schema, so that
-decoder, encoder, schema and documents cannot disagree.
+A kind reads a JSON value or refuses it by the member's name, writes it, and makes its JSON Schema, so that decoder,
+encoder, schema and documents agree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SHORT: Final = 128
 NAME: Final = 255
 TOKEN: Final = 8_192
 SAFE_INTEGER: Final = 2**53 - 1
-"""The largest integer that every JSON reader keeps."""
+"""The largest integer that every JSON reader preserves."""
 _CURSOR: Final[JsonObject] = {
     "type": "string",
     "pattern": "^[0-9a-f]{8}\\.(0|[1-9][0-9]{0,15})\\.[0-9a-f]{8}$",
@@ -28,10 +28,10 @@ _CURSOR: Final[JsonObject] = {
 
 
 class MemberKind(Protocol):
-    """Reads, writes and draws one kind of value.
+    """Reads and writes one kind of value, and makes its schema.
 
-    ``read`` raises InvalidInput (or BadCursor) with ``at``, the name of the member. ``write`` gives None for what is
-    left out of the frame.
+    ``read`` raises InvalidInput (or BadCursor) with ``at``, the name of the member. ``write`` returns None for an
+    omitted member.
     """
 
     def read(self, value: Json, at: str) -> Any: ...  # noqa: ANN401 - the field's own annotation says which
@@ -41,7 +41,7 @@ class MemberKind(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """How a field travels: its short name, its kind, and what it says."""
+    """The wire form of a field: its short name, its kind, and its description."""
 
     name: str
     kind: MemberKind
@@ -80,7 +80,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Prose(AsItIs):
-    """A text for people, which may be empty and is as long as the frame allows."""
+    """A text for people, which may be empty and as long as the frame allows."""
 
     def read(self, value: Json, at: str) -> str:
         if not isinstance(value, str):
@@ -92,7 +92,7 @@ class Prose(AsItIs):
 
 
 class Word:
-    """One of a closed set: the words of a Literal, or the values of an enumeration."""
+    """One of a closed set: the values of a Literal or of an enumeration."""
 
     __slots__ = ("_words",)
 
@@ -114,7 +114,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A flag that travels as a word when it is set."""
+    """A flag that is written as a word when it is set."""
 
     on: str
     off: str
@@ -149,7 +149,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class PresentFlag(Flag):
-    """A flag that is left out where it is not set."""
+    """A flag that is omitted when it is not set."""
 
     def write(self, value: object) -> Json:
         return True if value else None
@@ -157,7 +157,7 @@ class PresentFlag(Flag):
 
 @dataclass(frozen=True, slots=True)
 class Integer(AsItIs):
-    """An integer within bounds; true and false are none."""
+    """An integer within bounds; booleans are refused."""
 
     least: int = 0
 
@@ -189,7 +189,7 @@ class Number(AsItIs):
 
 @dataclass(frozen=True, slots=True)
 class ObjectValue(AsItIs):
-    """An object whose members are not the channel's business."""
+    """An object whose members the channel does not read."""
 
     def read(self, value: Json, at: str) -> JsonObject:
         if not isinstance(value, dict):
@@ -202,7 +202,7 @@ class ObjectValue(AsItIs):
 
 @dataclass(frozen=True, slots=True)
 class IntegerMap:
-    """Integers by name; a value that is none is passed over, since names are only ever added."""
+    """Integers by name; other values are ignored, since later versions add members."""
 
     def read(self, value: Json, at: str) -> dict[str, int]:
         return {
@@ -220,7 +220,7 @@ class IntegerMap:
 
 @dataclass(frozen=True, slots=True)
 class WordSet:
-    """A set of short texts; others are passed over, since words are only ever added."""
+    """A set of short texts; others are ignored, since later versions add words."""
 
     most: int
 
@@ -268,7 +268,7 @@ class CursorText:
 
 @dataclass(frozen=True, slots=True)
 class CursorMap:
-    """Cursors by stream, at least ``least`` of them; none at all is left out."""
+    """Cursors by stream, at least ``least`` of them; an empty map is omitted."""
 
     most: int
     least: int = 0
@@ -295,7 +295,7 @@ class CursorMap:
 
 
 def read_items(value: Json, at: str, most: int) -> list[Json]:
-    """The items of an array of at most ``most``."""
+    """The items of an array of at most ``most`` items."""
     if not isinstance(value, list) or len(value) > most:
         raise InvalidInput(at, f"an array of at most {most} items is required")
     return value
