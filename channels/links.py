@@ -146,7 +146,7 @@ class StoredLinkFacts:
         """
         kind = row.member.rpartition(":")[2]
         owed = await self.links.read_pending(row.entity, kind) or _NOTHING
-        if owed.total > owed.told:
+        if owed.total > owed.written:
             known = from_bytes(LinkRecord, owed.record, newer=True)
             fact = await self._compose(known, kind, owed)
             who = Principal(known.principal, known.tenant)
@@ -154,7 +154,7 @@ class StoredLinkFacts:
         await self.links.settle(row, kind, owed, listed=kind == "repaired")
 
     async def _compose(self, known: LinkRecord, kind: str, owed: PendingLink) -> LinkPayload:
-        times = owed.total - owed.told
+        times = owed.total - owed.written
         match kind:
             case "connected":
                 seen = from_bytes(_Connected, owed.payloads, newer=True)

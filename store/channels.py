@@ -281,7 +281,7 @@ class RedisLinks:
                 "channel": row.entity,
                 "kind": kind,
                 "told": str(owed.total),
-                "before": str(owed.told),
+                "before": str(owed.written),
                 "bytes": len(owed.payloads) if listed else 0,
                 "token": row.token,
                 "window": self._window_ms,

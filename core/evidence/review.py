@@ -1,7 +1,7 @@
-"""What facts say, in sentences for people: each names the fact that it is made from (CMD-26).
+"""Facts as sentences for people, each with the fact that it is made from (CMD-26).
 
-A review has no status and no verdict of its own. It repeats what was recorded, in the words that were recorded, and
-lists what the facts leave open. Whether that is good enough is for whoever reads it to say.
+A review has no status and no verdict of its own. It repeats what was recorded, in the recorded words, and lists what
+the facts leave open. The reader judges whether that is good enough.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ENDS: Final = (TaskCompleted, TaskFailed, TaskCancelled, TaskTimedOut, TaskLost
 
 @record
 class Statement:
-    """A sentence, and the facts or the evidence that it is made from."""
+    """A sentence, and the facts or the evidence it is made from."""
 
     text: str
     events: tuple[str, ...] = ()
@@ -49,14 +49,14 @@ class Statement:
 
 @record
 class OpenQuestion:
-    """What facts do not answer, and those that raise it."""
+    """A point that the facts leave open, and the facts that raise it."""
 
     text: str
     events: tuple[str, ...]
 
 
 def list_statements(facts: Iterable[StoredFact]) -> Iterator[Statement]:
-    """A sentence for each fact that was decided, sent or brought, in their order."""
+    """A sentence for each fact of a decision, a message or an output, in order."""
     for fact in facts:
         said = _describe(fact.event.fact.payload)
         if said is not None:
@@ -105,7 +105,7 @@ def _describe_decision(decision: ApprovalDecision) -> str:
 
 
 def list_open(facts: Sequence[StoredFact]) -> Iterator[OpenQuestion]:
-    """What the facts leave open: questions and tasks without an end, big words without a signature, lost content."""
+    """What the facts leave open: approvals and tasks without an end, unsigned high-risk allows, lost content."""
     yield from _list_questions(facts)
     yield from _list_unfinished(facts)
     for fact in facts:

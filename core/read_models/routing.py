@@ -1,4 +1,4 @@
-"""How an agent was chosen for a task, what it cost, and which limits were touched (SNAP-11), from facts alone."""
+"""How an agent was chosen for a task, its cost, and the limits it reached (SNAP-11), from facts only."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @record
 class CostState:
-    """Millionths of ``currency``: what calls were expected to cost, and what they did cost."""
+    """Millionths of ``currency``: estimated and recorded cost of the calls."""
 
     currency: str
     estimated_micros: int = 0
@@ -43,7 +43,7 @@ class CostState:
 
 @record
 class LimitState:
-    """How often a limit was met."""
+    """How often limits were reached."""
 
     rate_limit_hits: int = 0
     quota_low: int = 0
@@ -52,7 +52,7 @@ class LimitState:
 
 @record
 class RoutingSummary:
-    """``policy`` are the limits that the newest run was given."""
+    """``policy`` is the retry policy of the newest run."""
 
     task_id: str
     sequence: int
@@ -70,7 +70,7 @@ class RoutingSummary:
 
 
 def show_routing(task: TaskRecord, events: Iterable[Event]) -> RoutingSummary:
-    """The summary of a record; ``events`` are those of its task and turns that could be read."""
+    """The summary of a record; ``events`` are the readable ones of its task and turns."""
     said = [event.fact.payload for event in events]
     decision, blocked = _last(said, RoutingDecided), _last(said, RoutingNotPossible)
     count = _count_candidates(said, decision)
@@ -109,9 +109,9 @@ def _count_candidates(said: Sequence[object], decision: RoutingDecided | None) -
 
 
 def _mark(found: RoutingSummary, *, is_told: bool) -> dict[str, FreshnessMark]:
-    """``is_told``: the fact is there that says whom the caller wanted."""
+    """``is_told``: the fact with the caller's choice of agent was read."""
     marks: dict[str, FreshnessMark] = {}
-    named = unknown("no fact says how the agent was chosen")
+    named = unknown("no fact records how the agent was chosen")
     if is_told:
         named = not_applicable("the caller named the agent: nothing was chosen")
     if found.blocked is not None and found.decision is None:
@@ -126,11 +126,13 @@ def _mark(found: RoutingSummary, *, is_told: bool) -> dict[str, FreshnessMark]:
         if member is None:
             marks[name] = named
     if not found.costs:
-        marks["costs"] = unknown("no fact says what it costs")
+        marks["costs"] = unknown("no fact records a cost")
     if found.policy is None:
         marks["policy"] = not_applicable("no run has started")
     if found.limits == LimitState():
-        marks["limits"] = unknown("no fact says that a limit was met; others may have used it")
+        marks["limits"] = unknown(
+            "no fact records that a limit was reached; others may have used it"
+        )
     return marks
 
 

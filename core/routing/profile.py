@@ -1,6 +1,6 @@
-"""What a task asks of an agent: capability, latency, budget, fallback and continuity (TR-12), and its tier (MK-3).
+"""The profile of a task: required capabilities, latency, budget, fallback and continuity (TR-12), and tier (MK-3).
 
-A caller writes a profile as an object, of which every member may be left out, or as the word of its tier alone::
+A caller sends a profile as an object, all members optional, or as the name of its tier alone::
 
     {
         "tier": "specialist",
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
 
 DEFAULT: Final = TaskProfileResolved("standard", "default")
-"""Of a task whose caller says nothing."""
+"""The profile of a task whose caller gave none."""
 MEMBERS: Final = frozenset(
     {
         "tier",
@@ -54,10 +54,10 @@ W = TypeVar("W", bound=str)
 
 
 def read_profile(said: Json, at: str) -> TaskProfileResolved:
-    """The profile that somebody wrote; ``at`` names where it stands.
+    """Reads a profile; ``at`` is its path in the request.
 
     Raises:
-        InvalidInput: a tier, latency or member that there is not, or one of another form; naming the field.
+        InvalidInput: an unknown tier, latency or member, or a wrong type; naming the field.
     """
     if isinstance(said, str):
         return TaskProfileResolved(_choose(said, TIERS, at), "caller")

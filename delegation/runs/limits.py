@@ -136,7 +136,7 @@ def enforce(draft: DecisionDraft) -> None:
     if constraints is None or task.status is Status.CANCELLING:
         return
     reason = find_excess(constraints, task)
-    if reason is None and constraints.asks_nobody and task.status is Status.WAITING_PERMISSION:
+    if reason is None and constraints.never_asks and task.status is Status.WAITING_PERMISSION:
         reason = "constraint permission: the agent asks for leave"
     if reason is None or task.status not in tasks.TABLE[RequestCancel]:
         return

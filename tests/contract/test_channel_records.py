@@ -148,7 +148,7 @@ async def test_what_an_older_connection_tells_late_counts_and_replaces_nothing(
         await store.links.add_pending(channel, generation, "connected", told)
     owed = await store.links.read_pending(channel, "connected")
     assert owed is not None
-    assert (owed.payloads, owed.total, owed.told) == (b"generation 7", 3, 0)
+    assert (owed.payloads, owed.total, owed.written) == (b"generation 7", 3, 0)
 
 
 @pytest.mark.requirement("EXT-8")

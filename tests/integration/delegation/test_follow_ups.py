@@ -292,7 +292,7 @@ async def test_an_agent_that_raised_is_explained_with_its_words(house: House) ->
     accepted = await house.send("work", wait="stream")
     await house.until(accepted, Status.FAILED)
     told = (
-        "agent 'echo' broke over its work (code -32603): boom; its own log says why, "
+        "agent 'echo' failed with an internal error (code -32603): boom; its own log has the cause, "
         "and the task can be tried again"
     )
     found = await explain(house, accepted)
