@@ -100,7 +100,7 @@ def _check_schema(value: Json, at: str) -> None:
         _compile(orjson.dumps(value))
     except ValueError as error:
         reason = str(error).splitlines()[0]
-        raise InvalidInput(at, f"is no JSON Schema that can be used: {reason[:200]}") from None
+        raise InvalidInput(at, f"is not a usable JSON Schema: {reason[:200]}") from None
 
 
 @lru_cache(maxsize=128)

@@ -131,10 +131,10 @@ def rewrite_card(card: JsonObject, place: AgentAddress, edge: PublicEdge) -> Jso
             "extensions": [
                 *edge.extensions,
                 *_declare_further(further),
-                *_pass_extensions(lifted, origins, place, edge),
+                *_forward_extensions(lifted, origins, place, edge),
             ],
         },
-        **_demand(edge),
+        **_list_security(edge),
     }
     served["version"] = _mark_version(text_at(lifted, "version"), served)
     return served
@@ -241,7 +241,7 @@ def _clean_skills(card: JsonObject) -> Iterator[JsonObject]:
         yield {name: value for name, value in skill.items() if name != "securityRequirements"}
 
 
-def _pass_extensions(
+def _forward_extensions(
     card: JsonObject, origins: set[str], place: AgentAddress, edge: PublicEdge
 ) -> Iterator[JsonObject]:
     """The agent's extensions, which are forwarded on request; the gateway's own ones are not passed on.
@@ -259,7 +259,7 @@ def _pass_extensions(
             yield {**cleaned, "uri": uri, **known}
 
 
-def _demand(edge: PublicEdge) -> JsonObject:
+def _list_security(edge: PublicEdge) -> JsonObject:
     if not edge.schemes:
         return {}
     # Scopes are named for every kind of scheme: some verifiers drop all empty values, so they would drop an empty

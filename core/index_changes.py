@@ -119,7 +119,7 @@ def list_rows(earlier: TaskRecord | None, record: TaskRecord) -> tuple[IndexRow,
     if record.status not in _LISTED:
         return ()  # an archived task stays listed under its final status
     if earlier is not None and earlier.owner != record.owner:
-        return (*_take_out(earlier), *list_rows(None, record))
+        return (*_remove_rows(earlier), *list_rows(None, record))
     moved = (
         earlier is None
         or earlier.status is not record.status
@@ -136,7 +136,7 @@ def list_rows(earlier: TaskRecord | None, record: TaskRecord) -> tuple[IndexRow,
     return (change(make_row(record), agent=agent),)
 
 
-def _take_out(record: TaskRecord) -> tuple[IndexRow, ...]:
+def _remove_rows(record: TaskRecord) -> tuple[IndexRow, ...]:
     """The rows that remove a task from both lists of its owner: it may have been listed as not visible before."""
     row = change(make_row(record), part="gone")
     return tuple(change(row, agent=agent) for agent in dict.fromkeys((UNSEEN, row.agent)))

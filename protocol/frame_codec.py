@@ -79,7 +79,7 @@ class FrameCodec(Generic[F]):
         self.write: Callable[[F], JsonObject] = _make_writer(kind, self.members)
         """The members on the wire, without empty ones."""
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         """The JSON Schema of the frame; unknown members are allowed, since later versions add some."""
         shown: JsonObject = {"t": {"const": self.kind.TAG}}
         shown |= {name: {"const": value} for name, value in self.kind.FIXED.items()}
@@ -87,7 +87,7 @@ class FrameCodec(Generic[F]):
         for member in self.members:
             wire = member.wire
             about: JsonObject = {"description": wire.about} if wire.about else {}
-            shown[wire.name] = {**wire.kind.draw(), **about}
+            shown[wire.name] = {**wire.kind.make_schema(), **about}
             if member.needed:
                 needed.append(wire.name)
         return {
@@ -123,8 +123,8 @@ class Nested(Generic[F]):
             written.append(spelled)
         return written
 
-    def draw(self) -> JsonObject:
-        drawn = self._codec.draw()
+    def make_schema(self) -> JsonObject:
+        drawn = self._codec.make_schema()
         properties, required = drawn["properties"], drawn["required"]
         if isinstance(properties, dict) and isinstance(required, list):
             drawn["properties"] = {name: it for name, it in properties.items() if name != "t"}

@@ -36,7 +36,7 @@ class MemberKind(Protocol):
 
     def read(self, value: Json, at: str) -> Any: ...  # noqa: ANN401 - the field's own annotation says which
     def write(self, value: Any) -> Json: ...  # noqa: ANN401 - as above
-    def draw(self) -> JsonObject: ...
+    def make_schema(self) -> JsonObject: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Text:
     def write(self, value: str | None) -> Json:
         return value or None
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {"type": "string", "minLength": 1, "maxLength": self.limit}
 
 
@@ -87,7 +87,7 @@ class Prose(AsItIs):
             raise InvalidInput(at, "a text is required")
         return value
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {"type": "string"}
 
 
@@ -108,7 +108,7 @@ class Word:
     def write(self, value: str | None) -> Json:
         return None if value is None else str(value)
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {"enum": [*sorted(self._words)]}
 
 
@@ -127,7 +127,7 @@ class Switch:
     def write(self, value: object) -> Json:
         return self.on if value else None
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {"enum": [self.on, self.off]}
 
 
@@ -143,7 +143,7 @@ class Flag:
     def write(self, value: object) -> Json:
         return bool(value)
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {"type": "boolean"}
 
 
@@ -170,7 +170,7 @@ class Integer(AsItIs):
             raise InvalidInput(at, f"an integer from {self.least} to {SAFE_INTEGER} is required")
         return value
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {"type": "integer", "minimum": self.least, "maximum": SAFE_INTEGER}
 
 
@@ -183,7 +183,7 @@ class Number(AsItIs):
             raise InvalidInput(at, "a number is required")
         return float(value)
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {"type": "number"}
 
 
@@ -196,7 +196,7 @@ class ObjectValue(AsItIs):
             raise InvalidInput(at, "an object is required")
         return value
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {"type": "object"}
 
 
@@ -214,7 +214,7 @@ class IntegerMap:
     def write(self, value: dict[str, int]) -> Json:
         return {**value}
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {"type": "object", "additionalProperties": {"type": "integer"}}
 
 
@@ -231,7 +231,7 @@ class WordSet:
     def write(self, value: frozenset[str]) -> Json:
         return [*sorted(value)]
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {"type": "array", "maxItems": self.most, "items": {"type": "string"}}
 
 
@@ -248,7 +248,7 @@ class ObjectList:
     def write(self, value: tuple[JsonObject, ...]) -> Json:
         return [*value]
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {"type": "array", "maxItems": self.most, "items": {"type": "object"}}
 
 
@@ -262,7 +262,7 @@ class CursorText:
     def write(self, value: Cursor | None) -> Json:
         return None if value is None else str(value)
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return _CURSOR
 
 
@@ -285,7 +285,7 @@ class CursorMap:
     def write(self, value: dict[str, Cursor]) -> Json:
         return {stream: str(cursor) for stream, cursor in value.items()} or None
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {
             "type": "object",
             "minProperties": self.least,

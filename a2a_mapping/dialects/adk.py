@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from passerelle.a2a_mapping.dialects.gate import ask_leave
+from passerelle.a2a_mapping.dialects.gate import make_permission_prompt
 from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer, read_flag
 from passerelle.a2a_mapping.dialects.pause import (
     AgentPause,
@@ -120,7 +120,7 @@ def _read_call(pause: AgentPause, call: JsonObject) -> PeerPrompt | None:
         wanted = object_at(args, "originalFunctionCall")
         hint = text_at(object_at(args, "toolConfirmation"), "hint")
         tool = text_at(wanted, "name")
-        return ask_leave(NAME, pause, native_id, tool, object_at(wanted, "args"), hint)
+        return make_permission_prompt(NAME, pause, native_id, tool, object_at(wanted, "args"), hint)
     if name == CREDENTIAL:
         return PeerPrompt(
             dialect=NAME,
@@ -142,11 +142,13 @@ def _read_input(pause: AgentPause, native_id: str, args: JsonObject) -> PeerProm
     tool = text_at(payload, "tool_name")
     if tool and "confirmed" in object_at(schema, "properties"):
         wanted = object_at(payload, "args")
-        return ask_leave(NAME, pause, _LEAVE + native_id, tool, wanted, text)
+        return make_permission_prompt(NAME, pause, _LEAVE + native_id, tool, wanted, text)
     form = _read_form(schema)
     if schema and form is None and schema.get("type") != "string":
         return None
-    asked = ask_leave(NAME, pause, (_FORM if form else _WORDS) + native_id, INPUT, {}, text)
+    asked = make_permission_prompt(
+        NAME, pause, (_FORM if form else _WORDS) + native_id, INPUT, {}, text
+    )
     return replace(
         asked,
         kind="input",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from passerelle.a2a_mapping.dialects.gate import ask_leave
+from passerelle.a2a_mapping.dialects.gate import make_permission_prompt
 from passerelle.a2a_mapping.dialects.native import METADATA, NativeAnswer
 from passerelle.a2a_mapping.dialects.pause import AgentPause, DecidedQuestion, make_reply
 from passerelle.a2a_mapping.extensions import APPROVAL
@@ -27,7 +27,7 @@ def detect(pause: AgentPause) -> list[PeerPrompt]:
     words = (text_at(form, "title"), text_at(form, "description"))
     text = "\n".join(word for word in words if word)
     tool = text_at(form, "name") or text_at(form, "action")
-    return [ask_leave(NAME, pause, None, tool, form.get("input"), text)]
+    return [make_permission_prompt(NAME, pause, None, tool, form.get("input"), text)]
 
 
 def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:

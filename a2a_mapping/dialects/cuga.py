@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from passerelle.a2a_mapping.dialects.gate import ask_leave
+from passerelle.a2a_mapping.dialects.gate import make_permission_prompt
 from passerelle.a2a_mapping.dialects.pause import AgentPause, DecidedQuestion, make_reply
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.approval.prompt import PeerPrompt
@@ -21,7 +21,7 @@ def detect(pause: AgentPause) -> list[PeerPrompt]:
     if not native_id:
         return []
     tool = text_at(metadata, "tool") or text_at(metadata, "action")
-    return [ask_leave(NAME, pause, native_id, tool, metadata.get("args"), "")]
+    return [make_permission_prompt(NAME, pause, native_id, tool, metadata.get("args"), "")]
 
 
 def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:

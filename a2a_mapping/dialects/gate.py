@@ -14,7 +14,7 @@ APPROVE: Final = Option("approve", "Approve", "allow_once")
 REJECT: Final = Option("reject", "Reject", "reject_once")
 
 
-def ask_leave(
+def make_permission_prompt(
     dialect: str,
     pause: AgentPause,
     native_id: str | None,

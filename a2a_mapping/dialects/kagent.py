@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from passerelle.a2a_mapping.dialects.display import escape_text
-from passerelle.a2a_mapping.dialects.gate import ask_leave
+from passerelle.a2a_mapping.dialects.gate import make_permission_prompt
 from passerelle.a2a_mapping.dialects.native import METADATA, NativeAnswer
 from passerelle.a2a_mapping.dialects.pause import AgentPause, DecidedQuestion, make_reply
 from passerelle.a2a_mapping.dialects.plain_text import CANCEL, NO_CONSENT, REPLY
@@ -101,7 +101,7 @@ def _detect_tools(pause: AgentPause, form: JsonObject) -> list[PeerPrompt]:
         return []
     hint = text_at(form, "hint")
     return [
-        ask_leave(
+        make_permission_prompt(
             NAME,
             pause,
             text_at(tool, "id"),
@@ -123,8 +123,8 @@ def _detect_questions(pause: AgentPause, form: JsonObject) -> list[PeerPrompt]:
     native_id = text_at(tools[0] if nested else form, "id")
     if not native_id or not 0 < len(questions) <= PROPERTY_LIMIT:
         return []
-    words = "\n".join(map(_put, questions))
-    asked = ask_leave(NAME, pause, native_id, _ASK_USER, {}, words)
+    words = "\n".join(map(_format_question, questions))
+    asked = make_permission_prompt(NAME, pause, native_id, _ASK_USER, {}, words)
     return [
         replace(
             asked,
@@ -132,22 +132,22 @@ def _detect_questions(pause: AgentPause, form: JsonObject) -> list[PeerPrompt]:
             action_type="free_input",
             options=(REPLY, CANCEL),
             subject=None,
-            response_schema=_draw(questions) if len(questions) > 1 else None,
+            response_schema=_make_form_schema(questions) if len(questions) > 1 else None,
         )
     ]
 
 
-def _put(question: JsonObject) -> str:
+def _format_question(question: JsonObject) -> str:
     choices = ", ".join(texts_at(question, "choices"))
     text = text_at(question, "question")
     return f"{text} ({choices})" if choices else text
 
 
-def _draw(questions: list[JsonObject]) -> JsonObject:
+def _make_form_schema(questions: list[JsonObject]) -> JsonObject:
     """A form with one member per question, in order; the choices are suggestions, and are in its title."""
     names = [f"{_MEMBER}{place}" for place in range(1, len(questions) + 1)]
     properties: JsonObject = {
-        name: {"type": "string", "title": escape_text(_put(question), 200)}
+        name: {"type": "string", "title": escape_text(_format_question(question), 200)}
         for name, question in zip(names, questions, strict=True)
     }
     return {

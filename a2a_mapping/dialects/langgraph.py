@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from passerelle.a2a_mapping.dialects.gate import APPROVE, REJECT, ask_leave
+from passerelle.a2a_mapping.dialects.gate import APPROVE, REJECT, make_permission_prompt
 from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer
 from passerelle.a2a_mapping.dialects.pause import AgentPause, DecidedQuestion, make_reply
 from passerelle.a2a_mapping.dialects.plain_text import CANCEL, NO_CONSENT, REPLY
@@ -104,7 +104,7 @@ def _read(pause: AgentPause, interrupt: JsonObject) -> list[PeerPrompt]:
             for place, call in enumerate(calls)
         ]
     words = value if isinstance(value, str) else ""
-    asked = ask_leave(NAME, pause, f"{name}{_SEPARATOR}", "", value, words)
+    asked = make_permission_prompt(NAME, pause, f"{name}{_SEPARATOR}", "", value, words)
     return [replace(asked, kind="input", action_type="free_input", options=(REPLY, CANCEL))]
 
 
@@ -113,7 +113,7 @@ def _read_call(
 ) -> PeerPrompt:
     tool = text_at(call, "name")
     args = call.get("args", call.get("arguments"))
-    asked = ask_leave(NAME, pause, native_id, tool, args, text_at(call, "description"))
+    asked = make_permission_prompt(NAME, pause, native_id, tool, args, text_at(call, "description"))
     decisions = allowed.get(tool, ["approve", "reject"])
     yes = [APPROVE] if "approve" in decisions and APPROVE in asked.options else []
     return replace(asked, options=(*yes, REJECT if "reject" in decisions else CANCEL))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from passerelle.a2a_mapping.dialects.gate import ask_leave
+from passerelle.a2a_mapping.dialects.gate import make_permission_prompt
 from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer
 from passerelle.a2a_mapping.dialects.pause import AgentPause, DecidedQuestion, make_reply
 from passerelle.a2a_mapping.dialects.plain_text import CANCEL, REPLY
@@ -79,7 +79,7 @@ def _read(pause: AgentPause, interrupt: JsonObject) -> PeerPrompt | None:
     name, reason = text_at(interrupt, "name"), interrupt.get("reason")
     tool = text_at(reason, "tool") if isinstance(reason, dict) else ""
     text = reason if isinstance(reason, str) else ""
-    gate = ask_leave(NAME, pause, native_id, tool or name, reason, text)
+    gate = make_permission_prompt(NAME, pause, native_id, tool or name, reason, text)
     if any(word in name.lower() for word in _GATES):
         return gate
     return replace(gate, kind="input", action_type="free_input", options=(REPLY, CANCEL))

@@ -143,14 +143,14 @@ def record_closing(
         )
         facts.insert(0, Fact(state.scope, permission))
     if decision.source != "system":
-        said = ChannelPermissionReturned(
+        payload = ChannelPermissionReturned(
             direction="answer",
             source=decision.source,
             accepted=True,
             outcome="owed" if returns else "not_needed",
             channel_id=decision.device,
         )
-        facts.append(Fact(state.scope, said))
+        facts.append(Fact(state.scope, payload))
     return facts
 
 

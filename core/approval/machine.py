@@ -314,7 +314,7 @@ def _decide(
         case SettleAction() | Expire() | CancelAction() | SupersedeAction():
             return _close(state, command, now_ms)
         case BeginReturn() | FinishReturn() | FailReturn() | RetryReturn():
-            return [_go_back(state, command)]
+            return [_record_return_step(state, command)]
         case _:
             assert_never(command)
 
@@ -344,7 +344,7 @@ def _close(
             assert_never(command)
 
 
-def _go_back(
+def _record_return_step(
     state: ActionRecord, command: BeginReturn | FinishReturn | FailReturn | RetryReturn
 ) -> Fact:
     match command:

@@ -74,7 +74,7 @@ def is_cast(record: ActionRecord, vote: Vote) -> bool:
 
 def record_vote(record: ActionRecord, vote: Vote) -> Fact:
     """A vote that counts but closes nothing."""
-    said = ChannelPermissionReturned(
+    payload = ChannelPermissionReturned(
         direction="answer",
         source="answer",
         accepted=True,
@@ -82,7 +82,7 @@ def record_vote(record: ActionRecord, vote: Vote) -> Fact:
         channel_id=vote.device,
         vote=vote,
     )
-    return Fact(record.scope, said)
+    return Fact(record.scope, payload)
 
 
 def withdraw(record: ActionRecord, command: WithdrawVotes) -> list[Fact]:
@@ -111,11 +111,11 @@ def withdraw(record: ActionRecord, command: WithdrawVotes) -> list[Fact]:
     ]
 
 
-def fold_vote(votes: tuple[Vote, ...], said: ChannelPermissionReturned) -> tuple[Vote, ...]:
+def fold_vote(votes: tuple[Vote, ...], payload: ChannelPermissionReturned) -> tuple[Vote, ...]:
     """The votes after a fact."""
-    vote = said.vote
+    vote = payload.vote
     if vote is None:
         return votes
-    if said.outcome == "withdrawn":
+    if payload.outcome == "withdrawn":
         return tuple(one for one in votes if one.decision_id != vote.decision_id)
     return (*(one for one in votes if one.principal != vote.principal), vote)

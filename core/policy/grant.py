@@ -156,18 +156,18 @@ def _find(state: Grants | None, grant_id: str) -> Grant:
     return grant
 
 
-def _fold(grant: Grant, said: PolicyChanged, at: str) -> Grant:
-    if said.ref != grant.grant_id:
+def _fold(grant: Grant, changed: PolicyChanged, at: str) -> Grant:
+    if changed.ref != grant.grant_id:
         return grant
-    match said.step:
+    match changed.step:
         case "used":
             return change(grant, uses=grant.uses + 1, last_used_at=at)
         case "revoked":
-            return change(grant, revoked_at=at, revoked_by=said.actor)
+            return change(grant, revoked_at=at, revoked_by=changed.actor)
         case "created" | None:
             return grant
         case _:
-            assert_never(said.step)
+            assert_never(changed.step)
 
 
 def _keep(grants: tuple[Grant, ...], now_ms: int) -> tuple[Grant, ...]:

@@ -99,7 +99,7 @@ def list_artifacts(task: TaskRecord, events: Iterable[Event]) -> ArtifactSummary
         replaces = began.get(artifact.artifact_id)
         marks = {"diff": not_applicable("versions are kept whole")}
         if not versions or replaces == artifact.artifact_id:
-            marks["versions"] = unavailable("facts of some versions are not in the stream any more")
+            marks["versions"] = unavailable("facts of some versions are no longer in the stream")
         found.append(
             ArtifactChain(
                 artifact.artifact_id,

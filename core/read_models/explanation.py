@@ -55,20 +55,20 @@ _SERVER_ERROR: Final = 500
 
 def _quote(error: ErrorDetail) -> str:
     """The text of an agent's error, with its code."""
-    said = f"HTTP {error.http_status}" if error.http_status else f"code {error.native}"
-    return f"({said}): {error.message}"
+    code = f"HTTP {error.http_status}" if error.http_status else f"code {error.native}"
+    return f"({code}): {error.message}"
 
 
-def _explain_message(said: RunStatus) -> ReasonParts | None:
+def _explain_message(payload: RunStatus) -> ReasonParts | None:
     """The outcome of a message to a task that was refused or got stuck; other statuses are no reason."""
-    if said.refused is not None:
+    if payload.refused is not None:
         text = (
-            f"agent {said.refused.source!r} did not take a message {_quote(said.refused)}; "
+            f"agent {payload.refused.source!r} refused a message {_quote(payload.refused)}; "
             "the task goes on without it, and what it waits for can be answered again"
         )
         return "messages", "refused", text
-    if said.stalled:
-        return "messages", "stalled", f"{said.text}; cancel it, or look at the agent"
+    if payload.stalled:
+        return "messages", "stalled", f"{payload.text}; cancel it, or look at the agent"
     return None
 
 
@@ -81,71 +81,75 @@ def _explain_failure(error: ErrorDetail) -> str:
             f"agent {error.source!r} failed with an internal error {_quote(error)}; its own log has the cause, "
             "and the task can be tried again"
         )
-    return (
-        f"agent {error.source!r} did not take the message {_quote(error)}; send it in another form"
-    )
+    return f"agent {error.source!r} refused the message {_quote(error)}; send it in another form"
 
 
-def _explain_created(said: task_facts.TaskCreated) -> ReasonParts | None:
+def _explain_created(payload: task_facts.TaskCreated) -> ReasonParts | None:
     """The agent that the caller named; for the router the profile explains the choice."""
-    return None if said.kind == ROUTER else ("agent", "named", f"the caller named {said.kind}")
+    return (
+        None if payload.kind == ROUTER else ("agent", "named", f"the caller named {payload.kind}")
+    )
 
 
 def _explain_routing(code: str) -> Callable[[RoutingPayload], ReasonParts]:
-    return lambda said: ("agent", code, describe_routing(said))
+    return lambda payload: ("agent", code, describe_routing(payload))
 
 
-def _explain_policy(said: PermissionEvaluated) -> ReasonParts:
-    by = f" by {', '.join(said.rules)}" if said.rules else ""
-    return "policy", said.decision, f"{said.source}{by}: {said.reason}"
+def _explain_policy(payload: PermissionEvaluated) -> ReasonParts:
+    by = f" by {', '.join(payload.rules)}" if payload.rules else ""
+    return "policy", payload.decision, f"{payload.source}{by}: {payload.reason}"
 
 
-def _explain_hook(said: HookCompleted) -> ReasonParts:
-    why = f": {said.reason}" if said.reason else ""
-    return "policy", f"hook_{said.verdict}", f"hook {said.hook} at {said.point}{why}"
+def _explain_hook(payload: HookCompleted) -> ReasonParts:
+    why = f": {payload.reason}" if payload.reason else ""
+    return "policy", f"hook_{payload.verdict}", f"hook {payload.hook} at {payload.point}{why}"
 
 
-def _explain_failed_hook(said: HookFailed) -> ReasonParts:
-    text = f"hook {said.hook} at {said.point} failed ({said.error.code}), taken as {said.applied}"
+def _explain_failed_hook(payload: HookFailed) -> ReasonParts:
+    text = f"hook {payload.hook} at {payload.point} failed ({payload.error.code}), taken as {payload.applied}"
     return "policy", "hook_failed", text
 
 
-def _explain_question(said: ActionRequired) -> ReasonParts:
-    asked = said.request
+def _explain_question(payload: ActionRequired) -> ReasonParts:
+    asked = payload.request
     return "waiting", "action", f"{asked.kind} {asked.action_id}: {asked.title}"
 
 
-def _explain_answer(said: ActionResolved) -> ReasonParts:
-    made = said.decision
+def _explain_answer(payload: ActionResolved) -> ReasonParts:
+    made = payload.decision
     return "policy", made.outcome, f"{made.decided_by}, as {made.cause}"
 
 
-def _explain_retry(said: task_facts.TaskRetrying) -> ReasonParts:
-    at = f", at {said.next_at}" if said.next_at else ""
-    return "retries", "retrying", f"attempt {said.ordinal}: {said.reason}{at}"
+def _explain_retry(payload: task_facts.TaskRetrying) -> ReasonParts:
+    at = f", at {payload.next_at}" if payload.next_at else ""
+    return "retries", "retrying", f"attempt {payload.ordinal}: {payload.reason}{at}"
 
 
-def _explain_rate(said: RateLimitHit) -> ReasonParts:
-    again = "" if said.retry_after_ms is None else f", again in {said.retry_after_ms} ms"
+def _explain_rate(payload: RateLimitHit) -> ReasonParts:
+    again = "" if payload.retry_after_ms is None else f", again in {payload.retry_after_ms} ms"
     return (
         "limits",
         "rate_limit",
-        f"{said.limited.kind} {said.limited.name}, said {said.source}{again}",
+        f"{payload.limited.kind} {payload.limited.name}, by the {payload.source}{again}",
     )
 
 
-def _explain_quota(said: QuotaLow | QuotaBlocked) -> ReasonParts:
-    code = "quota_low" if isinstance(said, QuotaLow) else "quota_blocked"
-    whom = f"{said.limited.kind} {said.limited.name}"
-    text = f"{whom}: {said.used} of {said.limit} {said.unit} were used"
-    if isinstance(said, QuotaBlocked) and said.resets_at is not None:
-        text = f"{text}, until {said.resets_at}"
+def _explain_quota(payload: QuotaLow | QuotaBlocked) -> ReasonParts:
+    code = "quota_low" if isinstance(payload, QuotaLow) else "quota_blocked"
+    whom = f"{payload.limited.kind} {payload.limited.name}"
+    text = f"{whom}: {payload.used} of {payload.limit} {payload.unit} were used"
+    if isinstance(payload, QuotaBlocked) and payload.resets_at is not None:
+        text = f"{text}, until {payload.resets_at}"
     return "limits", code, text
 
 
-def _explain_cost(said: CostEstimated | CostRecorded) -> ReasonParts:
-    code = "cost_estimated" if isinstance(said, CostEstimated) else "cost_recorded"
-    return "limits", code, f"{said.peer}: {said.amount_micros} millionths of {said.currency}"
+def _explain_cost(payload: CostEstimated | CostRecorded) -> ReasonParts:
+    code = "cost_estimated" if isinstance(payload, CostEstimated) else "cost_recorded"
+    return (
+        "limits",
+        code,
+        f"{payload.peer}: {payload.amount_micros} millionths of {payload.currency}",
+    )
 
 
 REASONS: Final[dict[type, Callable[[Any], ReasonParts | None]]] = {
@@ -153,44 +157,46 @@ REASONS: Final[dict[type, Callable[[Any], ReasonParts | None]]] = {
     TaskProfileResolved: _explain_routing("profile"),
     CandidatesResolved: _explain_routing("candidates"),
     SingleCandidate: _explain_routing("single_candidate"),
-    RoutingDecided: lambda said: ("agent", said.reason, describe_routing(said)),
+    RoutingDecided: lambda payload: ("agent", payload.reason, describe_routing(payload)),
     FallbackApplied: _explain_routing("fallback"),
-    RoutingNotPossible: lambda said: ("agent", said.reason, describe_routing(said)),
+    RoutingNotPossible: lambda payload: ("agent", payload.reason, describe_routing(payload)),
     PermissionEvaluated: _explain_policy,
     HookCompleted: _explain_hook,
     HookFailed: _explain_failed_hook,
     ActionRequired: _explain_question,
     ActionResolved: _explain_answer,
-    task_facts.TaskQueued: lambda said: (
+    task_facts.TaskQueued: lambda payload: (
         # A wait for a quota is explained by ``task.waiting``, in the same words.
-        None if said.cause == "quota" else ("waiting", "queued", f"{said.queue}: {said.reason}")
+        None
+        if payload.cause == "quota"
+        else ("waiting", "queued", f"{payload.queue}: {payload.reason}")
     ),
-    TurnSubmitted: lambda said: ("messages", "kept", said.kept) if said.kept else None,
-    task_facts.TaskWaiting: lambda said: (
+    TurnSubmitted: lambda payload: ("messages", "kept", payload.kept) if payload.kept else None,
+    task_facts.TaskWaiting: lambda payload: (
         "waiting",
-        said.waiting_for,
-        said.reason or f"waits for {said.waiting_for}",
+        payload.waiting_for,
+        payload.reason or f"waits for {payload.waiting_for}",
     ),
-    task_facts.TaskBlocked: lambda said: (
+    task_facts.TaskBlocked: lambda payload: (
         "waiting",
-        said.blocker_kind,
-        f"{said.blocker}: {said.reason}",
+        payload.blocker_kind,
+        f"{payload.blocker}: {payload.reason}",
     ),
-    task_facts.TaskPaused: lambda said: (
+    task_facts.TaskPaused: lambda payload: (
         "waiting",
         "paused",
-        f"by {said.actor}: {said.reason or 'without a reason'}",
+        f"by {payload.actor}: {payload.reason or 'without a reason'}",
     ),
-    task_facts.TaskResumed: lambda said: ("waiting", "resumed", said.reason),
-    task_facts.TaskAttemptStarted: lambda said: (
+    task_facts.TaskResumed: lambda payload: ("waiting", "resumed", payload.reason),
+    task_facts.TaskAttemptStarted: lambda payload: (
         "retries",
         "attempt",
-        f"attempt {said.ordinal} at {said.worker.peer}: {said.reason}",
+        f"attempt {payload.ordinal} at {payload.worker.peer}: {payload.reason}",
     ),
-    task_facts.TaskAttemptFailed: lambda said: (
+    task_facts.TaskAttemptFailed: lambda payload: (
         "retries",
-        said.error.code,
-        f"the run ended as {said.status}: {_explain_failure(said.error)}",
+        payload.error.code,
+        f"the run ended as {payload.status}: {_explain_failure(payload.error)}",
     ),
     task_facts.TaskRetrying: _explain_retry,
     RateLimitHit: _explain_rate,
@@ -198,19 +204,27 @@ REASONS: Final[dict[type, Callable[[Any], ReasonParts | None]]] = {
     QuotaBlocked: _explain_quota,
     CostEstimated: _explain_cost,
     CostRecorded: _explain_cost,
-    task_facts.TaskFailed: lambda said: ("end", said.error.code, _explain_failure(said.error)),
+    task_facts.TaskFailed: lambda payload: (
+        "end",
+        payload.error.code,
+        _explain_failure(payload.error),
+    ),
     RunStatus: _explain_message,
-    task_facts.TaskTimedOut: lambda said: (
+    task_facts.TaskTimedOut: lambda payload: (
         "end",
         "timed_out",
-        f"the {said.limit} limit of {said.limit_ms} ms",
+        f"the {payload.limit} limit of {payload.limit_ms} ms",
     ),
-    task_facts.TaskLost: lambda said: ("end", "lost", said.reason),
-    task_facts.TaskCancelled: lambda said: ("end", "cancelled", f"by {said.actor} ({said.source})"),
-    task_facts.TaskCompleted: lambda said: (
+    task_facts.TaskLost: lambda payload: ("end", "lost", payload.reason),
+    task_facts.TaskCancelled: lambda payload: (
+        "end",
+        "cancelled",
+        f"by {payload.actor} ({payload.source})",
+    ),
+    task_facts.TaskCompleted: lambda payload: (
         "end",
         "completed",
-        f"the agent said {said.native_status}, and all is stored",
+        f"the agent reported {payload.native_status}, and all results are stored",
     ),
 }
 

@@ -83,7 +83,7 @@ def show_history(
     if after and first == after + 1:
         mark = not_applicable(f"events up to {after} were not asked for")
     elif kept_from > 1:
-        mark = unavailable(f"events before {kept_from} are not in the stream any more")
+        mark = unavailable(f"events before {kept_from} are no longer in the stream")
     else:
         mark = not_applicable("this is the beginning")
     return HistoryWindow(first, last, items, marks={"before": mark})

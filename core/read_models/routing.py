@@ -71,15 +71,15 @@ class RoutingSummary:
 
 def show_routing(task: TaskRecord, events: Iterable[Event]) -> RoutingSummary:
     """The summary of a record; ``events`` are the readable ones of its task and turns."""
-    said = [event.fact.payload for event in events]
-    decision, blocked = _last(said, RoutingDecided), _last(said, RoutingNotPossible)
-    count = _count_candidates(said, decision)
-    costs = _add_costs(said)
+    payloads = [event.fact.payload for event in events]
+    decision, blocked = _last(payloads, RoutingDecided), _last(payloads, RoutingNotPossible)
+    count = _count_candidates(payloads, decision)
+    costs = _add_costs(payloads)
     policy = task.attempts[-1].retry_policy if task.attempts else None
     limits = LimitState(
-        rate_limit_hits=sum(isinstance(one, RateLimitHit) for one in said),
-        quota_low=sum(isinstance(one, QuotaLow) for one in said),
-        quota_blocked=sum(isinstance(one, QuotaBlocked) for one in said),
+        rate_limit_hits=sum(isinstance(one, RateLimitHit) for one in payloads),
+        quota_low=sum(isinstance(one, QuotaLow) for one in payloads),
+        quota_blocked=sum(isinstance(one, QuotaBlocked) for one in payloads),
     )
     found = RoutingSummary(
         task_id=name_task(task),
@@ -87,25 +87,25 @@ def show_routing(task: TaskRecord, events: Iterable[Event]) -> RoutingSummary:
         peer=task.peer,
         limits=limits,
         costs=costs,
-        profile=_last(said, TaskProfileResolved),
+        profile=_last(payloads, TaskProfileResolved),
         candidate_count=count,
         decision=decision,
         blocked=blocked,
-        fallbacks=tuple(one for one in said if isinstance(one, FallbackApplied)),
+        fallbacks=tuple(one for one in payloads if isinstance(one, FallbackApplied)),
         policy=policy,
     )
-    found.marks.update(_mark(found, is_told=any(isinstance(one, TaskCreated) for one in said)))
+    found.marks.update(_mark(found, is_told=any(isinstance(one, TaskCreated) for one in payloads)))
     return found
 
 
-def _count_candidates(said: Sequence[object], decision: RoutingDecided | None) -> int | None:
+def _count_candidates(payloads: Sequence[object], decision: RoutingDecided | None) -> int | None:
     if decision is not None:
         return decision.candidates
-    if (resolved := _last(said, CandidatesResolved)) is not None:
+    if (resolved := _last(payloads, CandidatesResolved)) is not None:
         return len(resolved.candidates) + (resolved.unnamed or 0)
-    if _last(said, SingleCandidate) is not None:
+    if _last(payloads, SingleCandidate) is not None:
         return 1
-    return None if _last(said, RoutingNotPossible) is None else 0
+    return None if _last(payloads, RoutingNotPossible) is None else 0
 
 
 def _mark(found: RoutingSummary, *, is_told: bool) -> dict[str, FreshnessMark]:
@@ -136,14 +136,14 @@ def _mark(found: RoutingSummary, *, is_told: bool) -> dict[str, FreshnessMark]:
     return marks
 
 
-def _last(said: Iterable[object], kind: type[T]) -> T | None:
-    return next((one for one in reversed([*said]) if isinstance(one, kind)), None)
+def _last(payloads: Iterable[object], kind: type[T]) -> T | None:
+    return next((one for one in reversed([*payloads]) if isinstance(one, kind)), None)
 
 
-def _add_costs(said: Iterable[object]) -> tuple[CostState, ...]:
+def _add_costs(payloads: Iterable[object]) -> tuple[CostState, ...]:
     estimated: dict[str, int] = {}
     recorded: dict[str, int] = {}
-    for one in said:
+    for one in payloads:
         if isinstance(one, CostEstimated):
             estimated[one.currency] = estimated.get(one.currency, 0) + one.amount_micros
         elif isinstance(one, CostRecorded):

@@ -58,11 +58,11 @@ _NO_REASONS: Final = {
 }
 
 
-def describe_routing(said: RoutingPayload) -> str:
+def describe_routing(fact: RoutingPayload) -> str:
     """The sentence of a fact, without its full stop."""
-    match said:
+    match fact:
         case TaskProfileResolved():
-            return _describe_profile(said)
+            return _describe_profile(fact)
         case CandidatesResolved(candidates=candidates, excluded=excluded, unnamed=unnamed):
             names = ", ".join(repr(one.peer) for one in candidates)
             return f"these agents fit, best first: {names}{_list_exclusions(excluded, unnamed)}"
@@ -77,25 +77,25 @@ def describe_routing(said: RoutingPayload) -> str:
         case FallbackApplied(from_peer=gone, to_peer=peer, cause=cause):
             return f"agent {peer!r} took over from {gone!r}, which {_CAUSES[cause]}"
         case _:
-            assert_never(said)
+            assert_never(fact)
 
 
-def _describe_profile(said: TaskProfileResolved) -> str:
+def _describe_profile(fact: TaskProfileResolved) -> str:
     wanted = [
-        *_list("the skills", said.skills),
-        *_list("the tags", said.tags),
-        *_list("one of the media types", said.media_types),
+        *_list("the skills", fact.skills),
+        *_list("the tags", fact.tags),
+        *_list("one of the media types", fact.media_types),
     ]
-    if said.latency is not None:
-        wanted.append(f"{said.latency} work")
-    if said.budget_micros is not None:
-        wanted.append(f"at most {said.budget_micros} millionths {said.currency or ''}".strip())
-    if not said.fallback:
+    if fact.latency is not None:
+        wanted.append(f"{fact.latency} work")
+    if fact.budget_micros is not None:
+        wanted.append(f"at most {fact.budget_micros} millionths {fact.currency or ''}".strip())
+    if not fact.fallback:
         wanted.append("no fallback to another agent")
-    if not said.continuity:
+    if not fact.continuity:
         wanted.append("whichever agent has the context")
     asked = f" and asked for {'; '.join(wanted)}" if wanted else ""
-    return f"the caller left the choice of a {said.tier} agent to the gateway{asked}"
+    return f"the caller left the choice of a {fact.tier} agent to the gateway{asked}"
 
 
 def _list(what: str, words: Iterable[str]) -> list[str]:

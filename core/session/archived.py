@@ -44,7 +44,7 @@ class ArchiveRef:
         """
         match = _REF.fullmatch(text)
         if match is None or read_shard(match[1]) is None:
-            raise InvalidInput("ref", "is no ref of the archive")
+            raise InvalidInput("ref", "is not a ref of the archive")
         return cls(match[1], int(match[2]))
 
 

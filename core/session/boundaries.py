@@ -119,7 +119,7 @@ def fold_boundary(state: ThreadRecord, event: Event) -> ThreadRecord:
     """The record after a boundary; unchanged by any other event."""
     match event.fact.payload:
         case RollbackCompleted() as back:
-            return _go_back(state, back, event)
+            return _fold_rollback(state, back, event)
         case CompactionCompleted(to_turn=str(to_turn)) as done:
             compacted = CompactedTurns(
                 boundary_id=done.boundary_id,
@@ -134,7 +134,7 @@ def fold_boundary(state: ThreadRecord, event: Event) -> ThreadRecord:
             return state
 
 
-def _go_back(state: ThreadRecord, back: RollbackCompleted, event: Event) -> ThreadRecord:
+def _fold_rollback(state: ThreadRecord, back: RollbackCompleted, event: Event) -> ThreadRecord:
     kept = back.state
     return change(
         state,

@@ -204,23 +204,23 @@ def _pause(
 
 
 def _keep_bundle(state: SessionRecord, event: Event) -> SessionRecord:
-    said, ref = event.fact.payload, event.fact.refs.get(REF)
-    if not isinstance(said, EvidenceChanged) or ref is None:
+    changed, ref = event.fact.payload, event.fact.refs.get(REF)
+    if not isinstance(changed, EvidenceChanged) or ref is None:
         return state
     bundle = ExportedBundle(
-        evidence_id=said.evidence_id,
-        kind=said.kind,
-        scope=said.scope,
-        subject=said.subject,
-        first=said.first,
-        covers=said.covers,
-        sha256=said.sha256,
+        evidence_id=changed.evidence_id,
+        kind=changed.kind,
+        scope=changed.scope,
+        subject=changed.subject,
+        first=changed.first,
+        covers=changed.covers,
+        sha256=changed.sha256,
         blob=ref.blob or "",
         size=ref.size or 0,
-        proof=said.proof,
+        proof=changed.proof,
         at=event.timestamp,
-        traces=said.traces,
-        notes=said.notes,
+        traces=changed.traces,
+        notes=changed.notes,
     )
-    others = tuple(one for one in state.bundles or () if one.evidence_id != said.evidence_id)
+    others = tuple(one for one in state.bundles or () if one.evidence_id != changed.evidence_id)
     return change(state, bundles=(*others, bundle)[-KEPT_BUNDLES:])

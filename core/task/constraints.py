@@ -34,22 +34,22 @@ class Constraints:
     never_asks: bool = False
 
 
-def read_constraints(said: JsonObject) -> Constraints:
+def read_constraints(value: JsonObject) -> Constraints:
     """Reads the constraints from a request.
 
     Raises:
         InvalidInput: one of them has a wrong type.
     """
-    permission = said.get("permission")
+    permission = value.get("permission")
     if permission not in {None, "never"}:
-        raise InvalidInput("constraints.permission", "is 'never', or left out")
+        raise InvalidInput("constraints.permission", "must be 'never', or absent")
     return Constraints(
-        agents=_read_names(said, "agents"),
-        hosts=_read_names(said, "hosts"),
-        max_seconds=_read_number(said, "maxSeconds"),
-        max_cost_micros=_read_number(said, "maxCostMicros"),
-        max_output_bytes=_read_number(said, "maxOutputBytes"),
-        media_types=_read_names(said, "mediaTypes"),
+        agents=_read_names(value, "agents"),
+        hosts=_read_names(value, "hosts"),
+        max_seconds=_read_number(value, "maxSeconds"),
+        max_cost_micros=_read_number(value, "maxCostMicros"),
+        max_output_bytes=_read_number(value, "maxOutputBytes"),
+        media_types=_read_names(value, "mediaTypes"),
         never_asks=permission is not None,
     )
 
@@ -85,21 +85,21 @@ def find_excess(constraints: Constraints, task: TaskRecord) -> str | None:
     return None
 
 
-def _read_number(said: JsonObject, name: str) -> int | None:
-    number = said.get(name)
+def _read_number(value: JsonObject, name: str) -> int | None:
+    number = value.get(name)
     if number is None:
         return None
     if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= 2**53:
-        raise InvalidInput(f"constraints.{name}", "is a whole number above 0")
+        raise InvalidInput(f"constraints.{name}", "must be a whole number above 0")
     return number
 
 
-def _read_names(said: JsonObject, name: str) -> tuple[str, ...] | None:
-    given = said.get(name)
+def _read_names(value: JsonObject, name: str) -> tuple[str, ...] | None:
+    given = value.get(name)
     if given is None:
         return None
     names = given if isinstance(given, list) else []
     known = tuple(one for one in names if isinstance(one, str) and one)
     if not known or len(known) != len(names) or len(known) > _MOST_NAMES:
-        raise InvalidInput(f"constraints.{name}", f"is a list of 1 to {_MOST_NAMES} names")
+        raise InvalidInput(f"constraints.{name}", f"must be a list of 1 to {_MOST_NAMES} names")
     return known

@@ -6,10 +6,10 @@ request to stop until the stop is confirmed; and one of four ends: *completed*, 
 statuses state that something is not known or not possible: *lost* (whether the worker lives is unknown), *unknown* (the
 agent sent an unknown state), *stale* (the record may be outdated) and *blocked* (a named party must act first).
 
-Three rules hold everywhere. A terminal task is frozen: only archiving and an explicit retry change it (LT-12).
+Three rules hold everywhere. A terminal task is frozen: only archiving and an explicit retry change its status (LT-12).
 COMPLETED from an agent does not complete the task: the run ends, the artifacts are stored, the delivery is recorded,
-and only then the task may complete (I5); ``decide`` refuses ``SucceedTask`` and names the missing fact. A request to
-cancel is final: no state of the agent leads from *cancelling* back to work (CMD-9).
+and only then the task may complete (I5); ``decide`` refuses an earlier ``SucceedTask`` and names the missing fact. A
+request to cancel is final: no state of the agent leads from *cancelling* back to work (CMD-9).
 
 ``TABLE`` lists all transitions: for a command, the statuses it is allowed in and those it may lead to. A pair that is
 not in the table is refused with a typed error. ``decide`` turns a command into facts. ``evolve``

@@ -29,7 +29,7 @@ PLAIN: Final[Mapping[str, str]] = {
     "missing_positional_only_argument": _REQUIRED,
     "string_type": "should be a text",
     "bytes_type": "should be a text",
-    "string_unicode": "is no valid Unicode",
+    "string_unicode": "is not valid Unicode",
     "int_type": "should be a whole number",
     "int_from_float": "should be a whole number",
     "int_parsing": "should be a whole number",
@@ -52,7 +52,7 @@ PLAIN: Final[Mapping[str, str]] = {
     "arguments_type": "should be an object",
     "none_required": "should be null",
     "is_instance_of": "has another type",
-    "invalid_key": "has a name that is no text",
+    "invalid_key": "has a name that is not a text",
     "recursion_loop": "is nested too deeply",
 }
 WITH_VALUES: Final[Mapping[str, str]] = {
@@ -68,7 +68,7 @@ WITH_VALUES: Final[Mapping[str, str]] = {
     "string_pattern_mismatch": "should match {pattern}",
     "too_short": "should have {min_length} or more items",
     "too_long": "should have {max_length} items or fewer",
-    "json_invalid": "is no JSON: {error}",
+    "json_invalid": "is not JSON: {error}",
     "union_tag_invalid": "should be {expected_tags} in {discriminator}",
     "union_tag_not_found": "wants {discriminator}",
 }

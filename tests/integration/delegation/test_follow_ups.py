@@ -277,7 +277,7 @@ async def test_a_refused_answer_is_explained_with_the_words_of_the_agent(house: 
     assert any(reason.text in line for line in describe_reasons(to_wire(found)))
     assert (reason.code, reason.fact.type) == ("refused", "run.status")
     assert reason.text == (
-        "agent 'echo' did not take a message (code -32602): that is no answer; "
+        "agent 'echo' refused a message (code -32602): that is no answer; "
         "the task goes on without it, and what it waits for can be answered again"
     )
 

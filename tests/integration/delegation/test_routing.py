@@ -332,7 +332,7 @@ async def test_each_tier_goes_to_its_own_agents_and_there_is_no_third_one(square
     assert (await explained(square, accepted))[-2] == (
         "these agents fit, best first: 'other', 'third'; 'echo' gets no specialist work"
     )
-    with pytest.raises(InvalidInput, match="is one of standard, specialist"):
+    with pytest.raises(InvalidInput, match="must be one of standard, specialist"):
         await ask(square, profile="expert")
     assert sent(square) == [1, 1, 0]
 
