@@ -162,8 +162,8 @@ def _flatten(fact: StoredFact) -> bytes:
     return data if b"\n" not in data else data.replace(b"\n", b" ")
 
 
-def _write(kind: str, name: str, said: DataclassInstance) -> BundleEntry:
-    return BundleEntry(kind, name, canonicalize(to_wire(said)))
+def _write(kind: str, name: str, content: DataclassInstance) -> BundleEntry:
+    return BundleEntry(kind, name, canonicalize(to_wire(content)))
 
 
 def _write_review(
@@ -206,14 +206,14 @@ def _list_files(facts: Iterable[StoredFact]) -> Iterator[JsonObject]:
     """
     seen: set[str] = set()
     for fact in facts:
-        said, event = fact.event.fact, fact.entry.event_id
+        decoded, event = fact.event.fact, fact.entry.event_id
         named: list[tuple[str, str, str, int | None]] = [
             ("content", name, ref.blob, ref.size)
-            for name, ref in said.refs.items()
+            for name, ref in decoded.refs.items()
             if ref.blob is not None
         ]
-        if isinstance(said.payload, ArtifactChanged):
-            changed = said.payload
+        if isinstance(decoded.payload, ArtifactChanged):
+            changed = decoded.payload
             named.append(("parts", changed.artifact_id, changed.sha256, changed.size))
         for of, name, sha256, size in named:
             if sha256 not in seen:
@@ -227,10 +227,10 @@ def _list_missing(selection: Selection, devices: Sequence[str]) -> list[JsonObje
         text = f"facts before {selection.first} are not kept any more"
         missing.append({"kind": "facts", "id": str(selection.first), "text": text})
     for fact in selection.facts:
-        said = fact.event.fact.payload
-        if isinstance(said, OutputExpired):
-            text = f"content with SHA-256 {said.sha256} is not kept any more"
-            missing.append({"kind": "file", "id": said.sha256, "text": text})
+        payload = fact.event.fact.payload
+        if isinstance(payload, OutputExpired):
+            text = f"content with SHA-256 {payload.sha256} is not kept any more"
+            missing.append({"kind": "file", "id": payload.sha256, "text": text})
     for name in devices:
         text = f"the key of device {name} is not kept any more"
         missing.append({"kind": "device", "id": name, "text": text})

@@ -57,9 +57,9 @@ class ReplayStep:
 
 def is_step(fact: StoredFact) -> bool:
     """Whether a fact is a step: a task that resumes without a command is none."""
-    said = fact.event.fact.payload
-    if isinstance(said, TaskResumed):
-        return said.status is not None
+    payload = fact.event.fact.payload
+    if isinstance(payload, TaskResumed):
+        return payload.status is not None
     return fact.entry.type in _ACTS
 
 
@@ -67,14 +67,14 @@ def list_steps(facts: Iterable[StoredFact]) -> Iterator[ReplayStep]:
     """The steps of the facts, in order."""
     steps = (fact for fact in facts if is_step(fact))
     for number, fact in enumerate(steps, 1):
-        said = fact.event.fact
+        decoded = fact.event.fact
         yield ReplayStep(
             number=number,
             act=_ACTS[fact.entry.type],
             event=fact.entry.event_id,
             at=fact.event.timestamp,
-            task_id=said.scope.task_id,
-            turn_id=said.scope.turn_id,
-            action_id=said.scope.action_id,
-            files=tuple(ref.blob for ref in said.refs.values() if ref.blob is not None),
+            task_id=decoded.scope.task_id,
+            turn_id=decoded.scope.turn_id,
+            action_id=decoded.scope.action_id,
+            files=tuple(ref.blob for ref in decoded.refs.values() if ref.blob is not None),
         )

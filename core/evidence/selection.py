@@ -107,15 +107,15 @@ def select(
 def _choose(
     scope: BundleScope, facts: Sequence[StoredFact], hidden: Collection[str]
 ) -> Sequence[bool]:
-    said = [fact.event.fact for fact in facts]
+    decoded = [fact.event.fact for fact in facts]
     hidden_turns = {
         one.scope.turn_id
-        for one in said
+        for one in decoded
         if isinstance(one.payload, TurnSubmitted) and one.scope.task_id in hidden
     }
     turns = {
         one.scope.turn_id
-        for one in said
+        for one in decoded
         if isinstance(one.payload, TurnSubmitted) and one.scope.task_id == scope.subject
     }
 
@@ -138,7 +138,7 @@ def _choose(
     # Policy evaluations are recorded next to the approval, some before the task exists.
     judged = {
         one.payload.request.evaluation_id
-        for one, is_in in zip(said, chosen, strict=True)
+        for one, is_in in zip(decoded, chosen, strict=True)
         if is_in and isinstance(one.payload, ActionRequired)
     }
     return [
@@ -148,14 +148,14 @@ def _choose(
             and one.payload.evaluation_id in judged
             and one.scope.task_id not in hidden
         )
-        for one, is_in in zip(said, chosen, strict=True)
+        for one, is_in in zip(decoded, chosen, strict=True)
     ]
 
 
 def _is_of_export(event: Event) -> bool:
-    said = event.fact.payload
-    is_edge = isinstance(said, TaskDependencyUpdated) and said.kind == "evidence"
-    return is_edge or isinstance(said, EvidenceChanged)
+    payload = event.fact.payload
+    is_edge = isinstance(payload, TaskDependencyUpdated) and payload.kind == "evidence"
+    return is_edge or isinstance(payload, EvidenceChanged)
 
 
 def _is_linked(facts: Sequence[StoredFact], head: Head) -> bool:

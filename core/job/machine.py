@@ -246,12 +246,12 @@ FOLDED: Final[frozenset[type]] = frozenset(
 
 def evolve(state: JobState | None, event: Event) -> JobState | None:  # noqa: C901  one for each fact
     """The job after a fact; total."""
-    said = event.fact.payload
-    if isinstance(said, JobCreated):
-        return state or begin(said, event.fact.refs.get(INPUT) or Ref())
+    payload = event.fact.payload
+    if isinstance(payload, JobCreated):
+        return state or begin(payload, event.fact.refs.get(INPUT) or Ref())
     if state is None:
         return None
-    match said:
+    match payload:
         case JobStarted(retried=retried):
             again = frozenset(retried)
             letters = (WAITING if at in again else one for at, one in enumerate(state.states, 1))

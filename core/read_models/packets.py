@@ -117,7 +117,7 @@ def show_result(
     """The result of an event of ``ENDS``; ``output`` is the task's whole text."""
     status = ENDS[event.type]
     run = _find_run(event, task)
-    said = event.fact.payload
+    payload = event.fact.payload
     text, cut = cut_text(output)
     began = task.started_at
     took = 0 if began is None else max(0, parse_ms(event.timestamp) - parse_ms(began))
@@ -131,7 +131,7 @@ def show_result(
         completed_at=event.timestamp,
         run_id=None if run is None else run.run_id,
         agent=task.peer,
-        error=said.error if isinstance(said, TaskFailed) else None,
+        error=payload.error if isinstance(payload, TaskFailed) else None,
         usage=_show_usage(run),
         title=task.title or None,
         archive_path=archive,
