@@ -1,4 +1,4 @@
-"""What a task must bring before it counts as done: conditions, and how many of them its content meets (TR-13, PO-7).
+"""Acceptance conditions of a task, and how many of them its content meets (TR-13, PO-7).
 
 A condition is an object with exactly one of three members::
 
@@ -6,9 +6,9 @@ A condition is an object with exactly one of three members::
     {"schema": {…}, "artifact": {"name": "order"}}     some data part is an instance of the JSON Schema
     {"review": "Is the picture the one that was wanted?"}
 
-``artifact`` beside ``schema`` says in which artifacts the part is looked for. A media type may end in ``/*``. A review
-is for a person: this module says only that it is wanted. A schema refers to nothing outside itself, and its patterns
-are matched in linear time, since schemas and data both come from others.
+``artifact`` next to ``schema`` restricts the artifacts that are searched. A media type may end in ``/*``. A review is
+for a person: this module only returns its question. A schema may refer to itself only, and its patterns are matched in
+linear time, since schemas and data are both untrusted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MOST_CONDITIONS: Final = 8
 MOST_BYTES: Final = 4096
-"""Of all conditions together: they stand in the record of the task."""
+"""Size limit of all conditions together: they are in the record of the task."""
 REVIEW_LIMIT: Final = 500
 _KINDS: Final = (
     frozenset({"artifact"}),
@@ -42,14 +42,14 @@ _ARTIFACT_MEMBERS: Final = frozenset({"name", "mediaType", "count"})
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Which conditions a content does not meet, in words; and what a person is to be asked, if anything."""
+    """The unmet conditions of a content, in words; and the question of the review, if any."""
 
     unmet: tuple[str, ...]
     review: str | None
 
 
 def read_conditions(value: Json, at: str) -> tuple[JsonObject, ...]:
-    """The conditions that somebody wrote, checked; ``at`` names where they stand.
+    """Reads and checks conditions; ``at`` is their path in the request.
 
     Raises:
         InvalidInput: naming the field.
@@ -71,7 +71,7 @@ def read_conditions(value: Json, at: str) -> tuple[JsonObject, ...]:
 def _check(condition: JsonObject, at: str) -> None:
     if frozenset(condition) not in _KINDS:
         raise InvalidInput(
-            at, "must have one of artifact, schema (with artifact, or alone), review"
+            at, "must have one of artifact, schema (with or without artifact), review"
         )
     if "review" in condition:
         question = text_at(condition, "review")
@@ -100,7 +100,7 @@ def _check_schema(value: Json, at: str) -> None:
         _compile(orjson.dumps(value))
     except ValueError as error:
         reason = str(error).splitlines()[0]
-        raise InvalidInput(at, f"is no JSON Schema that can be used: {reason[:200]}") from None
+        raise InvalidInput(at, f"is not a usable JSON Schema: {reason[:200]}") from None
 
 
 @lru_cache(maxsize=128)
@@ -116,7 +116,7 @@ def _refuse(uri: str) -> Json:
 
 
 def judge(conditions: Sequence[JsonObject], task: JsonObject) -> Judged:
-    """Holds what a task has brought against the conditions; total."""
+    """Checks the content of a task against the conditions; total."""
     artifacts = objects_at(task, "artifacts")
     unmet = tuple(
         _describe(condition)
@@ -155,7 +155,7 @@ def _has_type(part: JsonObject, kind: str) -> bool:
 
 
 def _describe(condition: JsonObject) -> str:
-    """The condition in one line of ours: names of artifacts are the operator's or the caller's, never the agent's."""
+    """The condition in one line: artifact names come from the operator or the caller, never from the agent."""
     wanted = object_at(condition, "artifact")
     name, kind = text_at(wanted, "name"), text_at(wanted, "mediaType")
     what = "".join([f" {name!r}" if name else "", f" of type {kind}" if kind else ""])

@@ -1,6 +1,6 @@
-"""What an agent says in the metadata of its answers: how its work stands (EVC-5), and the tokens that it used.
+"""Metadata of an agent's answers: the status of its work (EVC-5), and the tokens that it used.
 
-Nobody has to write any of it. What is there under a known name and can be read is told as such.
+All of it is optional. Readable values under known names are reported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
 
 METADATA_BYTES: Final = 2_048
-"""Of metadata that goes along with a fact."""
+"""Limit of metadata in a fact."""
 TITLE_CHARS: Final = 200
 DETAIL_CHARS: Final = 2_000
 MOST_CHECKPOINTS: Final = 32
@@ -31,7 +31,7 @@ _PHASE: Final[TypeAdapter[str]] = TypeAdapter(OwnPhase)
 
 @dataclass(frozen=True, slots=True)
 class StatusWords:
-    """What a status says of itself; None of each where it says nothing."""
+    """The members of a status's metadata; None if absent."""
 
     title: str | None = None
     detail: str | None = None
@@ -44,9 +44,9 @@ SILENT: Final = StatusWords()
 
 
 def read_words(holder: JsonObject) -> StatusWords:
-    """Reads the metadata of a status update, else that of the message in the status of it or of a Task.
+    """Reads the metadata of a status update, else that of its message, or of a Task's status message.
 
-    The metadata itself goes along, unless it is too large: it stands in the frame in any case.
+    The metadata itself is included, unless it is too large; the frame has it in any case.
     """
     update = "final" in holder or "taskId" in holder
     metadata = object_at(holder, "metadata") if update else {}
@@ -99,18 +99,18 @@ _LIMIT: Final = 10**12
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens that were read and written."""
+    """Input and output tokens."""
 
     input_tokens: int
     output_tokens: int
 
 
 def read_usage(answer: JsonObject) -> Usage | None:
-    """The usage in a Task or a Message; None where there is none that can be read.
+    """The usage in a Task or a Message; None if there is none that can be read.
 
-    A2A has no field for it. Frameworks put a mapping under a name of their own, with one of a few spellings; the last
-    one that is found counts, since agents that stream report what has come together so far. Of kagent the sum over the
-    task, which stands under the address of its extension, counts before what it says of single answers.
+    A2A has no field for it. Frameworks put a mapping under a name of their own, in one of a few spellings. The last one
+    counts, since streaming agents report running totals. For kagent the sum over the task, under the URI of its
+    extension, takes precedence over its values for single answers.
     """
     found: Usage | None = None
     whole: Usage | None = None
@@ -130,7 +130,7 @@ def _list_metadata(answer: JsonObject) -> Iterator[JsonObject]:
 
 
 def _read_whole(usage: JsonObject) -> Usage | None:
-    """The sum of kagent; what a model writes while it reasons is counted apart there, and was written all the same."""
+    """The sum of kagent; it counts reasoning tokens separately, which are output tokens too."""
     found = _read(usage)
     if found is None:
         return None

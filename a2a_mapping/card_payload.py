@@ -1,7 +1,7 @@
-"""What is signed of a card: its canonical bytes (A2A 1.0 section 8.4.1).
+"""The signed payload of a card: its canonical bytes (A2A 1.0 section 8.4.1).
 
-Default values are left out, except those of required fields and of optional fields that were set: so the same bytes
-come out of a card that went through a parser and of the one that was written. Members that nobody here knows stay.
+Default values are left out, except those of required fields and of optional fields that were set. So a parsed card and
+the original have the same bytes. Unknown members stay.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from passerelle.core.wire.json import Json, JsonObject
 
 @dataclass(frozen=True, slots=True)
 class MessageKind:
-    """A message of the protocol: which of its fields may be left out when empty, and what its messages are.
+    """A protobuf message of the protocol: its optional fields, and the messages in its fields.
 
-    ``implicit`` fields have no presence: empty is as good as absent. ``messages`` are fields that hold a message, or
-    a list or a map of them. Every other known field is required, or tells by its presence that it was set.
+    ``implicit`` fields have no presence: empty equals absent. ``messages`` are fields that hold a message, or a list or
+    a map of them. Every other known field is required, or present only if it was set.
     """
 
     implicit: frozenset[str] = frozenset()
     messages: Mapping[str, MessageKind] = field(default_factory=dict[str, "MessageKind"])
     maps: frozenset[str] = frozenset()
-    """Those of ``messages`` whose keys are names of the author."""
+    """Those of ``messages`` that are maps with free keys."""
 
 
 _STRINGS: Final = MessageKind(frozenset({"list"}))
@@ -72,24 +72,23 @@ CARD: Final = MessageKind(
     },
     frozenset({"securitySchemes"}),
 )
-"""AgentCard, down to its last message; free objects (``params``) are taken as they are."""
+"""AgentCard with all nested messages; free objects (``params``) are taken unchanged."""
 
 
 def render_payload(card: JsonObject) -> bytes:
     """The bytes that a signature of a 1.0 card covers.
 
     Raises:
-        InvalidInput: the card has no canonical form: a whole number beyond 2^53, say.
+        InvalidInput: the card has no canonical form, for example a whole number beyond 2^53.
     """
     return canonicalize(_prune(_without_signatures(card), CARD))
 
 
 def list_payloads(card: JsonObject) -> list[bytes]:
-    """What a signature of somebody else's card may cover, as it was received, in the order in which to try.
+    """The payloads that a signature of a received card may cover, in the order to try.
 
-    The form of the specification; the card as it stands, which is what 0.3 signed; and the form without any empty
-    value, which is what the Python SDK signs (1.3: required fields are dropped too when they are empty). Each covers
-    everything that the card says.
+    The form of the specification; the card as received, which 0.3 signed; and the form without any empty value, which
+    the Python SDK signs (1.3: it drops empty required fields too). Each covers all content of the card.
 
     Raises:
         InvalidInput: the card has no canonical form.

@@ -1,12 +1,11 @@
-"""Agent cards: a peer's card made into ours, in the shape that its reader asks for.
+"""Agent cards: rewrites an agent's card as the gateway's, in the shape that its reader asks for.
 
-The shapes are that of 1.0, that of 0.3, and both merged, for whoever does not say a version. Which interface of a peer
-is called is its client's business.
+The shapes are that of 1.0, that of 0.3, and both merged, for readers that name no version. The client of an agent
+chooses the interface to call.
 
-The card that we serve tells the truth about the gateway, not about the peer: our interfaces, what our edge asks for,
-what we can do. Everything else of the peer's card passes, fields that nobody here knows included. No string may still
-lead to the peer, except those that point at its documentation, icon and provider and the names of its extensions, and
-these only where links are kept.
+A served card describes the gateway, not the agent: its interfaces, its authentication and its capabilities. All other
+members of the agent's card pass, unknown ones included. No string may lead to the agent, except links to its
+documentation, icon and provider and the names of its extensions, and these only if links are kept.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ CardShape: TypeAlias = Literal["v1", "v0.3", "merged"]
 
 
 def choose_shape(version: str | None, unset: CardShape) -> CardShape:
-    """The shape for what a reader says in ``A2A-Version``; a card is read before versions are agreed on.
+    """The card shape for a reader's ``A2A-Version``; a card is read before a version is negotiated.
 
-    So a version that is not served is no error here: the card is what says which ones are.
+    So an unsupported version is no error here: the card lists the supported ones.
     """
     asked = (version or "").strip()
     if not asked:
@@ -44,7 +43,7 @@ def choose_shape(version: str | None, unset: CardShape) -> CardShape:
 
 
 def shape_card(card: JsonObject, shape: CardShape) -> JsonObject:
-    """A 1.0 card of ours in a shape. Where no interface of 0.3 is served all shapes are that of 1.0."""
+    """A 1.0 card of the gateway in a shape. Without an interface of 0.3 all shapes equal that of 1.0."""
     match shape:
         case "v1":
             return card
@@ -58,12 +57,12 @@ def shape_card(card: JsonObject, shape: CardShape) -> JsonObject:
 
 
 def _without_signatures(card: JsonObject) -> JsonObject:
-    """They cover the card without what is merged into it."""
+    """Signatures cover the card without merged members."""
     return {name: value for name, value in card.items() if name != "signatures"}
 
 
 BINDINGS: Final = ("JSONRPC", "HTTP+JSON")
-"""What every agent is served over, the preferred one first."""
+"""The bindings of every agent, preferred first."""
 EVERY_BINDING: Final = frozenset({*BINDINGS, "GRPC", SOCKET_BINDING})
 
 _POINTS_AT_PEER: Final = ("documentationUrl", "iconUrl", "provider")
@@ -78,11 +77,11 @@ _REPLACED: Final = LEGACY_MEMBERS | {
 
 @dataclass(frozen=True, slots=True)
 class PublicEdge:
-    """What our edge is, the same on every card.
+    """The public edge of the gateway, the same on every card.
 
-    ``schemes`` are SecurityScheme objects of 1.0 by name, any one of which is enough, and ``scopes`` what a caller
-    needs of them. ``grpc`` is ``host:port``; ``grpc_default`` is the agent that calls without a tenant reach, since
-    those of 0.3 have none. ``links``: whether what points at the peer on purpose stays.
+    ``schemes`` are SecurityScheme objects of 1.0 by name, any one of which is enough, and ``scopes`` their required
+    scopes. ``grpc`` is ``host:port``; ``grpc_default`` is the agent for calls without a tenant, since those of 0.3 have
+    none. ``links``: whether documentation, icon and provider links stay.
     """
 
     schemes: Mapping[str, JsonObject] = field(default_factory=dict[str, JsonObject])
@@ -94,18 +93,18 @@ class PublicEdge:
     grpc_default: str | None = None
     links: bool = True
     sockets: bool = False
-    """Whether A2A is served over WebSocket too, which is a binding of our own."""
+    """Whether A2A is served over WebSocket too, the gateway's own binding."""
     listed: frozenset[str] | None = None
-    """The bindings that stand on cards. None: those at the origin of the card.
+    """The bindings listed on cards. None: those at the origin of the card.
 
-    Clients refuse a whole card for one interface elsewhere (google-adk), or in a scheme that they do not know.
+    Clients refuse a whole card for one interface at another origin (google-adk), or with an unknown scheme.
     """
     versions: tuple[str, ...] = SERVED
 
 
 @dataclass(frozen=True, slots=True)
 class AgentAddress:
-    """Where an agent is: ``card_url`` its own card, ``base_url`` our face of it, without a slash at the end."""
+    """The addresses of an agent: its own ``card_url``, and its ``base_url`` here, without a trailing slash."""
 
     agent: str
     card_url: str
@@ -113,7 +112,7 @@ class AgentAddress:
 
 
 def rewrite_card(card: JsonObject, place: AgentAddress, edge: PublicEdge) -> JsonObject:
-    """The peer's card, of 1.0 or 0.3, as ours in the form of 1.0, without signatures."""
+    """The agent's card (1.0 or 0.3) as the gateway's 1.0 card, without signatures."""
     lifted = lift_card(card)
     rest: JsonObject = {name: value for name, value in lifted.items() if name not in _REPLACED}
     pointers: JsonObject = {name: rest.pop(name) for name in _POINTS_AT_PEER if name in rest}
@@ -132,29 +131,29 @@ def rewrite_card(card: JsonObject, place: AgentAddress, edge: PublicEdge) -> Jso
             "extensions": [
                 *edge.extensions,
                 *_declare_further(further),
-                *_pass_extensions(lifted, origins, place, edge),
+                *_forward_extensions(lifted, origins, place, edge),
             ],
         },
-        **_demand(edge),
+        **_list_security(edge),
     }
     served["version"] = _mark_version(text_at(lifted, "version"), served)
     return served
 
 
 def list_interfaces(place: AgentAddress, edge: PublicEdge) -> list[Json]:
-    """Our interfaces of one agent. All of 1.0 stand before those of 0.3: clients take the first one per binding."""
+    """The gateway's interfaces of one agent, 1.0 before 0.3: clients take the first one per binding."""
     listed: list[Json] = []
     tenant = find_tenant(place.agent)
     for version in sorted(edge.versions, reverse=True):
         if tenant is None or version == LEGACY:
             listed += [_describe(place.base_url, binding, version) for binding in BINDINGS]
         else:
-            # Whoever follows the card puts the tenant into path or params itself (A2A 1.0 section 8.3.1).
+            # Clients put the tenant into path or params themselves (A2A 1.0 section 8.3.1).
             url = place.base_url.removesuffix(f"{SEPARATOR}{tenant}")
             listed += [
                 {**_describe(url, binding, version), "tenant": tenant} for binding in BINDINGS
             ]
-        # A call of 0.3 over gRPC cannot name its agent: there is no tenant in it.
+        # A call of 0.3 over gRPC cannot name its agent: it has no tenant.
         if edge.grpc and (version != LEGACY or place.agent == edge.grpc_default):
             named: JsonObject = {} if version == LEGACY else {"tenant": place.agent}
             listed.append({**_describe(edge.grpc, "GRPC", version), **named})
@@ -164,7 +163,7 @@ def list_interfaces(place: AgentAddress, edge: PublicEdge) -> list[Json]:
 
 
 def split_interfaces(place: AgentAddress, edge: PublicEdge) -> tuple[list[Json], list[Json]]:
-    """Those of our interfaces that stand on the card of an agent, and the further ones."""
+    """The interfaces on the card of an agent, and the further ones."""
     shown: list[Json] = []
     further: list[Json] = []
     for interface in list_interfaces(place, edge):
@@ -179,7 +178,7 @@ def _is_listed(interface: JsonObject, place: AgentAddress, edge: PublicEdge) -> 
         return binding in edge.listed
     if binding in BINDINGS:
         return True
-    # Compared as a dialer reads it, which knows host and port alone.
+    # Compared the way a dialer parses it: host and port only.
     return binding == "GRPC" and read_origin(f"{_read_scheme(place)}://{edge.grpc}") == read_origin(
         place.base_url
     )
@@ -190,18 +189,18 @@ def _read_scheme(place: AgentAddress) -> str:
 
 
 def _declare_further(further: list[Json]) -> Iterator[JsonObject]:
-    """What stands on the card of readers that ask for it."""
+    """The extension with the further interfaces, for readers that request it."""
     if further:
         yield {
             "uri": INTERFACES,
-            "description": "Further interfaces. They stand on the card of readers that activate this extension.",
+            "description": "Further interfaces, on the card of readers that activate this extension.",
             "required": False,
             "params": {"interfaces": further},
         }
 
 
 def list_further(card: JsonObject) -> list[JsonObject]:
-    """The interfaces that a card names in the params of our extension."""
+    """The interfaces in the params of the gateway's extension on a card."""
     return [
         interface
         for extension in objects_at(object_at(card, "capabilities"), "extensions")
@@ -211,18 +210,18 @@ def list_further(card: JsonObject) -> list[JsonObject]:
 
 
 def _find_socket(base_url: str) -> str:
-    """Where the socket of an agent is; an address without a scheme stays one."""
+    """The socket address of an agent; an address without a scheme stays without one."""
     scheme, colon, rest = base_url.partition("://")
     found = f"{scheme.replace('http', 'ws', 1)}{colon}{rest}" if colon else base_url
     return f"{found}{SOCKET_PATH}"
 
 
 def list_origins(card: JsonObject, card_url: str) -> set[str]:
-    """Every origin under which the peer can be reached, by its card."""
+    """Every origin of the agent, from its card."""
     urls = [card_url, text_at(card, "url")]
     for name in ("supportedInterfaces", "additionalInterfaces"):
         urls += [text_at(interface, "url") for interface in objects_at(card, name)]
-    # An address of gRPC has no scheme (A2A 1.0 section 8.3, as dialers expect it).
+    # A gRPC address has no scheme (A2A 1.0 section 8.3, as dialers expect it).
     spelled = (url if "://" in url else f"grpc://{url}" for url in urls if url)
     return {origin for origin in map(read_origin, spelled) if origin is not None}
 
@@ -237,17 +236,17 @@ def _describe(url: str, binding: str, version: str) -> JsonObject:
 
 
 def _clean_skills(card: JsonObject) -> Iterator[JsonObject]:
-    """Whom a skill asks for credentials is said by our edge, the same for all of them."""
+    """The gateway authenticates callers, in the same way for all skills."""
     for skill in objects_at(card, "skills"):
         yield {name: value for name, value in skill.items() if name != "securityRequirements"}
 
 
-def _pass_extensions(
+def _forward_extensions(
     card: JsonObject, origins: set[str], place: AgentAddress, edge: PublicEdge
 ) -> Iterator[JsonObject]:
-    """The peer's extensions: what is asked for by these names is forwarded. Those that are ours end here.
+    """The agent's extensions, which are forwarded on request; the gateway's own ones are not passed on.
 
-    No caller has to know of one that is activated for it.
+    An extension that the gateway activates itself is never required of the caller.
     """
     for extension in objects_at(object_at(card, "capabilities"), "extensions"):
         uri = text_at(extension, "uri")
@@ -255,16 +254,16 @@ def _pass_extensions(
         if not uri or uri.startswith(PREFIX) or not isinstance(cleaned, dict):
             continue
         if cleaned["uri"] == uri or edge.links:
-            # A name is no address: another one would be another extension.
+            # A URI is a name, not an address: a rewritten one would name another extension.
             known: JsonObject = {"required": False} if uri in UNDERSTOOD else {}
             yield {**cleaned, "uri": uri, **known}
 
 
-def _demand(edge: PublicEdge) -> JsonObject:
+def _list_security(edge: PublicEdge) -> JsonObject:
     if not edge.schemes:
         return {}
-    # Scopes are named for every kind of scheme: a requirement that is empty inside would be dropped by verifiers that
-    # drop all empty values, and a signature over the card would not hold for them.
+    # Scopes are named for every kind of scheme: some verifiers drop all empty values, so they would drop an empty
+    # requirement, and a signature over the card would not verify.
     requirements: list[Json] = [
         {"schemes": {name: {"list": [*edge.scopes]}}} for name in edge.schemes
     ]
@@ -272,6 +271,6 @@ def _demand(edge: PublicEdge) -> JsonObject:
 
 
 def _mark_version(version: str, served: JsonObject) -> str:
-    """The peer's version with a suffix of our hash, as build metadata (semver section 10)."""
+    """The agent's version with a suffix of the served card's hash, as build metadata (semver section 10)."""
     separator = "." if "+" in version else "+"
     return f"{version or '0'}{separator}{hash_bytes(orjson.dumps(served))[:8]}"

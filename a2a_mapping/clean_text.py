@@ -1,10 +1,9 @@
-"""Texts of peers that may name what only the peer knows: errors, and statuses that make no sense.
+"""Cleans texts of agents that may contain internal names: error messages, and unreadable statuses.
 
-Known ids are replaced. What is left may be shown when all of it is ordinary: words, small numbers, and what is ours.
-Anything else could be an id, a path or an address, so the whole text gives way to a sentence of ours; the caller of
-:func:`clean_text` keeps the original as a reference of the record. A list of what ids look like would always lack one:
-this is the list of what they do not look like. What it cannot tell is an id that nobody knows and that is spelled like
-a word.
+Known ids are replaced. The rest may be shown if all of it is ordinary: words, small numbers, and known tokens. Anything
+else could be an id, a path or an address, so the whole text is replaced by a fixed sentence; the caller of
+:func:`clean_text` keeps the original as a reference of the record. A list of id formats would never be complete, so
+this module lists what is certainly not an id. It cannot detect an unknown id that is spelled like a word.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ _ORDINARY: Final = re.compile(
 )
 _PATH: Final = re.compile(r"[.]")
 _NUMBERS: Final = 2
-"""In one token: ``1..100``, ``2.5``; more of them are an address."""
+"""Numbers in one token: ``1..100``, ``2.5``; more of them are an address."""
 _SHORT: Final = re.compile(r"[A-Za-z0-9_~-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class CleanText:
-    """What may be shown; ``replaced`` says that the whole text is ours and the original should be kept."""
+    """Text that may be shown; ``replaced``: the whole text was replaced and the original should be kept."""
 
     text: str
     replaced: bool
 
 
 def clean_text(text: str, ids: Relabel, sentence: str, own: Collection[str] = ()) -> CleanText:
-    """``text`` fit for a caller, or ``sentence`` instead.
+    """``text`` cleaned for a caller, or ``sentence`` instead.
 
-    ``own`` are further tokens that may stay: the facade ids always may, and so may what the caller sent.
+    ``own`` are further allowed tokens besides the facade ids, such as those that the caller sent.
     """
     cleaned = _SHORT.sub(lambda word: ids.known.get(word[0], word[0]), ids.scrub(text))
     allowed = {ids.task, ids.context, *ids.known.values(), *own}
@@ -55,7 +54,7 @@ def clean_text(text: str, ids: Relabel, sentence: str, own: Collection[str] = ()
 
 
 def is_ordinary(token: str, allowed: Collection[str]) -> bool:
-    """Whether ``token`` tells nothing but what it says: a word, a small number, the path of a field, or one of ours."""
+    """Whether ``token`` reveals nothing: a word, a small number, a field path, or an allowed token."""
     if token in allowed or token.strip(_EDGES) in allowed:
         return True
     if token.startswith("-3") and _ORDINARY.fullmatch(token.rstrip(_EDGES)):

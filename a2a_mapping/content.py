@@ -1,8 +1,8 @@
-"""A Task as the fold of its frames.
+"""Folds the frames of a task into a Task.
 
-Total: any frame that :mod:`replies` let through folds, and nothing raises. A status message of the past
-moves into the history when the next status comes, as it does in an SDK agent. Artifacts never vanish:
-a Task frame that lacks one keeps the one that is known.
+Total: any frame that :mod:`replies` accepted folds, and nothing raises. The previous status message moves into the
+history when the next status comes, as in an SDK agent. Artifacts never vanish: a Task frame that lacks a known one
+keeps it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _REMARK: Final = "remark"
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Text that a frame brings to an artifact; what it does not append to begins anew."""
+    """The text of an artifact frame; without ``appends`` it starts the artifact again."""
 
     artifact: str
     text: str
@@ -35,7 +35,7 @@ class Chunk:
 
 
 def read_chunk(event: JsonObject) -> Chunk | None:
-    """The text of an artifact update; None where it brings none."""
+    """The text of an artifact update; None if it has none."""
     artifact = object_at(event, "artifact")
     text = read_text(artifact)
     if not text:
@@ -44,7 +44,7 @@ def read_chunk(event: JsonObject) -> Chunk | None:
 
 
 def read_text(artifact: JsonObject | None) -> str:
-    """The text of all parts that have some, as it came."""
+    """The joined texts of all parts, unchanged."""
     return "".join(text_at(part, "text") for part in objects_at(artifact or {}, "parts"))
 
 
@@ -60,13 +60,13 @@ def fold(task: JsonObject | None, frame: JsonObject) -> JsonObject | None:
 
 
 def settle_status(task: JsonObject) -> JsonObject:
-    """``task`` as a further message finds it: what its status says was said before, so it stands in the history."""
+    """``task`` as a further message finds it: the status message is moved into the history."""
     history = _move_status_message(task, {})
     return put_history(task, history) if history else task
 
 
 def find_warning(task: JsonObject | None, frame: JsonObject) -> str | None:
-    """What is odd about ``frame`` coming after ``task``: a sentence for ``runtime.warning``, or None."""
+    """A sentence for ``runtime.warning`` if ``frame`` does not fit after ``task``, or None."""
     event = object_at(frame, "artifactUpdate")
     if event.get("append") is not True:
         return None
@@ -77,7 +77,7 @@ def find_warning(task: JsonObject | None, frame: JsonObject) -> str | None:
 
 
 def find_artifact(task: JsonObject, artifact_id: str) -> JsonObject | None:
-    """The artifact of that id; its identity is the id inside the task."""
+    """The artifact with that id, which is unique in the task."""
     return next(
         (
             item
@@ -89,7 +89,7 @@ def find_artifact(task: JsonObject, artifact_id: str) -> JsonObject | None:
 
 
 def leave_out_artifacts(task: JsonObject) -> JsonObject:
-    """A copy without artifacts, for lists that do not ask for them."""
+    """A copy without artifacts, for lists without them."""
     return {name: value for name, value in task.items() if name != "artifacts"}
 
 
@@ -119,7 +119,7 @@ def _fold_status(known: JsonObject | None, event: JsonObject) -> JsonObject:
 
 
 def _drop_note(task: JsonObject) -> JsonObject:
-    """``task`` without what explains the status that it had."""
+    """``task`` without the note that explains its previous status."""
     known = object_at(task, "metadata")
     if STATUS_NOTE not in known:
         return task
@@ -143,12 +143,12 @@ def _fold_artifact(known: JsonObject | None, event: JsonObject) -> JsonObject:
     else:
         artifacts[place] = piece
     task["artifacts"] = as_list(artifacts)
-    # Unlike that of a status, the metadata of the event is about this piece, not about the task.
+    # Unlike that of a status, the metadata of the event describes this chunk, not the task.
     return task
 
 
 def _append(artifact: JsonObject, piece: JsonObject) -> JsonObject:
-    # Those that are there may be many, and each piece comes this way.
+    # Many parts may exist, and each chunk is processed here.
     known, given = artifact.get("parts"), objects_at(piece, "parts")
     parts: list[Json] = [*known, *given] if isinstance(known, list) else as_list(given)
     return _merge_metadata({**artifact, "parts": parts}, piece)
@@ -164,17 +164,18 @@ def _merge_metadata(holder: JsonObject, addition: JsonObject) -> JsonObject:
 
 
 def _move_status_message(task: JsonObject, following: JsonObject | None) -> list[JsonObject]:
-    """The history once the status message has become part of it; one that is sent again stays where it is."""
+    """The history after the status message has moved into it; a repeated one stays in the status."""
     history = list_history(task)
     message = object_at(object_at(task, "status"), "message")
     if not message or (following and same_message(following, message)):
         return history
     remarks = [part for part in objects_at(message, "parts") if is_remark(part)]
     if remarks:
-        # The question that it stands before went into the history when the remark was made.
+        # The question before a remark moved into the history when the remark was made.
         kept: JsonObject = {name: message[name] for name in _NAMES if name in message}
         return add_to_history(history, {**kept, "parts": as_list(remarks)})
-    # A question in our form has the agent's own id; where the agent keeps its history, it stands there in its own form.
+    # A question in the gateway's form has the agent's own id; if the agent keeps its history, that has the original
+    # form.
     has_form = any(PERMISSION in object_at(part, "data") for part in objects_at(message, "parts"))
     if has_form and any(_is_same_question(item, message) for item in history):
         return history
@@ -182,7 +183,7 @@ def _move_status_message(task: JsonObject, following: JsonObject | None) -> list
 
 
 def make_remark(text: str) -> JsonObject:
-    """A part of ours before the question of a task that goes on waiting; the next one takes its place."""
+    """A remark of the gateway before the question of a waiting task; the next remark replaces it."""
     return {"text": text, "metadata": {PERMISSION: {_REMARK: True}}}
 
 

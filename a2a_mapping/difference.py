@@ -1,9 +1,9 @@
-"""What a fresh Task of a peer has that we do not know yet, as frames (A2A-6).
+"""The difference between a fresh Task of an agent and the known one, as frames (A2A-6).
 
-After every new connection to a peer its Task is compared with what is known of the run; only the
-differences become events, so a caller that was there all the time sees nothing twice. Compared are the
-status by state, time and message id, artifacts by id and content, and the agent's messages in the
-history. Both Tasks are in the same id space: relabel first.
+After every new connection to an agent its Task is compared with the known state of the run. Only the differences become
+events, so a caller that stayed connected sees nothing twice. Compared are the status by state, time and message id,
+artifacts by id and content, and the agent's messages in the history. Both Tasks are in the same id space: relabel
+first.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from passerelle.core.wire.json import JsonObject
 
 
 def list_differences(known: JsonObject | None, fresh: JsonObject) -> list[JsonObject]:
-    """Frames that, folded onto ``known``, give what ``fresh`` says; the status comes last.
+    """Frames that, folded onto ``known``, give ``fresh``; the status comes last.
 
-    Messages that were status messages while nobody looked are shown with WORKING, which is all that is
-    certain about that time: the task had not ended.
+    Missed status messages are shown with WORKING, the only certain state of that time: the task had not ended.
     """
     if known is None:
         return [task_frame(fresh)]
@@ -45,17 +44,17 @@ def list_differences(known: JsonObject | None, fresh: JsonObject) -> list[JsonOb
 
 
 def _show_status(frames: list[JsonObject]) -> bool:
-    """Whether one of ``frames`` shows a status, so that the current one has to be said again."""
+    """Whether one of ``frames`` shows a status, so that the current one must be sent again."""
     return any("statusUpdate" in frame for frame in frames)
 
 
 def is_same_status(known: JsonObject, fresh: JsonObject) -> bool:
-    """Whether the status is the one that is known, by state, time and message id."""
+    """Whether the status is the known one, by state, time and message id."""
     return _status_key(known) == _status_key(fresh)
 
 
 def without_time(task: JsonObject) -> JsonObject:
-    """A Task, but for the time of its status."""
+    """A Task without the time of its status."""
     status = object_at(task, "status")
     return {**task, "status": {name: status[name] for name in status if name != "timestamp"}}
 
@@ -63,7 +62,7 @@ def without_time(task: JsonObject) -> JsonObject:
 def _status_key(task: JsonObject) -> tuple[str, str, str]:
     status = object_at(task, "status")
     message = object_at(status, "message")
-    # Words of ours in the place of the peer's name those that they stand for.
+    # A message of the gateway that replaces the agent's names the replaced one.
     instead = object_at(object_at(message, "metadata"), STATE)
     message_id = text_at(instead or message, "messageId")
     return text_at(status, "state"), text_at(status, "timestamp"), message_id
@@ -80,7 +79,7 @@ def _list_missed(known: JsonObject, fresh: JsonObject) -> list[JsonObject]:
     ]
     if not missed:
         return missed
-    # A question that callers read in our form has its id in common, and no more.
+    # A question that callers read in the gateway's form shares only its id.
     forms = {text_at(item, "messageId") for item in (*history, current) if _is_form(item)}
     return [message for message in missed if text_at(message, "messageId") not in forms]
 
@@ -92,7 +91,7 @@ def _is_form(message: JsonObject) -> bool:
 def _compare_artifact(
     ids: tuple[str, str], known: JsonObject, artifact: JsonObject
 ) -> JsonObject | None:
-    """One append of the rest where what is known is the beginning; the whole artifact for any other difference."""
+    """An append of the remaining parts if the known ones are a prefix; otherwise the whole artifact."""
     mine = find_artifact(known, text_at(artifact, "artifactId"))
     if mine == artifact:
         return None

@@ -29,7 +29,7 @@ _TRANSPORT_STATUSES: Final = frozenset({401, 403, 429, 503})
 
 @dataclass(frozen=True, slots=True)
 class ErrorAnswer:
-    """What an edge sends: an HTTP status, a JSON body and headers beside the content type."""
+    """The response of an edge: HTTP status, JSON body and headers besides the content type."""
 
     http_status: int
     body: JsonObject
@@ -37,7 +37,7 @@ class ErrorAnswer:
 
 
 def render_rpc_error(error: PasserelleError, rpc_id: str | int | None) -> ErrorAnswer:
-    """A JSON-RPC error response. HTTP 200, but for what is judged before the request is read (401, 403, 429, 503)."""
+    """A JSON-RPC error response. HTTP 200, except for checks before the request is read (401, 403, 429, 503)."""
     row = ROWS[classify(error)]
     body: JsonObject = {
         "jsonrpc": "2.0",
@@ -68,7 +68,7 @@ def render_status(error: PasserelleError) -> ErrorAnswer:
 
 
 def list_details(error: PasserelleError) -> list[Json]:
-    """The typed details: what kind of error, for bad input which field, and what an agent said of its own error."""
+    """The typed details: the error kind, for bad input the field, and an agent's own details."""
     kind: ErrorKind = classify(error)
     metadata: JsonObject = {name: str(value) for name, value in error.details.items()}
     details: list[Json] = [

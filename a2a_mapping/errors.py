@@ -1,7 +1,7 @@
-"""A2A errors as data, and which of our errors shows as which of them (A2A 1.0 section 5.4).
+"""A2A errors as data, and their mapping from the gateway's errors (A2A 1.0 section 5.4).
 
-Two tables: :data:`ROWS` says how a kind of error looks in each binding, :data:`KINDS` says which kind
-an error class is. What a peer's error means is in ``peer_errors``, the two envelopes in ``envelopes``.
+Two tables: :data:`ROWS` has the form of each error kind in each binding, :data:`KINDS` the kind of each error class.
+Errors of agents are in ``peer_errors``, the two envelopes in ``envelopes``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OWN_DOMAIN: Final = "passerelle"
 
 
 class InvalidRequest(errors.MalformedBody):
-    """JSON, but not a JSON-RPC request; ``rpc_id`` is its id as far as one could be read."""
+    """JSON, but not a JSON-RPC request; ``rpc_id`` is its id if it could be read."""
 
     code = "invalid_request"
 
@@ -27,7 +27,7 @@ class InvalidRequest(errors.MalformedBody):
 
 
 class PushNotificationNotSupported(errors.UnsupportedOperation):
-    """A push notification was asked for, and the card says that there are none."""
+    """A push notification was requested, but the card announces none."""
 
     code = "push_notification_not_supported"
 
@@ -50,7 +50,7 @@ class ExtensionRequired(errors.CallerError):
 
 
 class ErrorKind(StrEnum):
-    """The errors that a caller of an A2A binding can see; the value is the ``reason`` of its details."""
+    """The error kinds that callers of an A2A binding see; the value is the ``reason`` of the details."""
 
     TASK_NOT_FOUND = "TASK_NOT_FOUND"
     TASK_NOT_CANCELABLE = "TASK_NOT_CANCELABLE"
@@ -77,7 +77,7 @@ class ErrorKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
-    """How one kind looks: JSON-RPC code, HTTP status, name of the gRPC status, domain of the details."""
+    """The form of one kind: JSON-RPC code, HTTP status, gRPC status name, domain of the details."""
 
     jsonrpc: int
     http: int
@@ -160,7 +160,7 @@ _PASSED_ON: Final = {
     for kind, row in ROWS.items()
     if row.domain == A2A_DOMAIN and kind not in {ErrorKind.PARSE_ERROR, ErrorKind.INTERNAL}
 } | {
-    # The method exists here, so "no such method" would be untrue of the one that was called.
+    # The method exists here, so "no such method" would be wrong for the called one.
     ROWS[ErrorKind.METHOD_NOT_FOUND].jsonrpc: ErrorKind.UNSUPPORTED_OPERATION
 }
 
@@ -168,25 +168,25 @@ _PASSED_ON: Final = {
 _RESERVED: Final = frozenset(range(-32768, -32099)) | frozenset(
     row.jsonrpc for row in ROWS.values()
 )
-"""Codes to which JSON-RPC or A2A has given a meaning."""
+"""Codes with a meaning in JSON-RPC or A2A."""
 _AS_TASKS: Final = frozenset({"task", "push config"})
-"""A2A has no error of its own for a config that is not there."""
+"""A2A has no own error for a missing push config."""
 
 
 def classify_native(native_code: int) -> ErrorKind:
-    """What a peer's JSON-RPC code is to our caller; one that A2A does not have is an error inside the agent."""
+    """The kind of an agent's JSON-RPC code; an unknown code is an internal error of the agent."""
     return _PASSED_ON.get(native_code, ErrorKind.INTERNAL)
 
 
 def choose_code(error: errors.PasserelleError) -> int:
-    """The JSON-RPC code that ``error`` is answered with; one of the agent's own is passed on as it is."""
+    """The JSON-RPC code of the answer to ``error``; an agent's own code is passed on unchanged."""
     if isinstance(error, errors.PeerRefused) and error.native_code not in _RESERVED:
         return error.native_code
     return ROWS[classify(error)].jsonrpc
 
 
 def classify(error: errors.PasserelleError) -> ErrorKind:
-    """The kind that ``error`` shows as; a class that is not in the table shows as its nearest ancestor."""
+    """The kind of ``error``; an unlisted class has the kind of its nearest ancestor."""
     if isinstance(error, errors.PeerRefused):
         return classify_native(error.native_code)
     if isinstance(error, errors.NotFound) and error.kind in _AS_TASKS:

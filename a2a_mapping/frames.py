@@ -1,7 +1,7 @@
-"""Frames that our callers see: a StreamResponse with facade ids in place (A2A 1.0 section 3.2.3).
+"""Frames for callers: a StreamResponse with facade ids (A2A 1.0 section 3.2.3).
 
-The schema is closed, so a note of ours, such as the reason of a status, goes into ``metadata`` under a
-URN of ours and nowhere else.
+The schema is closed, so a note of the gateway, such as the reason of a status, goes into ``metadata`` under its own URN
+only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def task_frame(task: JsonObject) -> JsonObject:
 def status_frame(
     task_id: str, context_id: str, status: JsonObject, metadata: JsonObject | None = None
 ) -> JsonObject:
-    """A frame with a status of ours."""
+    """A frame with a status."""
     event: JsonObject = {"taskId": task_id, "contextId": context_id, "status": status}
     if metadata:
         event["metadata"] = metadata
@@ -33,7 +33,7 @@ def status_frame(
 def artifact_frame(
     task_id: str, context_id: str, artifact: JsonObject, *, append: bool = False, last: bool = True
 ) -> JsonObject:
-    """A frame with an artifact, or with parts to be appended to one."""
+    """A frame with an artifact, or with parts to append to one."""
     event: JsonObject = {
         "taskId": task_id,
         "contextId": context_id,
@@ -45,7 +45,7 @@ def artifact_frame(
 
 
 def remark_frame(task_id: str, context_id: str, message: JsonObject, state: str) -> JsonObject:
-    """A Message that a peer sent after its Task: a status message of that task, in its last state (LT-9)."""
+    """An agent's Message after its Task, as a status message of that task in its last state (LT-9)."""
     placed: JsonObject = {**message, "taskId": task_id, "contextId": context_id}
     return status_frame(task_id, context_id, {"state": state, "message": placed})
 
@@ -65,7 +65,7 @@ def make_message(
     parts: list[Json],
     metadata: JsonObject | None = None,
 ) -> JsonObject:
-    """A Message of the gateway itself, on a task of ours."""
+    """A Message of the gateway on a task."""
     message: JsonObject = {
         "messageId": message_id,
         "role": ROLE_AGENT,
@@ -79,13 +79,13 @@ def make_message(
 
 
 def note_status(reason: str, **facts: str) -> JsonObject:
-    """Metadata of ours for a status that its state does not explain, such as a wait for a resource."""
+    """Metadata for a status that its state does not explain, such as a wait for a resource."""
     note: JsonObject = {"reason": reason, **facts}
     return {STATUS_NOTE: note}
 
 
 def show_state(frame: JsonObject, state: str) -> JsonObject:
-    """A copy of a task or status frame that shows ``state`` in place of the peer's."""
+    """A copy of a task or status frame with ``state`` instead of the agent's."""
     for name in ("task", "statusUpdate"):
         if name in frame:
             holder = object_at(frame, name)
@@ -97,7 +97,7 @@ def show_state(frame: JsonObject, state: str) -> JsonObject:
 def render_page(
     tasks: list[JsonObject], page_size: int, total: int, next_token: str = ""
 ) -> JsonObject:
-    """A ListTasks response: all four members are always there, an empty page included."""
+    """A ListTasks response: all four members are always present, also on an empty page."""
     return {
         "tasks": as_list(tasks),
         "nextPageToken": next_token,

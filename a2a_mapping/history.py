@@ -1,13 +1,12 @@
-"""The history of a facade Task: the peer's, and our accepted messages that it lacks.
+"""The history of a facade Task: the agent's, and the accepted messages that it lacks.
 
-Peers differ: some keep every message, some drop follow-ups to a waiting task, some keep nothing. What a
-caller sent and we accepted is part of the conversation either way, so those messages are put in before
-the next one that the peer does have. Two messages are the same when id and content are: an id alone is
-not unique.
+Agents differ: some keep every message, some drop follow-ups to a waiting task, some keep nothing. An accepted message
+is part of the conversation either way, so missing ones are inserted before the next one that the agent has. Two
+messages are the same if id and content are: an id alone is not unique.
 
-A history has a bound, since the driver of a run holds it: an agent may say something each second for a day. What is
-left out of it stands in the stream of its session. How much history a server keeps is its own choice (A2A 1.0, section
-3.2.4).
+A history is bounded, since the driver of a run holds it in memory: an agent may send a message each second for a day.
+Messages that are left out are in the stream of the session. A server chooses how much history it keeps (A2A 1.0,
+section 3.2.4).
 """
 
 from __future__ import annotations
@@ -27,33 +26,33 @@ from passerelle.core.wire.json import Json, JsonObject
 
 _CONTENT: Final = ("text", "raw", "url", "data", "filename", "mediaType")
 _SHORT: Final = 32
-"""Messages that are looked through sooner than they are sorted."""
+"""Up to this many messages a linear search is faster than an index."""
 MOST_BYTES: Final = 4 * 1024 * 1024
-"""What the messages of an agent in a history weigh together, at most: as much as one event of it may."""
+"""Size limit of an agent's messages in a history: that of one event."""
 _MESSAGE_BYTES: Final = 512
-"""What a message weighs beside its words: as an object of this process, with its ids."""
+"""Overhead of a message besides its content: its object in this process, with its ids."""
 _LONG_BYTES: Final = MOST_BYTES // (2 * _SHORT)
-"""Few messages of this size are as much as many."""
+"""A few messages of this size weigh as much as many small ones."""
 _MOST_LEFT_OUT: Final = 131_072
-"""Messages that are left out and count as known; an agent that shows an older one again says it anew."""
+"""Messages that are left out but count as known; if an agent repeats an older one, it counts as new."""
 _Key: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What those have in common that grew from one another; a place counts where the message does stand there."""
+    """Shared by histories that grew from one another; an index entry counts only if the message is still there."""
 
     accepted: Sequence[JsonObject]
     places: dict[_Key, list[int]]
     left_out: Mapping[int, None]
-    """The hash of the key of each, oldest first."""
+    """The hash of each key, oldest first."""
 
 
 class LongHistory(list[JsonObject]):
-    """A history in which a message is found without a look at the others; nobody changes it, adding makes another one.
+    """A history with an index of its messages; immutable, adding returns another one.
 
-    Beyond ``MOST_BYTES`` the oldest messages of the agent are left out. They count as known: an agent that shows them
-    again has said nothing new.
+    Beyond ``MOST_BYTES`` the oldest messages of the agent are left out. They still count as known: if the agent repeats
+    them, they are not new.
     """
 
     __slots__ = ("_known", "_size")
@@ -66,7 +65,7 @@ class LongHistory(list[JsonObject]):
         *,
         grown: tuple[_Known, int] | None = None,
     ) -> None:
-        """``grown``: what is known, and the size, where these are the messages of another one and one more."""
+        """``grown``: shared state and size, if this is another history plus one message."""
         super().__init__(messages)
         if grown is not None:
             self._known, self._size = grown
@@ -78,11 +77,11 @@ class LongHistory(list[JsonObject]):
 
     @property
     def left_out(self) -> int:
-        """How many messages are not there any more."""
+        """How many messages were left out."""
         return len(self._known.left_out)
 
     def has(self, message: JsonObject) -> bool:
-        """Whether it is, or was, there."""
+        """Whether the message is, or was, in the history."""
         key = _key(message)
         places = self._known.places.get(key, ())
         return hash(key) in self._known.left_out or any(
@@ -90,7 +89,7 @@ class LongHistory(list[JsonObject]):
         )
 
     def add(self, message: JsonObject) -> LongHistory:
-        """This one with ``message`` at its end."""
+        """This history with ``message`` appended."""
         size = self._size + _weigh(message)
         if size > MOST_BYTES:
             return self._shorten(size - MOST_BYTES // 2, message)
@@ -100,16 +99,16 @@ class LongHistory(list[JsonObject]):
         return LongHistory((*self, message), grown=(self._known, size))
 
     def renew(self, messages: Iterable[JsonObject], accepted: Sequence[JsonObject]) -> LongHistory:
-        """One with other messages that has left out the same ones."""
+        """A history of other messages that keeps the left out ones."""
         return LongHistory(messages, accepted, self._known.left_out)
 
     def is_complete(self, accepted: Sequence[JsonObject]) -> bool:
-        """Whether it was completed with these: what is added to it at its end makes it no less so."""
+        """Whether it was completed with these messages; later appended ones do not change that."""
         mine = self._known.accepted
         return len(mine) == len(accepted) > 0 and all(map(is_, mine, accepted))
 
     def _shorten(self, over: int, message: JsonObject) -> LongHistory:
-        """With ``message``, and without the oldest ones of the agent that weigh ``over`` bytes together."""
+        """With ``message`` appended, and without the agent's oldest messages that weigh ``over`` bytes together."""
         kept, left_out = list[JsonObject](), dict(self._known.left_out)
         for one in self:
             if over > 0 and text_at(one, "role") == ROLE_AGENT:
@@ -123,8 +122,8 @@ class LongHistory(list[JsonObject]):
 
 
 def same_message(one: JsonObject, other: JsonObject) -> bool:
-    """Whether id and content agree; ids of task and context, metadata and order of keys do not count."""
-    # Most agents give back what they got, as it was.
+    """Whether id and content are equal; ids of task and context, metadata and order of keys do not count."""
+    # Most agents return a message unchanged.
     if one.get("messageId") != other.get("messageId") and (
         text_at(one, "messageId") != text_at(other, "messageId")
     ):
@@ -133,7 +132,7 @@ def same_message(one: JsonObject, other: JsonObject) -> bool:
 
 
 def merge_history(native: Sequence[JsonObject], accepted: Sequence[JsonObject]) -> list[JsonObject]:
-    """``native`` with those of ``accepted`` that it lacks, each before the next accepted one that it has."""
+    """``native`` plus the missing ones of ``accepted``, each before the next accepted one that it has."""
     merged: list[JsonObject] = []
     position = 0
     waiting: list[JsonObject] = []
@@ -148,20 +147,20 @@ def merge_history(native: Sequence[JsonObject], accepted: Sequence[JsonObject]) 
 
 
 def list_history(task: JsonObject) -> list[JsonObject]:
-    """The messages in the history of a Task; not to be changed."""
+    """The messages in the history of a Task; do not change the list."""
     history = cast("object", task.get("history"))
     return history if isinstance(history, LongHistory) else objects_at(task, "history")
 
 
 def sort(messages: list[JsonObject]) -> list[JsonObject]:
-    """The same messages, so that many of them need not be looked through for each that is looked for."""
+    """The same messages with an index, if there are many."""
     if len(messages) < _SHORT or isinstance(messages, LongHistory):
         return messages
     return LongHistory(messages)
 
 
 def count_left_out(task: JsonObject | None) -> int:
-    """How many messages of its agent a Task does not show any more."""
+    """How many messages of its agent a Task no longer shows."""
     history = cast("object", task.get("history")) if task else None
     return history.left_out if isinstance(history, LongHistory) else 0
 
@@ -174,7 +173,7 @@ def is_in(history: list[JsonObject], message: JsonObject) -> bool:
 
 
 def add_to_history(history: list[JsonObject], message: JsonObject) -> list[JsonObject]:
-    """``history`` with ``message`` at its end, unless it is there already."""
+    """``history`` with ``message`` appended, unless it has it."""
     is_long = measure_artifact(message) > _LONG_BYTES
     history = LongHistory(history) if is_long and type(history) is list else sort(history)
     if is_in(history, message):
@@ -183,14 +182,14 @@ def add_to_history(history: list[JsonObject], message: JsonObject) -> list[JsonO
 
 
 def put_history(task: JsonObject, history: list[JsonObject]) -> JsonObject:
-    """A copy of ``task`` with this history: itself, so that what is known of it stays known."""
+    """A copy of ``task`` with this history object, so that its index is kept."""
     return {**task, "history": cast("list[Json]", history)}
 
 
 def complete_history(task: JsonObject, accepted: Sequence[JsonObject]) -> JsonObject:
-    """``task`` with every accepted message in its history: itself where that has them, else a copy."""
+    """``task`` with every accepted message in its history: itself if it has them, else a copy."""
     given = task.get("history")
-    # Most agents that keep a history begin it with the one message that there is.
+    # Most agents that keep a history begin it with the only message.
     if (
         isinstance(given, list)
         and given
@@ -210,7 +209,7 @@ def complete_history(task: JsonObject, accepted: Sequence[JsonObject]) -> JsonOb
 
 
 def rename_message(task: JsonObject, sent: str, own: str) -> JsonObject:
-    """A copy in which the message that went out as ``sent`` has the id again under which it came to us."""
+    """A copy in which the message sent as ``sent`` has its original id again."""
     history = objects_at(task, "history")
     if all(text_at(message, "messageId") != sent for message in history):
         return task
@@ -241,9 +240,9 @@ def _find(native: Sequence[JsonObject], message: JsonObject, start: int) -> int 
 
 
 def _weigh(message: JsonObject) -> int:
-    """Bytes of a message of the agent.
+    """The weight of an agent's message in bytes.
 
-    Those of callers weigh nothing: whoever folds what is stored may have fewer of them, and leaves out the same.
+    Callers' messages weigh nothing: a fold of the stored events may have fewer of them, and must leave out the same.
     """
     if text_at(message, "role") != ROLE_AGENT:
         return 0
@@ -257,14 +256,14 @@ def _key(message: JsonObject) -> _Key:
 
 
 def _digest(value: Json) -> int:
-    """Equal for values that are, as 2 and 2.0 are."""
+    """Equal for equal values, such as 2 and 2.0."""
     if isinstance(value, dict):
         return hash(frozenset((name, _digest(one)) for name, one in value.items()))
     return hash(tuple(map(_digest, value))) if isinstance(value, list) else hash(value)
 
 
 def _contents(message: JsonObject) -> list[list[Json]]:
-    # A protobuf peer adds empty texts and drops them at will. What we put in ourselves is not the caller's.
+    # A protobuf agent may add or drop empty texts. Parts inserted by the gateway are not the caller's.
     return [
         [part.get(name) or None if name != "data" else part.get(name) for name in _CONTENT]
         for part in objects_at(message, "parts")

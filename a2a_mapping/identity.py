@@ -1,10 +1,9 @@
-"""Where ids sit in A2A objects, and putting one id space in place of another (A2A-12).
+"""The id members of A2A objects, and the replacement of one id space by another (A2A-12).
 
-:data:`PLACES` is the one list of these places. A frame that came from a peer is relabelled by it before
-anybody else sees it: ids at these places become facade ids whatever they were, and a known remote id
-that stands inside any other text, such as an artifact id made from a task id, is replaced there too.
-Base64 content is left alone. Ids shorter than eight characters are replaced only at their places: a
-short one inside a text is more likely a word.
+:data:`PLACES` is the one list of these members. Every frame of an agent is relabelled before any other code reads it:
+ids in these members become facade ids, whatever they were, and a known remote id inside any other text, such as an
+artifact id made from a task id, is replaced too. Base64 content is not changed. Ids shorter than eight characters are
+replaced in their members only: inside a text they are more likely words.
 """
 
 from __future__ import annotations
@@ -24,11 +23,10 @@ TEXT_ID_LENGTH: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where ids stand in one kind of object, and which members hold further kinds.
+    """The id members of one kind of object, and its members of further kinds.
 
-    ``own`` is the member with the id of the task that the object is, or belongs to; ``others`` is a list of
-    ids of further tasks. ``always`` says that task and context id are required there, so an absent one
-    is filled in.
+    ``own`` is the member with the id of the task that the object is or belongs to; ``others`` is a list of further task
+    ids. ``always``: task and context id are required, so an absent one is filled in.
     """
 
     own: str | None = None
@@ -64,11 +62,11 @@ PLACES: Final[Mapping[str, Places]] = {
 
 @value
 class Relabel:
-    """A replacement of ids: what this task and context are called on the other side.
+    """A replacement of ids: the ids of this task and context on the other side.
 
-    ``known`` has ids of the side that is left behind, with their counterparts: this task's, this
-    context's, and those of other tasks that a message may refer to. Where texts are scrubbed they come longest
-    first, so that an id which begins like another one is not cut in half: :func:`make_relabel` sees to it.
+    ``known`` maps ids of the source side to their counterparts: this task's, this context's, and those of referenced
+    tasks. Texts are scrubbed longest id first, so that an id which begins with another one is not cut in half:
+    :func:`make_relabel` sorts them.
     """
 
     task: str
@@ -83,20 +81,20 @@ class Relabel:
         return text
 
     def find_in(self, packed: bytes) -> str | None:
-        """A known id that could stand in a text or name of this JSON: one look at all of it, not one at each.
+        """A known id that may occur in a text or name of this JSON: one search of the whole.
 
         Raises:
-            TypeError: a known id is no text of JSON, but half a character.
+            TypeError: a known id is not encodable, because of a lone surrogate.
         """
         for there in self.known:
-            # JSON writes a text character by character, so what stands in one stands in it as it is written, too.
+            # JSON encodes a text character by character, so a substring is encoded as a substring, too.
             if len(there) >= TEXT_ID_LENGTH and orjson.dumps(there)[1:-1] in packed:
                 return there
         return None
 
 
 def make_relabel(task: str, context: str, known: Mapping[str, str]) -> Relabel:
-    """A replacement towards ``task`` and ``context``; ``known`` may come in any order."""
+    """A replacement towards ``task`` and ``context``; ``known`` in any order."""
     longest_first = sorted(known, key=len, reverse=True)
     return Relabel(task, context, {there: known[there] for there in longest_first})
 
@@ -104,13 +102,13 @@ def make_relabel(task: str, context: str, known: Mapping[str, str]) -> Relabel:
 def relabel(value: JsonObject, kind: str, ids: Relabel) -> JsonObject:
     """A copy of an object of ``kind`` (a name of :data:`PLACES`) in the other id space.
 
-    Where no known id stands beside its places, members without places are those of ``value``.
+    If no known id occurs outside its id members, all other members are shared with ``value``.
     """
     copy = relabel_places(value, kind, ids)
     try:
         scrubs = ids.find_in(orjson.dumps(copy)) is not None
     except TypeError:
-        # No JSON: a lone half of a character.
+        # Not encodable: a lone surrogate.
         scrubs = True
     return relabel_places(value, kind, ids, scrubs=True) if scrubs else copy
 
@@ -118,10 +116,10 @@ def relabel(value: JsonObject, kind: str, ids: Relabel) -> JsonObject:
 def relabel_places(
     value: JsonObject, kind: str, ids: Relabel, *, scrubs: bool = False
 ) -> JsonObject:
-    """The same where no known id stands beside its places, which is for the caller to find out, or else ``scrubs``."""
+    """The same, replacing ids in other texts only with ``scrubs``; the caller checks whether that is needed."""
     places = PLACES[kind]
     own, context, others, members = places.own, places.context, places.others, places.members
-    copy = _scrub_beside(value, places, ids) if scrubs else value.copy()
+    copy = _scrub_others(value, places, ids) if scrubs else value.copy()
     if places.always and own is not None and context is not None:
         copy[own], copy[context] = ids.task, ids.context
     else:
@@ -146,7 +144,7 @@ def relabel_places(
 
 
 def _translate_all(copy: JsonObject, others: str, ids: Relabel) -> None:
-    """A reference that has no counterpart names nothing on the other side."""
+    """A reference without a counterpart names nothing on the other side, so it is removed."""
     kept = _translate(copy[others], ids)
     if kept:
         copy[others] = kept
@@ -155,14 +153,14 @@ def _translate_all(copy: JsonObject, others: str, ids: Relabel) -> None:
 
 
 def _complete_time(status: JsonObject) -> None:
-    """A time that an agent wrote without an offset is its UTC: parsers of RFC 3339 refuse it as it is."""
+    """An agent's time without an offset is UTC; without it RFC 3339 parsers refuse it."""
     said_at = status.get("timestamp")
     if isinstance(said_at, str):
         status["timestamp"] = complete_time(said_at)
 
 
-def _scrub_beside(value: JsonObject, places: Places, ids: Relabel) -> JsonObject:
-    """A copy with known ids replaced everywhere but at the places."""
+def _scrub_others(value: JsonObject, places: Places, ids: Relabel) -> JsonObject:
+    """A copy with known ids replaced in all texts outside the id members."""
     placed = {places.own, places.context, places.others, *places.members}
     return {
         name if name in placed else ids.scrub(name): member
@@ -177,7 +175,7 @@ def relabel_message(
     ids: Relabel,
     relabel: Callable[[JsonObject, str, Relabel], JsonObject] = relabel,
 ) -> JsonObject:
-    """A bare Message of a peer: our context, and no task id, since the caller could use none (LT-6)."""
+    """A bare Message of an agent: with the facade context, and no task id, since callers cannot use one (LT-6)."""
     copy = relabel(message, "Message", ids)
     copy.pop("taskId", None)
     copy["contextId"] = ids.context
@@ -185,7 +183,7 @@ def relabel_message(
 
 
 def _descend(member: Json, kind: str, ids: Relabel, *, scrubs: bool) -> Json:
-    """What stands where an object of ``kind`` or a list of them may stand."""
+    """A member that is an object of ``kind`` or a list of them."""
     if isinstance(member, list):
         items: list[Json] = []
         for item in member:
@@ -203,7 +201,7 @@ def _translate(references: Json, ids: Relabel) -> list[Json]:
 
 
 def scrub_value(value: Json, ids: Relabel) -> Json:
-    """A copy of ``value`` with known ids replaced in every text and name, base64 content left alone."""
+    """A copy of ``value`` with known ids replaced in every text and name, except base64 content."""
     if isinstance(value, str):
         return ids.scrub(value)
     if isinstance(value, dict):

@@ -1,8 +1,8 @@
-"""Requests of our callers, checked and made into small values.
+"""Requests of callers, checked and made into small values.
 
-The caller's params object is kept, so that fields which nobody here knows reach the peer. Known
-fields may come in camelCase or snake_case, as ProtoJSON parsers accept both; they are kept in camelCase.
-Nothing below ``metadata`` or inside a data part is touched (A2A 1.0 section 5.5).
+The caller's params object is kept, so that unknown fields reach the agent. Known fields may come in camelCase or
+snake_case, as ProtoJSON parsers accept both; they are kept in camelCase. Nothing below ``metadata`` or inside a data
+part is changed (A2A 1.0 section 5.5).
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ _LIST_NAMES: Final = {
 
 @value
 class SendRequest:
-    """A message to an agent; ``params`` is the whole of what the caller sent, in camelCase.
+    """A message to an agent; ``params`` is the caller's whole request, in camelCase.
 
-    ``push`` is the push notification config that came with it, for whoever serves those.
+    ``push`` is its push notification config, if any.
     """
 
     params: JsonObject
@@ -81,12 +81,12 @@ class SendRequest:
 
     @property
     def blocking(self) -> bool:
-        """Whether the caller waits until the task has ended or asks something: the default."""
+        """Whether the caller waits until the task has ended or asks for input: the default."""
         return not self.return_immediately
 
 
 @dataclass(frozen=True, slots=True)
-class _Wishes:
+class _Configuration:
     """The configuration of a message."""
 
     accepted_output_modes: tuple[str, ...] = ()
@@ -95,12 +95,12 @@ class _Wishes:
     push: JsonObject | None = None
 
 
-_NO_WISHES: Final = _Wishes()
+_NO_CONFIGURATION: Final = _Configuration()
 
 
 @dataclass(frozen=True, slots=True)
-class _Ties:
-    """What a message is about, beside its words: most open a context, and name nothing."""
+class _MessageRefs:
+    """References of a message; most open a context and have none."""
 
     task_id: str | None = None
     context_id: str | None = None
@@ -108,8 +108,8 @@ class _Ties:
     extensions: tuple[str, ...] = ()
 
 
-_NO_TIES: Final = _Ties()
-_TIES: Final = frozenset({"taskId", "contextId", "referenceTaskIds", "extensions"})
+_NO_REFS: Final = _MessageRefs()
+_REF_MEMBERS: Final = frozenset({"taskId", "contextId", "referenceTaskIds", "extensions"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,56 +138,56 @@ def read_send(params: JsonObject) -> SendRequest:
     """The params of SendMessage and SendStreamingMessage, or the body of their HTTP+JSON form.
 
     Raises:
-        InvalidInput: a required field is missing or a field is malformed; it is named.
+        InvalidInput: a required field is missing or a field is malformed; naming it.
     """
     message = _read_message(params)
-    wishes = _NO_WISHES
+    configuration = _NO_CONFIGURATION
     whole: JsonObject = {**params, "message": message}
     if given := "configuration" in params and _read_object(params, "configuration", ""):
         whole["configuration"] = given = _rename(given, _CONFIGURATION_NAMES, "configuration.")
-        wishes = _read_wishes(given)
+        configuration = _parse_configuration(given)
     message_id = require_text(message, "messageId", "message.")
-    ties = _NO_TIES if _TIES.isdisjoint(message) else _read_ties(message)
+    refs = _NO_REFS if _REF_MEMBERS.isdisjoint(message) else _read_refs(message)
     return SendRequest(
         whole,
         message,
         message_id,
-        # By name, they take twice the time.
-        ties.task_id,
-        ties.context_id,
-        ties.reference_task_ids,
-        ties.extensions,
-        wishes.accepted_output_modes,
-        wishes.history_length,
-        wishes.return_immediately,
-        wishes.push,
+        # Keyword arguments take twice the time.
+        refs.task_id,
+        refs.context_id,
+        refs.reference_task_ids,
+        refs.extensions,
+        configuration.accepted_output_modes,
+        configuration.history_length,
+        configuration.return_immediately,
+        configuration.push,
     )
 
 
 def read_configuration(given: JsonObject) -> None:
-    """Checks what a message asks for beside itself.
+    """Checks the configuration of a message.
 
     Raises:
-        InvalidInput: a field is malformed; it is named as it stands in ``given``.
+        InvalidInput: a field is malformed; named as in ``given``.
     """
-    _read_wishes(_rename(given, _CONFIGURATION_NAMES, ""), "")
+    _parse_configuration(_rename(given, _CONFIGURATION_NAMES, ""), "")
 
 
 def read_after(message: JsonObject) -> tuple[str, ...]:
-    """The tasks that have to complete before a message is sent, as its caller names them.
+    """The tasks that must complete before a message is sent, as its caller names them.
 
     Raises:
-        InvalidInput: they are no list of ids.
+        InvalidInput: not a list of ids.
     """
     metadata = object_at(message, "metadata")
     return read_texts(metadata, AFTER, "message.metadata.") if AFTER in metadata else ()
 
 
 def read_named(message: JsonObject) -> tuple[str, ...]:
-    """The names of artifacts that a message is about, each once, as its caller writes them.
+    """The names of artifacts that a message refers to, each once, as its caller writes them.
 
     Raises:
-        InvalidInput: they are no list of texts, more than :data:`MOST_NAMED`, or one is empty.
+        InvalidInput: not a list of texts, more than :data:`MOST_NAMED`, or one is empty.
     """
     metadata = object_at(message, "metadata")
     if NAMED not in metadata:
@@ -202,7 +202,7 @@ def read_task(params: JsonObject) -> TaskReference:
     """The params of GetTask, CancelTask and SubscribeToTask.
 
     Raises:
-        InvalidInput: no id, or a field is malformed; it is named.
+        InvalidInput: no id, or a field is malformed; naming it.
     """
     params = _rename(params, _TASK_NAMES, "")
     return TaskReference(
@@ -216,7 +216,7 @@ def read_list(params: JsonObject) -> ListRequest:
     """The params of ListTasks.
 
     Raises:
-        InvalidInput: a field is malformed or out of bounds; it is named.
+        InvalidInput: a field is malformed or out of bounds; naming it.
     """
     params = _rename(params, _LIST_NAMES, "")
     size = read_whole(params, "pageSize", low=1, high=PAGE_SIZE_MAX)
@@ -244,12 +244,12 @@ def _read_message(params: JsonObject) -> JsonObject:
     message = _rename(value, _MESSAGE_NAMES, "message.")
     role = message.get("role")
     if role == 1 and type(role) is int:
-        # ProtoJSON parsers take an enum by its number too.
+        # ProtoJSON parsers accept an enum by its number too.
         message["role"] = role = ROLE_USER
     if role != ROLE_USER:
         raise InvalidInput("message.role", f"must be {ROLE_USER}")
     parts = message.get("parts")
-    if not isinstance(parts, list) or not (parts or _says_all_in_metadata(message)):
+    if not isinstance(parts, list) or not (parts or _is_metadata_decision(message)):
         raise InvalidInput("message.parts", "must be a list with at least one part")
     message["parts"] = [
         _read_part(part, f"message.parts[{index}]") for index, part in enumerate(parts)
@@ -259,8 +259,8 @@ def _read_message(params: JsonObject) -> JsonObject:
     return message
 
 
-def _says_all_in_metadata(message: JsonObject) -> bool:
-    """Whether it is a decision in the form of AgentStack, whose messages have no parts."""
+def _is_metadata_decision(message: JsonObject) -> bool:
+    """Whether it is a decision in the form of AgentStack, which has no parts."""
     metadata = message.get("metadata")
     return isinstance(metadata, dict) and APPROVAL in metadata
 
@@ -283,9 +283,9 @@ def _read_part(value: Json, path: str) -> JsonObject:
     return part
 
 
-def _read_ties(message: JsonObject) -> _Ties:
+def _read_refs(message: JsonObject) -> _MessageRefs:
     path = "message."
-    return _Ties(
+    return _MessageRefs(
         read_text(message, "taskId", path),
         read_text(message, "contextId", path),
         read_texts(message, "referenceTaskIds", path),
@@ -293,8 +293,8 @@ def _read_ties(message: JsonObject) -> _Ties:
     )
 
 
-def _read_wishes(configuration: JsonObject, path: str = "configuration.") -> _Wishes:
-    return _Wishes(
+def _parse_configuration(configuration: JsonObject, path: str = "configuration.") -> _Configuration:
+    return _Configuration(
         read_texts(configuration, "acceptedOutputModes", path),
         read_whole(configuration, "historyLength", path),
         read_flag(configuration, "returnImmediately", path),
@@ -321,7 +321,7 @@ def _read_object(holder: JsonObject, name: str, path: str) -> JsonObject:
 
 
 def _rename(holder: JsonObject, names: Mapping[str, str], path: str) -> JsonObject:
-    """A copy of ``holder`` in which the known snake_case names have become camelCase."""
+    """A copy of ``holder`` with the known snake_case names in camelCase."""
     for name in names:
         if name in holder:
             break

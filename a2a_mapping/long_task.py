@@ -1,7 +1,7 @@
-"""Large tasks and artifacts: written piece by piece, and previewed where their content stands elsewhere.
+"""Large tasks and artifacts: encodes them piecewise, and makes previews of referenced content.
 
-What is written has the same bytes as in one go, and is never held as a whole. A preview is the beginning of a content,
-for those who decide whether to fetch it (PO-9); making one is pure and total.
+The pieces have the same bytes as one whole encoding, which is never held in memory. A preview is the beginning of a
+content, to decide whether to fetch it (PO-9); making one is pure and total.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 def measure_artifact(artifact: JsonObject) -> int:
-    """Bytes of what the parts of an artifact hold; ids, names and the JSON around them do not count."""
+    """Bytes of the content of an artifact's parts, without ids, names and JSON syntax."""
     parts = artifact.get("parts")
     return sum(map(measure_part, parts)) if isinstance(parts, list) else 0
 
 
 def measure_part(part: Json) -> int:
-    """Bytes of what a part holds."""
+    """Bytes of the content of a part."""
     if not isinstance(part, dict):
         return 0
     size = 0
@@ -42,17 +42,17 @@ def measure_part(part: Json) -> int:
 
 
 def write_artifact(artifact: JsonObject) -> Iterator[bytes]:
-    """An artifact, a part at a time."""
+    """Encodes an artifact, part by part."""
     return _keep_bytes(_write_artifact(artifact))
 
 
 def write_task(task: JsonObject) -> Iterator[bytes]:
-    """A Task, a part of an artifact and a message of its history at a time."""
+    """Encodes a Task, by parts of artifacts and messages of the history."""
     return _keep_bytes(_write_object(task, _LISTS))
 
 
 def write_slim_task(task: JsonObject) -> LongJson:
-    """A Task of which parts are elsewhere."""
+    """Encodes a Task of which some parts are in the blob store."""
     pieces: list[Piece] = []
     held = bytearray()
     for piece in _write_object(task, _LISTS):
@@ -65,21 +65,21 @@ def write_slim_task(task: JsonObject) -> LongJson:
 
 
 def slim_frame(frame: JsonObject, content: bytes, blob: str) -> JsonObject:
-    """A piece of an artifact without its parts, which stay in the ``blob`` whose ``content`` the frame is."""
+    """An artifact frame without its parts, which stay in the ``blob`` with the frame's bytes, ``content``."""
     event = object_at(frame, "artifactUpdate")
     artifact = object_at(event, "artifact")
     packed = orjson.dumps(artifact.get("parts"))[1:-1]
     start = content.find(packed)
     if not packed or start < 0 or not objects_at(artifact, "parts"):
         return frame
-    # Wherever the same bytes stand they are the same parts.
+    # Equal bytes are equal parts, wherever they are found.
     piece = Slice(blob, start, len(packed), hashlib.sha256(packed).hexdigest())
     slim: JsonObject = {**artifact, "parts": [cast("JsonObject", SlicedMembers(piece))]}
     return {"artifactUpdate": {**event, "artifact": slim}}
 
 
 def is_slim(task: JsonObject) -> bool:
-    """Whether parts of it are elsewhere."""
+    """Whether some of its parts are in the blob store."""
     return any(
         isinstance(part, SlicedMembers)
         for artifact in objects_at(task, "artifacts")
@@ -90,7 +90,7 @@ def is_slim(task: JsonObject) -> bool:
 def _keep_bytes(pieces: Iterator[Piece]) -> Iterator[bytes]:
     for piece in pieces:
         if not isinstance(piece, bytes):
-            raise TypeError("parts of it are elsewhere")
+            raise TypeError("some parts are in the blob store")
         yield piece
 
 
@@ -117,11 +117,11 @@ def _write_each(values: Sequence[Json]) -> Iterator[Piece]:
 
 _Write: TypeAlias = "Callable[[Sequence[Json]], Iterator[Piece]]"
 _LISTS: Final[Mapping[str, _Write]] = {"artifacts": _write_artifacts, "history": _write_each}
-"""What is long of a Task."""
+"""The long lists of a Task."""
 
 
 def _write_object(value: Mapping[str, Json], lists: Mapping[str, _Write]) -> Iterator[Piece]:
-    """An object of which the members in ``lists`` are written by themselves."""
+    """Encodes an object; the members in ``lists`` are encoded item by item."""
     yield b"{"
     for number, (name, member) in enumerate(value.items()):
         if number:
@@ -141,12 +141,12 @@ PREVIEW_CHARS: Final = 200
 
 
 def preview_frame(frame: JsonObject) -> str:
-    """Of a StreamResponse, or of a bare Message: its words, else what it brings."""
+    """Preview of a StreamResponse or a bare Message: its text, else its content."""
     task = object_at(frame, "task")
     holders = (
         object_at(object_at(frame, "artifactUpdate"), "artifact"),
-        _say(object_at(frame, "statusUpdate")),
-        _say(task),
+        _status_message(object_at(frame, "statusUpdate")),
+        _status_message(task),
         *objects_at(task, "artifacts")[:1],
         object_at(frame, "message"),
         frame,
@@ -155,7 +155,7 @@ def preview_frame(frame: JsonObject) -> str:
 
 
 def preview_parts(parts: list[JsonObject]) -> str:
-    """The first words of a text, else the first part in brief."""
+    """The beginning of the first text, else a short form of the first part."""
     shown = next((part for part in parts if text_at(part, "text")), parts[0] if parts else {})
     if text_at(shown, "text"):
         return _cut(text_at(shown, "text"))
@@ -165,11 +165,11 @@ def preview_parts(parts: list[JsonObject]) -> str:
     if "raw" in shown:
         size = len(text_at(shown, "raw")) * 3 // 4
         return _cut(f"{name or 'a file'}, {size} bytes")
-    # A query may hold the key to what the address leads to.
+    # A query may contain an access key.
     return _cut(text_at(shown, "url").partition("?")[0] or name)
 
 
-def _say(holder: JsonObject) -> JsonObject:
+def _status_message(holder: JsonObject) -> JsonObject:
     return object_at(object_at(holder, "status"), "message")
 
 

@@ -1,7 +1,7 @@
-"""Reads JSON of others: bytes with a bound on nesting, members of objects, and ProtoJSON scalars.
+"""Reads untrusted JSON: bytes with a nesting limit, members of objects, and ProtoJSON scalars.
 
-orjson keeps integers up to 64 bits as integers; a larger one reads as a float. Everything that walks JSON here is
-recursive, so the depth is bounded before anything walks.
+orjson keeps integers up to 64 bits as integers; a larger one reads as a float. All code that walks JSON here is
+recursive, so the depth is checked first.
 
 A member of a wrong type reads as absent. A scalar parameter is read as ProtoJSON writes it: a number may come as text,
 null means absent. Query parameters are texts, so one reader serves both bindings. Every refusal names the field.
@@ -94,9 +94,9 @@ def texts_at(holder: JsonObject, name: str) -> list[str]:
 
 
 def whole_at(holder: JsonObject, name: str) -> int | None:
-    """The whole number of a member, or None; a protobuf peer writes 2 as 2.0.
+    """The whole number of a member, or None; a protobuf agent writes 2 as 2.0.
 
-    One that no other side could read again, being longer than 64 bits, is none.
+    A number longer than 64 bits is None, since other readers could not parse it.
     """
     value = holder.get(name)
     if isinstance(value, float):
@@ -107,7 +107,7 @@ def whole_at(holder: JsonObject, name: str) -> int | None:
 
 
 def as_list(items: list[JsonObject]) -> list[Json]:
-    """The same objects as a JSON list: a list of objects is no list of values to a type checker."""
+    """The same objects as a JSON list, which type checkers treat as another type."""
     return list(items)
 
 
@@ -148,7 +148,7 @@ def require_text(holder: JsonObject, name: str, path: str = "", *, limit: int = 
 
 
 def explain_missing(holder: JsonObject, name: str) -> str:
-    """What is said of a member that has to be there; one beside it that looks like it is named."""
+    """The reason for a missing required member, with a similar member if there is one."""
     near = find_near(name, [one for one in holder if one != name])
     return f"is required; is {near[:SHOWN]!r} meant?" if near else "is required"
 
@@ -173,7 +173,7 @@ def read_whole(
 
 
 def read_flag(holder: JsonObject, name: str, path: str = "") -> bool:
-    """A truth value, false when absent; the texts ``true`` and ``false`` are those of a query.
+    """A boolean, false when absent; a query has the texts ``true`` and ``false``.
 
     Raises:
         InvalidInput: anything else.

@@ -1,4 +1,4 @@
-"""Origins of URLs: who a URL belongs to, and finding URLs of one origin in a text."""
+"""Origins of URLs: parses them, and replaces URLs of given origins in texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
 def read_origin(url: str) -> str | None:
-    """``scheme://host:port`` with the default port written out, in lower case; None for what is no such URL."""
+    """``scheme://host:port`` with the default port written out, in lower case; None for any other text."""
     try:
         parts = urlsplit(url)
         port = parts.port or _PORTS.get(parts.scheme)
@@ -26,7 +26,7 @@ def read_origin(url: str) -> str | None:
 
 
 def replace_origins(value: Json, origins: Iterable[str], base_url: str) -> Json:
-    """A copy in which every URL of ``origins``, and their bare ``host:port``, reads ``base_url`` instead."""
+    """A copy in which every URL of ``origins``, and their bare ``host:port``, is replaced by ``base_url``."""
     pattern = re.compile(
         "|".join(form for origin in sorted(origins) for form in _list_forms(origin)), re.IGNORECASE
     )

@@ -1,9 +1,9 @@
-"""Requests to a peer, and frames to our callers.
+"""Requests to an agent.
 
-Towards a peer the caller's params go on as they came, with the ids of the peer in place of ours; the
-message id, the role, the parts and all metadata are not touched (agents route on them). Three things
-stay here: the tenant, which is ours, a push configuration, which is served here, and ``historyLength``,
-since our record needs the whole history and cuts it for the caller.
+The caller's params are forwarded with the agent's ids; the message id, the role, the parts and all metadata stay
+unchanged (agents route on them). Three things are not forwarded: the tenant, which is the gateway's, a push
+configuration, which is served here, and ``historyLength``, since the record needs the whole history and cuts it for the
+caller.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _KEPT_HERE: Final = frozenset({"historyLength", "taskPushNotificationConfig"})
 
 @value
 class RemoteAddress:
-    """Where a message goes at the peer.
+    """The address of a message at the agent.
 
-    ``context_id`` is the stored or minted one and goes along with the task id even if our caller gave only
-    a task id: an SDK peer that gets a bare task id may write the parked task FAILED (a2a-python#1206).
-    ``references`` are facade ids with the ids of the same tasks at this peer, ``parts`` what goes along in place of
-    references that this peer could not follow (LT-10).
+    ``context_id`` is the stored or minted one and is sent with the task id even if the caller gave only a task id: an
+    SDK agent that gets a bare task id may write the parked task FAILED (a2a-python#1206). ``references`` maps facade
+    ids to the ids of the same tasks at this agent, ``parts`` replace references that this agent could not resolve
+    (LT-10).
     """
 
     context_id: str | None = None
@@ -43,7 +43,7 @@ class RemoteAddress:
 
 
 def address_send(params: JsonObject, to: RemoteAddress) -> JsonObject:
-    """Params of SendMessage or SendStreamingMessage for the peer, out of the caller's checked ones."""
+    """Params of SendMessage or SendStreamingMessage for the agent, from the caller's checked ones."""
     sent: JsonObject = {**params, "message": address_message(object_at(params, "message"), to)}
     if to.tenant:
         sent["tenant"] = to.tenant
@@ -59,8 +59,8 @@ def address_send(params: JsonObject, to: RemoteAddress) -> JsonObject:
     return sent
 
 
-def ask_for_news(sent: JsonObject, config: JsonObject) -> JsonObject:
-    """The same params, with a push configuration of ours."""
+def add_push_config(sent: JsonObject, config: JsonObject) -> JsonObject:
+    """The same params, with the gateway's push configuration."""
     configuration: JsonObject = {
         **object_at(sent, "configuration"),
         "taskPushNotificationConfig": config,
@@ -69,14 +69,14 @@ def ask_for_news(sent: JsonObject, config: JsonObject) -> JsonObject:
 
 
 def correlate(sent: JsonObject, key: str) -> JsonObject:
-    """The same params, with a key of ours in the metadata of the message."""
+    """The same params, with a correlation key in the metadata of the message."""
     message = object_at(sent, "message")
     metadata: JsonObject = {**object_at(message, "metadata"), CORRELATION: key}
     return {**sent, "message": {**message, "metadata": metadata}}
 
 
 def address_message(message: JsonObject, to: RemoteAddress) -> JsonObject:
-    """The message with the peer's ids; a reference to a task that this peer does not have is left out."""
+    """The message with the agent's ids; a reference to a task that this agent does not have is left out."""
     sent: JsonObject = {**message}
     for name in _OURS:
         if name in sent:
@@ -101,11 +101,11 @@ def address_message(message: JsonObject, to: RemoteAddress) -> JsonObject:
 
 
 def quote_artifact(artifact: JsonObject, place: int) -> list[JsonObject] | None:
-    """An artifact of a referenced task as parts for another peer; None if a part stands where only its agent gets it.
+    """An artifact of a referenced task as parts for another agent; None if a part is an upload of its own agent.
 
-    The mark :data:`REFERENCE` in their metadata says which of the caller's references they come from (``place``,
-    from 0), and the name of the artifact if it has one. No id goes along: it would mean nothing there. A part behind an
-    address goes along with the address.
+    The mark :data:`REFERENCE` in their metadata has the index of the caller's reference (``place``, from 0), and the
+    name of the artifact if it has one. Ids are left out: they would mean nothing there. A part with a URL keeps the
+    URL.
     """
     mark: JsonObject = {"reference": place}
     if name := text_at(artifact, "name"):
@@ -119,7 +119,7 @@ def quote_artifact(artifact: JsonObject, place: int) -> list[JsonObject] | None:
 
 
 def describe_artifact(traits: JsonObject, place: int, reason: str) -> JsonObject:
-    """A part in place of an artifact that does not go along: what it is like, and why that is all (LT-10)."""
+    """A part instead of an artifact that is not sent: its properties, and the reason (LT-10)."""
     mark: JsonObject = {"reference": place, "omitted": reason}
     if name := text_at(traits, "name"):
         mark["artifact"] = name

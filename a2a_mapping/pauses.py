@@ -1,4 +1,4 @@
-"""What a frame says its task waits for, and what a caller says about its stream while the task waits."""
+"""Reads why a task waits from a frame, and a caller's choice for its stream while the task waits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _APPROVALS: Final = frozenset({"permission", "confirmation"})
 
 
 class Pause(Enum):
-    """What a task waits for, as its callers see it."""
+    """Why a task waits, as its callers see it."""
 
     NONE = auto()
     INPUT = auto()
@@ -30,7 +30,7 @@ class Pause(Enum):
 
 
 def read_pause(frame: JsonObject) -> Pause:
-    """What a StreamResponse of 1.0 says that its task waits for."""
+    """Why the task of a 1.0 StreamResponse waits."""
     holder = object_at(frame, "statusUpdate") or object_at(frame, "task")
     status = object_at(holder, "status")
     match text_at(status, "state"):
@@ -50,10 +50,10 @@ def _asks_approval(message: JsonObject) -> bool:
 
 
 def read_await_approval(params: JsonObject) -> bool | None:
-    """Whether the caller of a stream wants to wait through approvals in it; None where it does not say.
+    """Whether the caller's stream stays open through approvals; None if not set.
 
     Raises:
-        InvalidInput: what it says is neither true nor false.
+        InvalidInput: it is not a boolean.
     """
     metadata = params.get("metadata")
     said = metadata.get(PERMISSION) if isinstance(metadata, dict) else None

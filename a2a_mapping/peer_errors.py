@@ -1,7 +1,7 @@
-"""A peer's error as our caller may see it.
+"""An agent's error as a caller may see it.
 
-The text that is shown has passed ``clean_text``; the original belongs into the record. What the error is to our caller
-is decided by its code alone (``errors.classify_native``).
+The shown text has passed ``clean_text``; the original belongs in the record. The error kind for the caller depends only
+on its code (``errors.classify_native``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SENTENCES: Final[dict[ErrorKind, str]] = {
     ErrorKind.TASK_NOT_CANCELABLE: "the agent cannot cancel the task",
     ErrorKind.PUSH_NOTIFICATION_NOT_SUPPORTED: "the agent has no push notifications",
     ErrorKind.UNSUPPORTED_OPERATION: "the agent does not support the operation",
-    ErrorKind.CONTENT_TYPE_NOT_SUPPORTED: "the agent does not take this content type",
+    ErrorKind.CONTENT_TYPE_NOT_SUPPORTED: "the agent does not accept this content type",
     ErrorKind.INVALID_AGENT_RESPONSE: "another agent answered the agent with something that is not A2A",
     ErrorKind.EXTENDED_AGENT_CARD_NOT_CONFIGURED: "the agent has no extended card",
     ErrorKind.EXTENSION_SUPPORT_REQUIRED: "the agent requires an extension",
@@ -32,14 +32,14 @@ SENTENCES: Final[dict[ErrorKind, str]] = {
     ErrorKind.INVALID_PARAMS: "the agent refused the parameters",
     ErrorKind.INTERNAL: "the agent answered with an internal error",
 }
-"""What a caller reads when the peer's own text cannot be shown; every kind of ``classify_native`` is here."""
+"""Texts for callers if the agent's own text cannot be shown; covers every kind of ``classify_native``."""
 
 
 @dataclass(frozen=True, slots=True)
 class NativeError:
-    """A peer's error as it said it: its JSON-RPC code, and its own text and details, which nobody outside may see.
+    """An agent's error: its JSON-RPC code, and its own text and details, which callers must not see.
 
-    ``http_status`` is given where it said no more than that.
+    ``http_status`` is set if the answer had only a status.
     """
 
     code: int
@@ -60,7 +60,7 @@ _MOST_VALUES: Final = 16
 def make_refusal(
     peer: str, native: NativeError, ids: Relabel, own: Collection[str] = ()
 ) -> PeerRefused:
-    """What our caller is told of the error of an agent of the name ``peer``.
+    """The error for the caller, from the error of the agent ``peer``.
 
     ``own`` are tokens that the caller sent and may read again, such as its message id.
     """
@@ -73,13 +73,13 @@ def make_refusal(
 
 
 def _describe_status(peer: str, native: NativeError) -> str:
-    """An answer that says no more than its status: what stands in its body is for people at the agent."""
+    """The text for an answer with only a status: its body is for people at the agent."""
     status = native.http_status or 0
     if status in _STATUSES:
         return _STATUSES[status].format(peer)
     if status >= _SERVER_ERROR:
         return f"agent {peer!r} failed with HTTP {status}"
-    # What else is said of it is our own.
+    # The rest of the text was made by the gateway.
     why = native.message.partition(": ")[2]
     return f"agent {peer!r} refused the call with HTTP {status}" + (f": {why}" if why else "")
 
@@ -87,7 +87,7 @@ def _describe_status(peer: str, native: NativeError) -> str:
 def _clean_detail(
     detail: JsonObject, kind: ErrorKind, ids: Relabel, own: Collection[str]
 ) -> JsonObject | None:
-    """A typed detail without what only the agent knows; None where nothing is left that we do not say ourselves."""
+    """A typed detail without internal values of the agent; None if nothing remains that the gateway does not add."""
 
     def show(text: str) -> str:
         return clean_text(text[:_VALUE_CHARS], ids, "", own).text
@@ -104,14 +104,14 @@ def _clean_detail(
             }
             if not reason or (reason.replace(" ", "_") == kind.value and not metadata):
                 return None
-            told: JsonObject = {
+            shown: JsonObject = {
                 "@type": ERROR_INFO,
                 "reason": reason.replace(" ", "_"),
                 "domain": show(domain),
             }
             if metadata:
-                told["metadata"] = metadata
-            return told
+                shown["metadata"] = metadata
+            return shown
         case _ as name if name == BAD_REQUEST:
             violations: list[Json] = [
                 {"field": field, "description": show(text_at(one, "description"))}

@@ -1,4 +1,4 @@
-"""Push notification configs between A2A 1.0 JSON and our values (A2A 1.0 sections 4.3 and 9.4.7)."""
+"""Push notification configs: between A2A 1.0 JSON and internal values (A2A 1.0 sections 4.3 and 9.4.7)."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class ConfigPage:
 
 
 def read_config(params: JsonObject, dialect: PushDialect, path: str = "") -> PushConfig:
-    """A TaskPushNotificationConfig; which task it is for, and whether the address may be called, is judged elsewhere.
+    """A TaskPushNotificationConfig; its task and whether its address may be called are checked elsewhere.
 
     Raises:
-        InvalidInput: a field is missing, malformed, or could not stand in a header; it is named.
+        InvalidInput: a field is missing, malformed, or not allowed in a header; naming it.
     """
     authentication = params.get("authentication")
     if authentication is not None and not isinstance(authentication, dict):
@@ -55,7 +55,7 @@ def read_config(params: JsonObject, dialect: PushDialect, path: str = "") -> Pus
     if authentication:
         scheme = require_text(authentication, "scheme", f"{path}authentication.")
         if not _SCHEME.fullmatch(scheme):
-            raise InvalidInput(f"{path}authentication.scheme", "is no name of an HTTP scheme")
+            raise InvalidInput(f"{path}authentication.scheme", "is not the name of an HTTP scheme")
         credentials = _read_secret(authentication, "credentials", f"{path}authentication.")
     config_id = read_text(params, "id", path)
     if config_id is not None:
@@ -77,7 +77,7 @@ def read_create(params: JsonObject, dialect: PushDialect) -> tuple[str, PushConf
 
 
 def read_name(params: JsonObject) -> ConfigName:
-    """GetTaskPushNotificationConfig and DeleteTaskPushNotificationConfig; 0.3 may leave the config's id out."""
+    """GetTaskPushNotificationConfig and DeleteTaskPushNotificationConfig; 0.3 may omit the config's id."""
     named = _rename(params)
     return ConfigName(require_text(named, "taskId"), read_text(named, "id"))
 
@@ -93,9 +93,9 @@ def read_page(params: JsonObject) -> ConfigPage:
 
 
 def check_id(config_id: str, path: str = "id") -> None:
-    """Raises InvalidInput for a config id that could not stand in a key."""
+    """Raises InvalidInput for a config id that is not allowed in a key."""
     if len(config_id) > ID_LIMIT or not config_id.isprintable():
-        raise InvalidInput(path, f"is 1 to {ID_LIMIT} printable characters")
+        raise InvalidInput(path, f"must have 1 to {ID_LIMIT} printable characters")
 
 
 def render_config(task: str, config: PushConfig) -> JsonObject:
@@ -112,14 +112,14 @@ def render_config(task: str, config: PushConfig) -> JsonObject:
 
 
 def render_configs(configs: Sequence[JsonObject], next_token: str) -> JsonObject:
-    """A page of configs; both members are always there."""
+    """A page of configs; both members are always present."""
     return {"configs": as_list([*configs]), "nextPageToken": next_token}
 
 
 def _read_secret(holder: JsonObject, name: str, path: str) -> str | None:
     value = read_text(holder, name, path, limit=SECRET_LIMIT)
     if value is not None and not _HEADER_SAFE.fullmatch(value):
-        raise InvalidInput(path + name, "could not stand in a header: visible ASCII only")
+        raise InvalidInput(path + name, "must be visible ASCII, since it is sent in a header")
     return value
 
 

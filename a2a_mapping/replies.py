@@ -1,8 +1,7 @@
-"""What a peer answered, checked for its shape before anything is believed.
+"""Answers of an agent, checked for their shape before they are used.
 
-A reply that is not A2A is a value here, not an exception: in the middle of a stream it is a warning and the stream goes
-on, as the answer to a call it becomes ``InvalidAgentResponse``. Only what the gateway needs is checked; fields that it
-does not know pass.
+A reply that is not A2A is a value here, not an exception: in a stream it is a warning and the stream goes on, as the
+answer to a call it becomes ``InvalidAgentResponse``. Only what the gateway needs is checked; unknown fields pass.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class TaskReply:
 
 @value
 class MessageReply:
-    """A Message: the whole answer when no task was there before, else a remark on it (LT-9)."""
+    """A Message: the whole answer if there was no task before, else a remark on it (LT-9)."""
 
     message: JsonObject
 
@@ -55,7 +54,7 @@ class ArtifactReply:
 
 @dataclass(frozen=True, slots=True)
 class MalformedReply:
-    """Not A2A; ``reason`` names the field and holds no text of the peer."""
+    """Not A2A; ``reason`` names the field and contains no text of the agent."""
 
     reason: str
 
@@ -164,9 +163,9 @@ _TASK_IDS: Final = (
 
 
 def read_task_id(body: JsonObject) -> str | None:
-    """The task that a peer calls back about; the rest is asked for.
+    """The task of an agent's push notification; everything else is read from the agent.
 
-    It is read from a StreamResponse of 1.0, or from a Task, an update or a Message of 0.3.
+    From a StreamResponse of 1.0, or from a Task, an update or a Message of 0.3.
     """
     for member, name in _TASK_IDS:
         if member in body:

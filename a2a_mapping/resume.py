@@ -1,7 +1,7 @@
-"""The resume extension: what a reader asks for that comes back to a stream, and the mark on what it is shown.
+"""The resume extension: requests of readers that return to a stream, and the marks on its events.
 
 The rules are numbered in ``docs/protocol/resume.md``. A mark is metadata under the URI of the extension, since the
-schema of the protocol is closed; it says the generation of a task and the cursor to come back with.
+schema of the protocol is closed; it has the generation of a task and the cursor to return with.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ SNAPSHOT: Final = "A2A-Stream-Snapshot"
 """Also the name of the query parameter."""
 ALWAYS: Final = "always"
 RESUMED: Final = "A2A-Stream-Resumed"
-"""The header of a response that says how a cursor was answered."""
+"""The response header with the result for a cursor."""
 _MARKED: Final = ("task", "statusUpdate", "artifactUpdate")
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeWish:
-    """``after`` is the cursor as the reader sent it. ``snapshot``: the Task comes first in any case."""
+class ResumeRequest:
+    """``after`` is the reader's cursor. ``snapshot``: always send the Task first."""
 
     after: str
     snapshot: bool = False
 
 
-def read_wish(
+def read_resume_request(
     headers: Mapping[str, str], query: Mapping[str, str], extensions: Collection[str]
-) -> ResumeWish | None:
-    """What a subscriber asks for, or None for one that wants what A2A 1.0 says (resume.md R3 and R4).
+) -> ResumeRequest | None:
+    """The resume request of a subscriber, or None for plain A2A 1.0 (resume.md R3 and R4).
 
-    ``headers`` have lower-case names. A header alone asks for nothing: libraries for server-sent events send it by
-    themselves. It wins over the query, which a browser repeats as it was when it connects again.
+    ``headers`` have lower-case names. A header alone is no request: libraries for server-sent events send it
+    automatically. It takes precedence over the query, which a browser repeats unchanged when it reconnects.
     """
     asked = query.get(LAST_EVENT_ID_QUERY, "")
     if RESUME not in extensions and not asked:
@@ -52,18 +52,18 @@ def read_wish(
     if not after:
         return None
     snapshot = headers.get(SNAPSHOT.lower()) or query.get(SNAPSHOT, "")
-    return ResumeWish(after, snapshot.strip().lower() == ALWAYS)
+    return ResumeRequest(after, snapshot.strip().lower() == ALWAYS)
 
 
 def write_resumed(*, resumed: bool | None) -> dict[str, str]:
-    """The header that says how a cursor was answered; none where none was to be (R6, R7)."""
+    """The header with the result for a cursor; empty without one (R6, R7)."""
     if resumed is None:
         return {}
     return {RESUMED: "true" if resumed else "gap"}
 
 
 def mark(holder: JsonObject, generation: int, cursor: str | None) -> JsonObject:
-    """A copy of a Task or an event with its generation and the cursor behind it in the metadata."""
+    """A copy of a Task or an event with its generation and the cursor after it in the metadata."""
     said: JsonObject = {}
     if generation:
         said["generation"] = str(generation)
@@ -73,7 +73,7 @@ def mark(holder: JsonObject, generation: int, cursor: str | None) -> JsonObject:
 
 
 def mark_frame(frame: bytes, generation: int, cursor: str) -> bytes:
-    """A StreamResponse with its Task or event marked; a Message belongs to no task and stays as it is."""
+    """A StreamResponse with its Task or event marked; a Message belongs to no task and stays unchanged."""
     response: JsonObject = orjson.loads(frame)
     for name in _MARKED:
         if name in response:

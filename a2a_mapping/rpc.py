@@ -1,4 +1,4 @@
-"""The JSON-RPC 2.0 envelope of a request, and the methods that are served."""
+"""The JSON-RPC 2.0 envelope of a request, and the supported methods."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _METHODS: Final[Mapping[str, Method]] = {method.value: method for method in Meth
 
 
 def read_rpc(body: bytes) -> tuple[RpcId, str, JsonObject]:
-    """Id, method and params of the request in ``body``; the method is not judged yet, because the version comes first.
+    """Id, method and params of the request in ``body``; the method is not checked yet, since the version comes first.
 
     Raises:
         MalformedBody: not JSON.
         InvalidRequest: JSON, but not one JSON-RPC 2.0 request with an id; a batch is refused too.
-        InvalidInput: ``params`` is no object (A2A names every parameter).
+        InvalidInput: ``params`` is not an object (A2A names every parameter).
     """
     value = read_json(body)
     if not isinstance(value, dict):
@@ -50,7 +50,7 @@ def read_rpc(body: bytes) -> tuple[RpcId, str, JsonObject]:
     if "id" not in value:
         raise InvalidRequest("id", "is missing: every A2A method has an answer")
     rpc_id = value["id"]
-    # A bool is an int to Python, and a fraction does not compare reliably.
+    # A bool is an int in Python, and fractions do not compare reliably.
     if rpc_id is not None and not isinstance(rpc_id, str) and type(rpc_id) is not int:
         raise InvalidRequest("id", "must be a text, a whole number or null")
     if value.get("jsonrpc") != "2.0":
@@ -67,7 +67,7 @@ def read_rpc(body: bytes) -> tuple[RpcId, str, JsonObject]:
 
 
 def read_method(name: str) -> Method:
-    """The operation that ``name`` stands for.
+    """The operation of that name.
 
     Raises:
         UnknownMethod: any other name, those of protocol 0.3 included.

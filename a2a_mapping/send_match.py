@@ -1,9 +1,9 @@
-"""Which of the tasks that a peer lists was made by a send of ours whose outcome nobody knows.
+"""Finds the task of a send with an unknown outcome among the tasks that an agent lists.
 
-A message id is not unique (G1): a match needs the context, which the list was asked for, and a task that no other run
-has. A history that shows the message is proof. One that does not, or none, proves nothing: an agent that builds its
-tasks itself may keep none. In a context that was made for us alone the one task that is left is ours all the same,
-unless another send may have made it.
+A message id is not unique (G1): a match needs the context, for which the list was requested, and a task that no other
+run has. A history with the message is proof. A history without it, or none, proves nothing: an agent that builds its
+tasks itself may keep none. In a context that was minted for one send the only remaining task is that send's, unless
+another send may have made it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from passerelle.core.wire.json import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A send of unknown outcome.
+    """A send with an unknown outcome.
 
-    ``is_alone``: the context is one that we minted, and no other send of unknown outcome went into it. ``key`` is the
-    one that the message was sent with, where it was.
+    ``is_alone``: the gateway minted the context, and no other send of unknown outcome went into it. ``key`` is its
+    correlation key, if it had one.
     """
 
     message: JsonObject
@@ -32,14 +32,14 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The task of a send, and how many others could have been it."""
+    """The task of a send, and how many others also match."""
 
     task: JsonObject
     rivals: int = 0
 
 
 def find_task(unbound: Sequence[JsonObject], sent: Sent) -> Found | None:
-    """The task that ``sent`` made, among those that no run has, the newest first; None where nothing tells."""
+    """The task that ``sent`` made, among those that no run has, newest first; None if it cannot be determined."""
     keyed = [task for task in unbound if sent.key and sent.key in _list_keys(task)]
     shown = [task for task in unbound if count_message(objects_at(task, "history"), sent.message)]
     matches = keyed or shown
@@ -51,7 +51,7 @@ def find_task(unbound: Sequence[JsonObject], sent: Sent) -> Found | None:
 
 
 def count_message(history: Sequence[JsonObject], message: JsonObject) -> int:
-    """How often a history has a message of a caller, by id and content."""
+    """How often a history has a caller's message, by id and content."""
     return sum(
         text_at(item, "role") in {"ROLE_USER", "user", ""} and same_message(item, message)
         for item in history

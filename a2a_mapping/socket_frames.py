@@ -1,6 +1,6 @@
-"""Frames of the WebSocket binding (docs/protocol/a2a-websocket.md): JSON-RPC requests and what stands beside them.
+"""Frames of the WebSocket binding (docs/protocol/a2a-websocket.md): JSON-RPC requests and their additions.
 
-A frame is a JSON-RPC 2.0 request of A2A 1.0. Its service parameters, which are headers over HTTP, may stand in the
+A frame is a JSON-RPC 2.0 request of A2A 1.0. Its service parameters, which are headers over HTTP, may be in the
 metadata of its params. ``cancelStream`` is no method of A2A: it ends the reading of a stream, never a task.
 """
 
@@ -25,7 +25,7 @@ BINDING: Final = "urn:passerelle:binding:websocket:1"
 """``protocolBinding`` on a card (A2A 1.0 section 5.8)."""
 SUBPROTOCOL: Final = "a2a.v1"
 PATH: Final = "/ws"
-"""Below the address of an agent."""
+"""Path below the address of an agent."""
 SERVICE_PARAMETERS: Final = "a2a-service-parameters"
 CANCEL_STREAM: Final = "cancelStream"
 _METADATA: Final = "metadata"
@@ -40,12 +40,12 @@ _PARAMETERS: Final = frozenset(
         "tracestate",
     }
 )
-"""What a call may say for itself. Who calls is said once, in the handshake."""
+"""Service parameters of a call. The caller authenticates once, in the handshake."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallFrame:
-    """A request. ``body`` is JSON-RPC as any binding reads it; ``headers`` are its service parameters, lower case."""
+    """A request. ``body`` is JSON-RPC as for any binding; ``headers`` are its service parameters, lower case."""
 
     id: RpcId
     body: bytes
@@ -54,13 +54,13 @@ class CallFrame:
 
 @dataclass(frozen=True, slots=True)
 class CancelFrame:
-    """Nobody reads the stream of a request any more."""
+    """The client no longer reads the stream of a request."""
 
     id: RpcId
 
 
 def read_frame(text: str) -> CallFrame | CancelFrame:
-    """A frame of a caller. What is no JSON-RPC request passes as it is, for whoever judges requests."""
+    """A client frame. Anything but a JSON-RPC request passes unchanged, for the request checks."""
     body = text.encode()
     try:
         value: Json = orjson.loads(body)
@@ -81,17 +81,17 @@ def read_frame(text: str) -> CallFrame | CancelFrame:
 
 
 def write_item(event: bytes, cursor: str, headers: Mapping[str, str], *, is_first: bool) -> str:
-    """One item of a stream: a JSON-RPC response, with what a reader needs who means to come back.
+    """One item of a stream: a JSON-RPC response, with the members for a later resume.
 
-    ``event`` is the response as it would stand in a server-sent event, an object.
+    ``event`` is the response as in a server-sent event, an object.
     """
-    beside = b""
+    extra = b""
     if RESUME in headers.get("a2a-extensions", ""):
-        beside = b',"cursor":%b' % orjson.dumps(cursor)
+        extra = b',"cursor":%b' % orjson.dumps(cursor)
         resumed = headers.get(RESUMED.lower())
         if is_first and resumed is not None:
-            beside += b',"resumed":%b' % orjson.dumps(resumed)
-    return (event[:-1] + beside + b"}").decode()
+            extra += b',"resumed":%b' % orjson.dumps(resumed)
+    return (event[:-1] + extra + b"}").decode()
 
 
 def write_end(rpc_id: RpcId) -> str:

@@ -1,8 +1,8 @@
-"""What a peer's state is to us, in one table.
+"""Maps an agent's state to a local status, in one table.
 
-The peer's own word is kept beside the local status (A2A-7, ST-21), so nothing is lost
-by mapping; a word that is not in the table is ``unknown``, never the nearest guess (ST-20). A closed
-stream is no state at all: it says nothing about the task (I6).
+The agent's own state is kept next to the local status (A2A-7, ST-21), so mapping loses nothing; a state that is not in
+the table is ``unknown``, never the nearest guess (ST-20). A closed stream is no state: it does not change the task
+(I6).
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ INTERRUPTED_STATES: Final = frozenset({INPUT_REQUIRED, AUTH_REQUIRED})
 
 
 class Follow(StrEnum):
-    """What a peer's state leads to, beyond the status."""
+    """The follow-up of an agent's state, besides the status."""
 
     NOTHING = "nothing"
     OPEN_ACTION = "open_action"
-    """Somebody has to answer; a dialect says whether it is a permission."""
+    """An approval or input is needed; a dialect determines whether it is a permission."""
     RECONCILE = "reconcile"
-    """Verify and deliver first: the task is completed only when its artifacts are here (I5)."""
+    """Verify and deliver first: the task is completed only once its artifacts are stored (I5)."""
     END_RUN = "end_run"
-    """The run has failed; whether the task goes on with another one is the retry policy's."""
+    """The run has failed; the retry policy decides whether the task continues with another one."""
     CANCEL = "cancel"
-    """The task was stopped, by us or by the peer."""
+    """The task was stopped, by the gateway or by the agent."""
     WARN = "warn"
-    """Record a warning and wait for a state that is known."""
+    """Record a warning and wait for a known state."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerRow:
-    """A local status and what follows; ``for_credential`` is the status when a credential is asked for."""
+    """A local status and its follow-up; ``for_credential`` is the status if a credential is requested."""
 
     status: Status
     follow: Follow = Follow.NOTHING
@@ -65,9 +65,9 @@ PEER_STATES: Final[dict[str, PeerRow]] = {
     CANCELED: PeerRow(Status.CANCELLED, Follow.CANCEL),
 }
 UNKNOWN_STATE: Final = PeerRow(Status.UNKNOWN, Follow.WARN)
-"""Unspecified, or a word that A2A 1.0 does not have."""
+"""Unspecified, or a state that A2A 1.0 does not have."""
 
 
 def map_peer_state(native_status: str) -> PeerRow:
-    """The row of a peer's raw state, which stays as it is in ``native_status``."""
+    """The row of an agent's raw state, which is kept in ``native_status``."""
     return PEER_STATES.get(native_status, UNKNOWN_STATE)

@@ -1,6 +1,6 @@
-"""Which protocol version a request asks for, judged before anything is dispatched (A2A 1.0 section 3.6).
+"""The protocol version that a request asks for, checked before it is dispatched (A2A 1.0 section 3.6).
 
-Only ``Major.Minor`` counts. An absent or empty version means 0.3, as the specification says.
+Only ``Major.Minor`` counts. An absent or empty version means 0.3, as the specification requires.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ HEADER: Final = "A2A-Version"
 Version: TypeAlias = Literal["1.0", "0.3"]
 CURRENT: Final = "1.0"
 LEGACY: Final = "0.3"
-"""Also what an absent version means."""
+"""Also the meaning of an absent version."""
 SERVED: Final[tuple[Version, ...]] = (CURRENT, LEGACY)
 _BY_NAME: Final[dict[str, Version]] = {version: version for version in SERVED}
 _FORM: Final = re.compile(r"([0-9]{1,3}\.[0-9]{1,3})(?:\.[0-9]{1,3})?")
 
 
 def judge_version(header: str | None, query: str | None) -> Version:
-    """The ``Major.Minor`` to serve; the header wins over the query parameter.
+    """The ``Major.Minor`` to serve; the header takes precedence over the query parameter.
 
     Raises:
-        VersionNotSupported: malformed, or one that is not served.
+        VersionNotSupported: malformed or not supported.
     """
     asked = (header or query or "").strip()
     if not asked:

@@ -14,7 +14,7 @@ from bench.usage import read_used_bytes
 from bench.workload import BEGAN_MS, Subject, make_subjects, mint
 from passerelle.core.batch import Incarnation
 from passerelle.core.ids import ALL_SHARDS, Shard
-from passerelle.core.ports.leases import Lease, LeaseWish
+from passerelle.core.ports.leases import Lease, LeaseRequest
 from passerelle.core.ports.projections import IndexRow
 from passerelle.store.archive.archiver import MOST_AT_ONCE
 
@@ -146,8 +146,8 @@ async def _end(bench: Bench, subjects: list[Subject], driver: Incarnation) -> No
 async def _take_leases(bench: Bench) -> Incarnation:
     driver = Incarnation("bench", 1)
     for shard in ALL_SHARDS:
-        wish = LeaseWish(shard, driver, opens=True, wants_duty=False)
-        lease = await bench.store.leases.extend(wish, _LEASE_MS)
+        request = LeaseRequest(shard, driver, opens=True, wants_duty=False)
+        lease = await bench.store.leases.extend(request, _LEASE_MS)
         if not isinstance(lease, Lease):
             raise BenchBroken("a lease could not be had")
     return driver

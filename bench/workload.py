@@ -22,7 +22,7 @@ from passerelle.core.batch import (
     RunMove,
     Stamp,
 )
-from passerelle.core.events import EncodedEvent, Opening
+from passerelle.core.events import EncodedEvent, SharedMembers
 from passerelle.core.ids import SHARDS, Shard
 from tests.support.spelt_ids import compose_id
 
@@ -51,7 +51,7 @@ def make_event(subject: Subject, facade: str | None) -> EncodedEvent:
         b'"payload":{"text":"',
         _FRAME if facade else b"",
         facade,
-        Opening((b"2027-01-15T08:00:00.000Z", b"1", b"rt_bench"), subject.session, ids),
+        SharedMembers((b"2027-01-15T08:00:00.000Z", b"1", b"rt_bench"), subject.session, ids),
     )
     closing = b'","a2a":' if facade else b'"}}'
     fill = b"e" * (EVENT_BYTES - len(made.body) - len(closing))

@@ -89,7 +89,7 @@ async def admit(
     now = format_ms(services.store_clock.now_ms())
     record = to_bytes(_describe(hello, principal, channel, now))
     driver = services.links.find_driver(principal.key)
-    greeted = await services.channels.say_hello(principal.key, channel, record, driver)
+    greeted = await services.channels.record_hello(principal.key, channel, record, driver)
     pending: tuple[JsonObject, ...] = ()
     more = False
     if greeted.has_questions:

@@ -87,7 +87,7 @@ def _draw_operation(action: str, codecs: Mapping[str, FrameCodec[Any]], summary:
 
 
 def _draw_schemas(codecs: Mapping[str, FrameCodec[Any]]) -> JsonObject:
-    return {_name(codec): codec.draw() for codec in codecs.values()}
+    return {_name(codec): codec.make_schema() for codec in codecs.values()}
 
 
 def _point(prefix: str, codec: FrameCodec[Any]) -> JsonObject:

@@ -25,7 +25,7 @@ from passerelle.core.payloads.channel import (
     Resumption,
 )
 from passerelle.core.payloads.history import Repair, SnapshotRepaired
-from passerelle.core.ports.channels import OwedLink
+from passerelle.core.ports.channels import PendingLink
 from passerelle.core.principal import Principal
 from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.core.wire.record import change, record
@@ -51,7 +51,7 @@ _SURGE_WITHIN_S: Final = 1.0
 _SURGE_DEFERS_S: Final = 0.25
 _SURGE_WAITS_MS: Final = 3_000
 """In a surge (``_SURGE`` links within ``_SURGE_WITHIN_S``) facts are written this much later, after the events."""
-_NOTHING: Final = OwedLink(b"", b"", 0, 0)
+_NOTHING: Final = PendingLink(b"", b"", 0, 0)
 
 
 @record
@@ -107,7 +107,7 @@ class StoredLinkFacts:
         self, link: ChannelLink, fact: LinkFact, wait_ms: int
     ) -> asyncio.Future[None]:
         channel, generation = link.channel, link.generation
-        store = partial(self.links.owe, channel, generation, wait_ms=wait_ms)
+        store = partial(self.links.add_pending, channel, generation, wait_ms=wait_ms)
         match fact:
             case LinkStarted(resumed=True, streams=streams):
                 owed = _Resumed(generation, tuple(_name_resumption(one) for one in streams))
@@ -140,7 +140,7 @@ class StoredLinkFacts:
         """
         generation = await self.channels.read_generation(channel)
         ended = ChannelDisconnected(channel, generation, "instance_lost")
-        await self.links.lose(channel, to_bytes(ended), instance)
+        await self.links.mark_lost(channel, to_bytes(ended), instance)
         self.wake(shard_of(channel), _WAKE_S)
 
     async def on_due(self, _shard: Shard, row: DueRow, _now_ms: int) -> None:
@@ -150,16 +150,16 @@ class StoredLinkFacts:
             StoreUnavailable: the row stays.
         """
         kind = row.member.rpartition(":")[2]
-        owed = await self.links.read_owed(row.entity, kind) or _NOTHING
-        if owed.total > owed.told:
+        owed = await self.links.read_pending(row.entity, kind) or _NOTHING
+        if owed.total > owed.written:
             known = from_bytes(LinkRecord, owed.record, newer=True)
             fact = await self._compose(known, kind, owed)
             who = Principal(known.principal, known.tenant)
             await self.home.record(who, fact, key=f"link {row.entity} {kind} {owed.total}")
         await self.links.settle(row, kind, owed, listed=kind == "repaired")
 
-    async def _compose(self, known: LinkRecord, kind: str, owed: OwedLink) -> LinkPayload:
-        times = owed.total - owed.told
+    async def _compose(self, known: LinkRecord, kind: str, owed: PendingLink) -> LinkPayload:
+        times = owed.total - owed.written
         match kind:
             case "connected":
                 seen = from_bytes(_Connected, owed.payloads, newer=True)

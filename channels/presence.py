@@ -129,7 +129,7 @@ class OwnPresence:
                 presence = Presence(
                     known.channel, known.device_id, known.tab, said.state, tuple(sorted(said.focus))
                 )
-                await self._presences.say(known.principal.key, known.generation, presence)
+                await self._presences.announce(known.principal.key, known.generation, presence)
         except StoreUnavailable:
             return
         finally:

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from passerelle.core.errors import Limited, StoreUnavailable
 from passerelle.core.ports.channels import (
+    ConnectionOpened,
     DevicesChanged,
     OwnerForgotten,
-    PresenceMoved,
-    SaidHello,
+    PresenceChanged,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.channels.limits import ChannelLimits
-    from passerelle.core.ports.channels import Channels, LinkNews
+    from passerelle.core.ports.channels import Channels, ChannelUpdate
 
 _RETRY_S: Final = 5
 
@@ -164,14 +164,14 @@ class Roster:
         if held.counts[device] >= limits.device_connections:
             raise Limited("concurrency", "too many connections of the device", _RETRY_S)
 
-    def _take(self, owner: str, news: LinkNews) -> None:
+    def _take(self, owner: str, news: ChannelUpdate) -> None:
         match news:
-            case SaidHello(channel, generation):
+            case ConnectionOpened(channel, generation):
                 held = self._owners.get(owner)
                 member = held.newest.get(channel) if held else None
                 if member is not None and member.generation < generation:
                     member.supersede()
-            case PresenceMoved():
+            case PresenceChanged():
                 self._on_presence(owner)
             case DevicesChanged():
                 held = self._owners.get(owner)

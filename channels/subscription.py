@@ -33,7 +33,7 @@ from passerelle.protocol.frames import (
     Refusal,
     Snapshot,
     SnapshotPlace,
-    SnapshotWish,
+    SnapshotPolicy,
     Subscribe,
     Subscribed,
     Unsubscribed,
@@ -303,7 +303,7 @@ class Subscription:
             await self._slot.enter_again()
 
     async def _repair(
-        self, name: StreamName, grant: StreamGrant, gap: CursorGap, snapshots: SnapshotWish
+        self, name: StreamName, grant: StreamGrant, gap: CursorGap, snapshots: SnapshotPolicy
     ) -> Cursor | None:
         """Announces the gap and sends the snapshot; returns where to continue, None if the stream ends here."""
         state = None if snapshots == "never" else await self._read_state(name, grant)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from contextlib import AsyncExitStack
 
-    from passerelle.a2a_mapping.resume import ResumeWish
+    from passerelle.a2a_mapping.resume import ResumeRequest
     from passerelle.channels.hub import Hub
     from passerelle.channels.position import Position, PositionItem
     from passerelle.channels.stream_ends import StreamEnd
@@ -150,7 +150,7 @@ class TaskFollower:
         stack: AsyncExitStack,
         owned: Owned,
         facade: str,
-        wish: ResumeWish | None = None,
+        wish: ResumeRequest | None = None,
         until: StreamEnd | None = None,
         *,
         sends: bool = False,
@@ -245,7 +245,7 @@ class TaskFollower:
         return self._cut(position, facade, record, shown=True, sender=sender)
 
     async def _resume(
-        self, stack: AsyncExitStack, record: TaskRecord, facade: str, wish: ResumeWish
+        self, stack: AsyncExitStack, record: TaskRecord, facade: str, wish: ResumeRequest
     ) -> Frames | None:
         """The frames after a cursor; None if it cannot be honoured exactly."""
         try:

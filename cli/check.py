@@ -17,7 +17,7 @@ from passerelle.core.errors import (
 )
 from passerelle.core.ports.chance import Clock
 from passerelle.core.principal import EVERY_AGENT
-from passerelle.core.wire.counts import say_count
+from passerelle.core.wire.counts import format_count
 from passerelle.gateway.auth.jwks import HttpKeySource, read_keys
 from passerelle.gateway.channel_port import require_extra
 from passerelle.gateway.server_tls import load_server_tls
@@ -59,7 +59,7 @@ class CheckReport:
     @property
     def summary(self) -> str:
         """The last line."""
-        return f"check: {say_count(len(self.faults), 'error') if self.faults else 'ok'}"
+        return f"check: {format_count(len(self.faults), 'error') if self.faults else 'ok'}"
 
 
 async def run_check(sources: Sources, clock: Clock) -> CheckReport:
@@ -146,7 +146,7 @@ async def _reach_store(settings: Settings) -> list[tuple[str, bool]]:
         reason = str(error) if isinstance(error, PasserelleError) else "it does not answer"
         return [(f"redis_url: {reason}", False)]
     return [
-        (f"redis_url: reached, {say_count(primaries, 'primary', 'primaries')}", True),
+        (f"redis_url: reached, {format_count(primaries, 'primary', 'primaries')}", True),
         (f"store.durability: {durability} can lose: {LOSSES[durability]}", True),
     ]
 
@@ -182,7 +182,7 @@ async def _reach_issuer(
         keys = read_keys(await HttpKeySource(issuer, trusted, screened).fetch())
     except IssuerUnavailable as error:
         return f"issuers.{issuer.name}: {error.message}", False
-    return f"issuers.{issuer.name}: reached, {say_count(len(keys), 'key')}", bool(keys)
+    return f"issuers.{issuer.name}: reached, {format_count(len(keys), 'key')}", bool(keys)
 
 
 async def _reach_agents(

@@ -15,7 +15,7 @@ from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.ids import parse_facade, read_shard
 from passerelle.core.machine import read_loaded
 from passerelle.core.task.record import TaskRecord
-from passerelle.core.wire.counts import say_count
+from passerelle.core.wire.counts import format_count
 from passerelle.gateway.store_setup import reach_store
 from passerelle.runtime.common.clock import SystemClock
 from passerelle.runtime.common.version import VERSION
@@ -163,9 +163,9 @@ def _write_whole(file: Path) -> Generator[MemberWriter]:
 
 def _describe(file: Path, summary: ExportSummary) -> Iterator[str]:
     yield (
-        f"exported: {say_count(summary.sessions, 'session')}, {summary.archived:,} of them from the archive, "
-        f"{say_count(summary.content, 'content')}, {say_count(summary.holds, 'legal hold')}; "
-        f"{say_count(file.stat().st_size, 'byte')} in {file}"
+        f"exported: {format_count(summary.sessions, 'session')}, {summary.archived:,} of them from the archive, "
+        f"{format_count(summary.content, 'content')}, {format_count(summary.holds, 'legal hold')}; "
+        f"{format_count(file.stat().st_size, 'byte')} in {file}"
     )
     for session, reason in sorted(summary.left_out.items()):
         yield f"left out: {session}: {reason}"

@@ -15,7 +15,7 @@ from passerelle.core.errors import InvalidInput
 from passerelle.core.ids import ALL_SHARDS, read_shard
 from passerelle.core.principal import Principal
 from passerelle.core.task.status import TERMINAL
-from passerelle.core.wire.counts import say_count
+from passerelle.core.wire.counts import format_count
 from passerelle.gateway.store_setup import reach_store
 from passerelle.store.archive.ended_tasks import find_outcomes
 from passerelle.store.archive.session_survey import SessionChoice
@@ -107,14 +107,14 @@ def describe_plan(owner: OwnerName, plan: ForgettingPlan) -> Iterator[str]:
     if plan.obstacle is not None:
         yield f"cannot be forgotten: {owner.name} {plan.obstacle}"
     yield (
-        f"of {owner.name}: {say_count(counts.sessions, 'session')}, {counts.archived:,} of them in the archive, "
-        f"with {say_count(counts.tasks, 'task')} and {say_count(counts.approvals, 'approval')}; "
-        f"{say_count(counts.bytes, 'byte')}"
+        f"of {owner.name}: {format_count(counts.sessions, 'session')}, {counts.archived:,} of them in the archive, "
+        f"with {format_count(counts.tasks, 'task')} and {format_count(counts.approvals, 'approval')}; "
+        f"{format_count(counts.bytes, 'byte')}"
     )
     if counts.devices or counts.grants or counts.rules:
         yield (
-            f"with the home session: {say_count(counts.devices, 'device')}, "
-            f"{say_count(counts.grants, 'grant')} and {say_count(counts.rules, 'edited rule')}"
+            f"with the home session: {format_count(counts.devices, 'device')}, "
+            f"{format_count(counts.grants, 'grant')} and {format_count(counts.rules, 'edited rule')}"
         )
     if plan.is_begun:
         yield f"somebody who forgot {owner.name} was killed: what was begun is ended first"
@@ -124,7 +124,7 @@ def describe_plan(owner: OwnerName, plan: ForgettingPlan) -> Iterator[str]:
     if plan.others:
         some, left = ", ".join(plan.others[:_NAMED]), len(plan.others) - _NAMED
         yield (
-            f"stays: {owner.name} takes part in {say_count(len(plan.others), 'session')} of others: "
+            f"stays: {owner.name} takes part in {format_count(len(plan.others), 'session')} of others: "
             f"{some}{f' and {left:,} more' if left > 0 else ''}: "
             "passerelle store forget --session takes each with all that is in it"
         )
@@ -202,9 +202,9 @@ def describe_session_plan(selection: SessionSelection, plan: SessionPlan) -> Ite
     """What would go, for people."""
     counts = plan.counts
     yield (
-        f"of {selection}: {say_count(counts.sessions, 'session')}, {counts.archived:,} of them in the archive, "
-        f"with {say_count(counts.tasks, 'task')} and {say_count(counts.approvals, 'approval')}; "
-        f"{say_count(counts.bytes, 'byte')}"
+        f"of {selection}: {format_count(counts.sessions, 'session')}, {counts.archived:,} of them in the archive, "
+        f"with {format_count(counts.tasks, 'task')} and {format_count(counts.approvals, 'approval')}; "
+        f"{format_count(counts.bytes, 'byte')}"
     )
     for sessions, why in (
         (plan.open, "something is open"),
@@ -245,7 +245,7 @@ async def run_forget_sessions(
                 return [*done, "nothing else is changed"]
             forgotten = await forgetting.forget(choice, getpass.getuser())
             done += [
-                f"forgotten: {say_count(len(one.sessions), 'session')}, tombstone {one.id}"
+                f"forgotten: {format_count(len(one.sessions), 'session')}, tombstone {one.id}"
                 for one in forgotten.tombstones
             ]
         elif selection.session is not None and len(lines) > 1:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.core.errors import InvalidInput
 from passerelle.core.ids import Shard, shard_of
-from passerelle.core.wire.counts import say_count
+from passerelle.core.wire.counts import format_count
 from passerelle.delegation.verification.repair import repair_session
 from passerelle.gateway.settings.values import read_memory_terms
 from passerelle.gateway.store_setup import find_archive_obstacle, reach_store
@@ -59,8 +59,9 @@ class ImportReport:
         there = self.counts["there"]
         was = "was" if there == 1 else "were"
         yield (
-            f"imported: {say_count(self.counts['imported'], 'session')}, {self.archived:,} of them straight into the "
-            f"archive, and {say_count(self.content, 'content')}; {say_count(there, 'session')} {was} here already"
+            f"imported: {format_count(self.counts['imported'], 'session')}, {self.archived:,} of them straight into "
+            f"the archive, and {format_count(self.content, 'content')}; "
+            f"{format_count(there, 'session')} {was} here already"
         )
         yield from self.left_alone
 

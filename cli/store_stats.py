@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from passerelle.cli.verbs.verb import format_table
-from passerelle.core.wire.counts import say_count
+from passerelle.core.wire.counts import format_count
 from passerelle.core.wire.times import format_ms
 from passerelle.gateway.store_setup import reach_store
 from passerelle.store.inventory import DAY_MS, OTHER, Inventory, KeyUsage
@@ -69,7 +69,7 @@ class StoreStats:
             ended = found.find_ended(days * DAY_MS)
             since = "a day" if days == 1 else f"{days} days"
             size = _show(ended.bytes)
-            yield f"ended for more than {since}: {say_count(ended.keys, 'session')}, about {size}"
+            yield f"ended for more than {since}: {format_count(ended.keys, 'session')}, about {size}"
 
     def to_json(self) -> JsonObject:
         """For programs; sizes are in bytes."""

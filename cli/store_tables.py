@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.cli.store_export import find_scope, refuse
 from passerelle.core.errors import InvalidInput
-from passerelle.core.wire.counts import say_count
+from passerelle.core.wire.counts import format_count
 from passerelle.core.wire.times import format_ms
 from passerelle.gateway.store_setup import reach_store
 from passerelle.runtime.common.version import VERSION
@@ -64,8 +64,8 @@ def _describe(folder: Path, tables: ParquetFolder, summary: TableSummary) -> Ite
     rows = ", ".join(f"{one.rows:,} {name}" for name, one in tables.files.items())
     size = sum(one.file.size for one in tables.files.values())
     yield (
-        f"exported: {rows}, of {say_count(summary.sessions, 'session')}, {summary.archived:,} of them from the "
-        f"archive; {say_count(size, 'byte')} in {folder}"
+        f"exported: {rows}, of {format_count(summary.sessions, 'session')}, {summary.archived:,} of them from the "
+        f"archive; {format_count(size, 'byte')} in {folder}"
     )
     for reason, left in sorted(summary.left_out.items()):
         more = left.count - len(left.sessions[:_SHOWN])

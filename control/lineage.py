@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import parse_facade
-from passerelle.core.read_models.lineage import find_source, follows_unsaid, link_source
+from passerelle.core.read_models.lineage import find_source, has_implicit_source, link_source
 from passerelle.core.task.record import TaskRecord
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _CHUNK: Final = 8
 
 async def read_source(writes: Writes, log: EventLog, task: TaskRecord) -> TaskRecord:
     """The task with its source. Nothing is read if no message led to it, or if the message names the source."""
-    if not follows_unsaid(task):
+    if not has_implicit_source(task):
         return task
     parsed = [parse_facade(facade) for facade, _ in await log.read_session_tasks(task.session_id)]
     names = sorted({one[0] for one in parsed if one and one[0] < task.task_id}, reverse=True)

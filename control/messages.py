@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Held
     from passerelle.core.payloads.task import QueueCause
     from passerelle.core.payloads.tool import ToolCatalogResolved
-    from passerelle.core.peer import SendPlace
+    from passerelle.core.peer import SendSlot
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
     from passerelle.core.routing.table import Route
@@ -400,7 +400,7 @@ def _is_urgent(command: SubmitTurn, opened: OpenedTurn) -> bool:
     return isinstance(thread, ThreadRecord) and thread.queue_policy == "interrupt"
 
 
-def _release_place(place: SendPlace | None) -> None:
+def _release_place(place: SendSlot | None) -> None:
     """Releases the send slot: no send follows."""
     if place is not None:
         place.give_back()

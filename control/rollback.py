@@ -24,7 +24,7 @@ from passerelle.core.session import thread as threads
 from passerelle.core.session.boundaries import RollBack
 from passerelle.core.session.requests import ThreadRolledBack
 from passerelle.core.session.thread import ThreadRecord
-from passerelle.core.session.turn_history import FIELD, check_behind
+from passerelle.core.session.turn_history import FIELD, check_rollback
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import LeaveBehind
 from passerelle.core.task.record import TaskRecord
@@ -115,7 +115,7 @@ class RollingBack:
         record = thread.record
         turns, last = await self.histories.read_turns(record)
         boundary = turns.find(command.to_turn)
-        check_behind(boundary)
+        check_rollback(boundary)
         started = RollbackStarted(
             boundary_id=boundary_id,
             to_turn=command.to_turn,

@@ -16,7 +16,7 @@ from passerelle.core.commands import SubmitTurn, TurnAccepted
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable
 
-    from passerelle.a2a_mapping.resume import ResumeWish
+    from passerelle.a2a_mapping.resume import ResumeRequest
     from passerelle.channels.stream_ends import StreamEnd
     from passerelle.channels.stream_frame import FollowedStream
     from passerelle.channels.task_follower import TaskFollower
@@ -85,7 +85,7 @@ class Service:
         target: TurnAccepted | str,
         *,
         agent: str | None = None,
-        wish: ResumeWish | None = None,
+        wish: ResumeRequest | None = None,
         until: StreamEnd | None = None,
         sends: bool = False,
     ) -> AsyncGenerator[FollowedStream]:
@@ -115,7 +115,7 @@ class Service:
         principal: Principal,
         facade: str,
         agent: str | None,
-        wish: ResumeWish | None,
+        wish: ResumeRequest | None,
         until: StreamEnd | None,
         sends: bool,  # noqa: FBT001  of one caller
     ) -> FollowedStream:

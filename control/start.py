@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from passerelle.control.start_routing import StartRouting
     from passerelle.core.decision import Decision
     from passerelle.core.payloads.tool import ToolCatalogResolved
-    from passerelle.core.peer import Peer, SendPlace
+    from passerelle.core.peer import Peer, SendSlot
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
     from passerelle.core.routing.table import Route
@@ -255,7 +255,7 @@ class Starting:
         )
         self.queues.admission.refuse_drained(agent)
         plan, charge = await self._charge(principal, agent, plan, may_wait=target.may_wait)
-        place: SendPlace | None = None
+        place: SendSlot | None = None
         try:
             admitted = None if plan.hold else await self.queues.admission.admit(agent, peer)
             if isinstance(admitted, str):
@@ -392,7 +392,7 @@ class Starting:
         written: Written,
         peer: Peer,
         referred: ResolvedReferences,
-        place: SendPlace | None,
+        place: SendSlot | None,
     ) -> None:
         record = written.held[start.task].record
         context = record.scope.context_id if isinstance(record, TaskRecord) else ""
@@ -409,7 +409,7 @@ class Starting:
         self.dispatch.runs.start(*begun)
 
 
-def _release_place(place: SendPlace | None) -> None:
+def _release_place(place: SendSlot | None) -> None:
     """Releases the send slot: no send follows."""
     if place is not None:
         place.give_back()

@@ -19,7 +19,7 @@ from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
 from passerelle.core.payloads.task import TaskProgress
 from passerelle.core.routing.profile import read_profile
-from passerelle.core.routing.words import say_routing
+from passerelle.core.routing.words import describe_routing
 from passerelle.core.session.thread import ThreadRecord, find_holder
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import AcceptTask, ReportProgress
@@ -97,7 +97,7 @@ class StartRouting:
         which is not part of the task's content.
         """
         known, said = owned.record, route.list_facts()
-        reason = say_routing(said[-1])
+        reason = describe_routing(said[-1])
         key = f"unrouted:{owned.ref.id}:{digest(reason)}"
         turn_id = self.writes.ids.mint("turn", owned.ref.shard)
         scope = Scope(known.session_id, known.thread_id, turn_id, known.task_id)

@@ -29,7 +29,7 @@ from passerelle.core.read_models.subagents import (
 )
 from passerelle.core.session.machine import SessionRecord
 from passerelle.core.session.thread import ThreadRecord
-from passerelle.core.subagent.life import tell_life
+from passerelle.core.subagent.life import derive_subagent_events
 from passerelle.core.subagent.name import SubagentName, parse_subagent
 from passerelle.core.subagent.requests import SubagentEvents, SubagentList
 from passerelle.core.task.record import TaskRecord
@@ -253,7 +253,7 @@ class SubagentReads:
         events, marks = await self._read_thread(name, family)
         parent = subagent.parent
         above = Scope(parent.session_id, parent.thread_id, parent.turn_id, parent.task_id)
-        life = tell_life(name, events, above)
+        life = derive_subagent_events(name, events, above)
         page = life[query.after : query.after + query.limit]
         last = query.after + len(page)
         return to_wire(

@@ -11,11 +11,11 @@ from passerelle.a2a_mapping.rpc import Method
 from passerelle.control.lineage import read_source
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.errors import NotFound
-from passerelle.core.events import show_unplaced
+from passerelle.core.events import show_unsequenced
 from passerelle.core.read_models.blockers import find_blockers
-from passerelle.core.read_models.spending import MOST_TASKS, TaskSpending, add_up
+from passerelle.core.read_models.spending import MOST_TASKS, TaskSpending, sum_spending
 from passerelle.core.read_models.task import show_record
-from passerelle.core.session.archived import tell_archived
+from passerelle.core.session.archived import make_archived_event
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.codec import to_wire
 from passerelle.delegation.runs.same_work import read_fingerprint
@@ -109,8 +109,8 @@ class TaskReads:
         ref = owned.held.archive
         if ref is None:
             return shown
-        archived = tell_archived(owned.record, ref, self.runtime_id)
-        return {**shown, "archive": ref, "archived": show_unplaced(archived)}
+        archived = make_archived_event(owned.record, ref, self.runtime_id)
+        return {**shown, "archive": ref, "archived": show_unsequenced(archived)}
 
     async def _add_up(self, record: TaskRecord) -> TaskSpending | None:
         """The costs of the task and those below it, archived ones included; None if there are none.
@@ -122,7 +122,7 @@ class TaskReads:
         if has_children:
             found = await list_below(writes, record.owner, record, most=MOST_TASKS)
             below = [one.record for one in found]
-        tree = add_up([record, *below[:MOST_TASKS]])
+        tree = sum_spending([record, *below[:MOST_TASKS]])
         if not tree.attempts:
             return None
-        return TaskSpending(add_up([record]), tree, partial=len(below) > MOST_TASKS)
+        return TaskSpending(sum_spending([record]), tree, partial=len(below) > MOST_TASKS)

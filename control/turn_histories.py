@@ -15,7 +15,7 @@ from passerelle.core.events import decode_event
 from passerelle.core.ids import read_shard
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.session.thread import ThreadRecord
-from passerelle.core.session.turn_history import StandingThread, TurnHistory
+from passerelle.core.session.turn_history import FilteredThread, TurnHistory
 from passerelle.runtime.records.writes import MAX_TRIES
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class TurnHistories:
         self, thread: ThreadRecord, without: frozenset[str], last: int
     ) -> ThreadState:
         """The state of a thread at the sequence ``last`` without some tasks, and summaries up to some turns."""
-        standing = StandingThread(thread.thread_id, without)
+        standing = FilteredThread(thread.thread_id, without)
         async for event in self._read(thread.session_id, last):
             standing.add(event)
         return standing.state

@@ -1,7 +1,7 @@
-"""One batch is one decision: what the append takes, and what it answers.
+"""One batch is one decision: the input of an append, and its results.
 
-Values only. The store knows none of the entity kinds by name, and these values know no store: a batch names its
-entities, events, due rows and conditions, touches one shard, and is compared and written as a whole (I2).
+Values only. The store knows no entity kind by name, and these values know no store. A batch names its entities, events,
+due rows and conditions, touches one shard, and is checked and written as a whole (I2).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class EntityKind(StrEnum):
-    """What has a version, a snapshot and a machine of its own. A further kind is a row in ``store/keys.py``."""
+    """Entities with a version, a snapshot and a machine. A further kind is a row in ``store/keys.py``."""
 
     SESSION = "session"
     THREAD = "thread"
@@ -33,14 +33,14 @@ class EntityKind(StrEnum):
 
 
 class EntityRef(NamedTuple):
-    """Names one entity; its id carries its shard. A tuple, since it is the key by which every fold looks up."""
+    """Names one entity; its id carries its shard. A tuple, since every fold uses it as a lookup key."""
 
     kind: EntityKind
     id: str
 
     @property
     def shard(self) -> Shard:
-        """Where it lives."""
+        """The shard of the entity."""
         return shard_of(self.id)
 
 
@@ -48,8 +48,8 @@ class EntityRef(NamedTuple):
 class Stamp:
     """The version of an entity and the operation that wrote it; both are compared.
 
-    The version alone is not enough: after a lost tail the same number can name another history.
-    ``Stamp(0, "")`` is an entity that does not exist.
+    The version alone is not enough: after a lost tail the same number can name another history. ``Stamp(0, "")`` is an
+    entity that does not exist.
     """
 
     version: int
@@ -60,15 +60,14 @@ ABSENT = Stamp(0, "")
 
 
 SnapshotPieces: TypeAlias = "tuple[bytes | int, ...]"
-"""Snapshot bytes with holes: a number is the index of an event of the batch whose sequence goes there."""
+"""Snapshot bytes with placeholders: a number is the index of the batch event whose sequence is inserted there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """An entity as it is stored; ``fields`` are the members of its hash beside version, operation and snapshot.
+    """An entity as it is stored; ``fields`` are the members of its hash besides version, operation and snapshot.
 
-    ``snapshot`` is empty for an entity that does not exist. ``archive`` is the ref of its session where that has left
-    memory.
+    ``snapshot`` is empty for an entity that does not exist. ``archive`` is the ref of its session if that is archived.
     """
 
     ref: EntityRef
@@ -80,7 +79,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class EntityWrite:
-    """The new state of one entity. A field of ``fields`` that is None is removed from its hash."""
+    """The new state of one entity. A None in ``fields`` removes the field from its hash."""
 
     ref: EntityRef
     expected: Stamp
@@ -101,7 +100,7 @@ class Incarnation:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The append holds only while ``task`` is driven by ``driver`` (field ``own`` of its hash)."""
+    """The append requires that ``driver`` still drives ``task`` (field ``own`` of its hash)."""
 
     task: str
     driver: Incarnation
@@ -109,9 +108,9 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class RunMove:
-    """Enters a run in the set of its driver, or takes it out; ``task`` is what a take-over finds there.
+    """Adds a run to the set of its driver, or removes it; ``task`` is what a takeover reads there.
 
-    Entering is refused with ``Fenced`` unless the driver's set exists, is not gone and has this incarnation.
+    Adding is refused with ``Fenced`` unless the driver's set exists and has this incarnation.
     """
 
     run: str
@@ -122,7 +121,7 @@ class RunMove:
 
 @dataclass(frozen=True, slots=True)
 class DueClaim:
-    """A due row that the append settles: it must still have the score with which it was claimed."""
+    """A due row that the append settles: it must still have the score of the claim."""
 
     member: str
     token: str
@@ -130,7 +129,7 @@ class DueClaim:
 
 @dataclass(frozen=True, slots=True)
 class DueChange:
-    """Sets a due row (score in ms of the server's clock), or drops it when ``at_ms`` is None.
+    """Sets a due row (score in ms of the server's clock), or removes it when ``at_ms`` is None.
 
     ``member`` reads ``<kind>:<entity id>`` or ``<kind>:<entity id>:<n>``.
     """
@@ -149,10 +148,10 @@ class OpenChange:
 
 @dataclass(frozen=True, slots=True)
 class TargetChange:
-    """Makes a webhook receiver of the stream, or ends it when ``filter`` is None.
+    """Adds a webhook as receiver of the stream, or removes it when ``filter`` is None.
 
-    ``filter`` is a facade id, or ``*`` for every event. A new target gets what comes from this batch on, with ``whole``
-    the state as it stands first. One that exists lives again and goes on where it was.
+    ``filter`` is a facade id, or ``*`` for every event. A new target gets events from this batch on, with ``whole`` the
+    current state first. An existing one is revived and continues at its position.
     """
 
     target: str
@@ -162,7 +161,7 @@ class TargetChange:
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyRow:
-    """Makes a command happen once per key; ``digest`` tells requests apart, ``result`` is what a repeat gets."""
+    """Makes a command run once per key; ``digest`` distinguishes requests, a repeat gets ``result``."""
 
     key: str
     digest: str
@@ -174,8 +173,8 @@ class IdempotencyRow:
 class Batch:
     """One decision, written as a whole or not at all.
 
-    ``session`` names the stream and places everything. ``stream_epoch`` (8 lower-case hex digits) is
-    used only when the stream has to be made. At most 64 events or 256 KiB.
+    ``session`` names the stream and determines the shard. ``stream_epoch`` (8 lower-case hex digits) is used only when
+    the stream is created. At most 64 events or 256 KiB.
     """
 
     session: str
@@ -191,15 +190,15 @@ class Batch:
     due: tuple[DueChange, ...] = ()
     open: tuple[OpenChange, ...] = ()
     task_times: tuple[tuple[str, int], ...] = ()
-    """Facade id and last status time in ms: the session's own task list."""
+    """Facade id and last status time in ms, for the session's own task list."""
     feed: bool = True
-    """Whether a projection needs to look at these events; the progress of a task says nothing to one."""
+    """Whether a projection must read these events; progress of a task, for example, changes none."""
     index: tuple[IndexRow, ...] = ()
-    """Rows of owners' lists, which the relay passes on as they are."""
+    """Rows of owners' lists, which the relay copies unchanged."""
     targets: tuple[TargetChange, ...] = ()
     idem: IdempotencyRow | None = None
     at: str = ""
-    """The time of its events (RFC 3339, ms), which is not before that of the last one in the stream."""
+    """The time of its events (RFC 3339, ms); never before the last event of the stream."""
 
     @property
     def shard(self) -> Shard:
@@ -209,26 +208,23 @@ class Batch:
 
 @value
 class PackedBatch:
-    """A batch in the form in which its store takes it: ``call`` is that store's own, as it is sent.
-
-    Beside it stands what has to be known to read the answer.
-    """
+    """A batch in the wire form of its store (``call``), with what is needed to read the reply."""
 
     session: str
     shard: Shard
     entities: tuple[EntityRef, ...]
     first_event: str
-    """Empty where there is none."""
+    """Empty if there are no events."""
     call: bytes
     within_s: float = 0.0
-    """How long it may wait for others that travel with it, in seconds."""
+    """How long it may wait to share a round trip, in seconds."""
 
 
 @value
 class Appended:
-    """Stored: sequences of the first and last event (equal to the head's when there was none), chain, server time.
+    """Stored: sequences of the first and last event (the head's if there were none), chain, server time.
 
-    ``woken``: how many webhook receivers have something to be sent now and had nothing before.
+    ``woken``: how many webhook receivers had nothing to send before and do now.
     """
 
     first: int
@@ -237,12 +233,12 @@ class Appended:
     now_ms: int
     woken: int = 0
     tail: FeedTail | None = None
-    """The end of the shard's feed right behind it, where a projection has to look at what was stored."""
+    """The end of the shard's feed after this batch, if a projection must read it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """This operation, or this idempotency key with the same digest, is stored already; ``result`` is its row's."""
+    """This operation, or this idempotency key with the same digest, is already stored; ``result`` is its row's."""
 
     result: bytes | None
 
@@ -260,12 +256,12 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """The run is driven by somebody else, or the set that should take it is gone."""
+    """Another incarnation drives the run, or the driver's set is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unclaimed:
-    """The due row that the batch settles has been claimed again, or settled."""
+    """The due row that the batch settles was claimed again or settled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,14 +273,14 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class StaleEpoch:
-    """The shard has a newer epoch: state held in memory may be of a lost history."""
+    """The shard has a newer epoch: state in memory may belong to a lost history."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Early:
-    """The stream has an event of a later time, ``at``: the events are to be decided again, as of then."""
+    """The stream has an event with a later time ``at``: decide again with a time from then on."""
 
     at: str
 

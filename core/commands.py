@@ -1,7 +1,6 @@
-"""What can be asked of the gateway: the closed unions behind A2A, ``/v1``, channels and the command line.
+"""Commands and queries of the gateway: the closed unions behind A2A, ``/v1``, channels and the command line.
 
-An edge translates into one of these and nothing else (CMD-27). A command may change something; a query
-never does.
+An edge translates into one of these and nothing else (CMD-27). A command may change something; a query never does.
 """
 
 from __future__ import annotations
@@ -68,9 +67,9 @@ SamePolicy: TypeAlias = Literal["return"]
 class SubmitTurn:
     """A message to an agent (CMD-1).
 
-    ``message`` is an A2A 1.0 Message as the caller wrote it, unknown members included; ``task`` and ``context_id``
-    are what it names. ``session_id`` puts a new context into a session that exists. ``params`` are further members of
-    the caller's SendMessage request. ``wait`` says how the caller takes its answer, and so how the peer is asked.
+    ``message`` is an A2A 1.0 Message as the caller wrote it, unknown members included; ``task`` and ``context_id`` are
+    the ids in it. ``session_id`` puts a new context into an existing session. ``params`` are the other members of the
+    caller's SendMessage request. ``wait`` is how the caller takes the answer, and so how the agent is called.
     """
 
     agent: str
@@ -84,39 +83,39 @@ class SubmitTurn:
     traceparent: str | None = None
     tracestate: str | None = None
     push: PushConfig | None = None
-    """Where to tell of the task, from its first event on."""
+    """The webhook for events of the task, from its first event on."""
     sealed: str | None = None
-    """Where the message itself stands until it is sent; ``message`` has a placeholder then."""
+    """Where the message is stored until it is sent; then ``message`` has a placeholder."""
     when_busy: QueuePolicy | None = None
-    """What becomes of it where its context works; None: what the context is set to."""
+    """What to do if the context is busy; None: the policy of the context."""
     when_same: SamePolicy | None = None
-    """What becomes of it where its context works at the same already."""
+    """What to do if the context is already busy with the same message."""
     thread_id: str | None = None
-    """The thread that it goes into, in place of its context."""
+    """The thread that it goes into, instead of the one of its context."""
     makes_thread: bool = True
-    """Whether a thread is made for it where none is there."""
+    """Whether to create the thread if it does not exist."""
     after: tuple[str, ...] = ()
-    """Tasks of its context that have to complete before it is sent."""
+    """Tasks of its context that must complete before it is sent."""
     title: str | None = None
-    """What the task is called that it opens; None: as its first words."""
+    """The title of the task that it opens; None: its first words."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelTask:
-    """Stop a task (CMD-9): the intent is recorded first, then the peer is told."""
+    """Stop a task (CMD-9): the intent is recorded first, then the agent is called."""
 
     task: str
     agent: str | None = None
     reason: str | None = None
     propagation: Literal["none", "active_run", "subtree"] = "active_run"
-    """``none``: the task ends here, and its agent is not told. ``subtree``: its child tasks are cancelled with it."""
+    """``none``: the task ends here, and its agent is not called. ``subtree``: its child tasks are cancelled with it."""
 
 
 @record
 class SignedBy:
     """The signature of a device: ``value`` in base64url, ``iat`` its clock in ms.
 
-    ``core/approval/signed_decision.py`` says over which bytes.
+    ``core/approval/signed_decision.py`` defines the signed bytes.
     """
 
     device_id: Annotated[str, Field(min_length=1, max_length=64)]
@@ -126,7 +125,7 @@ class SignedBy:
 
 @record
 class RespondAction:
-    """Answer a question (CMD-14): the only way to resolve one. ``rev`` and ``digest`` say what was read."""
+    """Answer an approval (CMD-14): the only way to decide one. ``rev`` and ``digest`` name what the caller read."""
 
     action_id: str
     rev: int
@@ -137,12 +136,12 @@ class RespondAction:
     comment: str | None = None
     signature: SignedBy | None = None
     mute_minutes: MuteMinutes | None = None
-    """For how long whoever is answered wants no pushes for what this agent asks; it is no part of the answer."""
+    """For how many minutes the caller wants no pushes for this agent's approvals; not a part of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetPushConfig:
-    """Tell of a task at a webhook; a config with the same id is replaced, and goes on where it was."""
+    """Send events of a task to a webhook. A config with the same id is replaced and keeps its position."""
 
     task: str
     config: PushConfig
@@ -151,7 +150,7 @@ class SetPushConfig:
 
 @dataclass(frozen=True, slots=True)
 class DeletePushConfig:
-    """Tell there no more; a config that is not there is as good as deleted."""
+    """Delete a push config; deleting a config that does not exist succeeds."""
 
     task: str
     config_id: str
@@ -160,7 +159,7 @@ class DeletePushConfig:
 
 @dataclass(frozen=True, slots=True)
 class RetryDelivery:
-    """Try a failing webhook again now, from what it has confirmed."""
+    """Retry a failing webhook now, from its last confirmed event."""
 
     delivery: str
 
@@ -190,8 +189,8 @@ Command: TypeAlias = SubmitTurn | OtherCommand
 class GetTask:
     """One task as its owner sees it. ``history_length`` None means all that is kept, 0 none.
 
-    ``marked``: with its generation and the cursor behind it, from which its stream can be followed on. ``in_pieces``:
-    one that is large is not read, but told where it can be read (``LongTaskError``).
+    ``marked``: with its generation and the cursor after it, from which its stream can be followed. ``in_pieces``: a
+    large one is not read; the error ``LongTaskError`` names where it can be read.
     """
 
     task: str
@@ -217,7 +216,7 @@ class ListTasks:
 
 @dataclass(frozen=True, slots=True)
 class GetRecord:
-    """The local record of a task: what A2A has no room for (attempts, edges, progress)."""
+    """The local record of a task: what A2A has no field for (attempts, edges, progress)."""
 
     task: str
 
@@ -226,7 +225,7 @@ class GetRecord:
 class GetSession:
     """A session with a window of its history: ``limit`` events, the newest ones or those before ``before`` (SNAP-1).
 
-    ``after``: none up to that sequence, as a summary stands for them.
+    ``after``: none up to that sequence, since a summary replaces them.
     """
 
     session_id: str
@@ -237,7 +236,7 @@ class GetSession:
 
 @dataclass(frozen=True, slots=True)
 class GetSessionTasks:
-    """The tasks of a session at one look (SNAP-5)."""
+    """The tasks of a session in one read (SNAP-5)."""
 
     session_id: str
 
@@ -251,7 +250,7 @@ class GetThread:
 
 @dataclass(frozen=True, slots=True)
 class GetThreadContext:
-    """What of a thread counts from its last boundary on (SNAP-6)."""
+    """The context of a thread from its last boundary on (SNAP-6)."""
 
     thread_id: str
 
@@ -272,7 +271,7 @@ TaskModel: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class GetOutput:
-    """Content that a fact of a task names by reference: a part of it, from ``offset`` on."""
+    """Content that an event of a task references: a part from ``offset`` on."""
 
     task: str
     sha256: str
@@ -290,17 +289,17 @@ class GetTaskModel:
 
 @dataclass(frozen=True, slots=True)
 class GetAction:
-    """One question and where it stands; ``wait_s`` waits for so long while it is open and at ``rev``."""
+    """One approval and its state; ``wait_s`` waits up to that many seconds while it is open and at ``rev``."""
 
     action_id: str
     wait_s: int = 0
     rev: int = 0
-    """0: whatever it is when the wait begins."""
+    """0: the revision at the start of the wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListActions:
-    """A page of the questions that the caller may see: those in a state, and of a kind, from a risk on, of a task."""
+    """A page of the approvals that the caller may see, by state, kind, minimum risk and task."""
 
     limit: int = 100
     kind: ActionKind | None = None
@@ -312,13 +311,13 @@ class ListActions:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether some are left out."""
+        """Whether a filter is set."""
         return (self.kind, self.risk, self.task) != (None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
 class GetPushConfig:
-    """One push config; ``config_id`` None means the only one there is."""
+    """One push config; ``config_id`` None means the only one."""
 
     task: str
     config_id: str | None
@@ -337,7 +336,7 @@ class ListPushConfigs:
 
 @dataclass(frozen=True, slots=True)
 class ListAgents:
-    """Agents that the caller may use: those with a skill of that id or name, those with that tag."""
+    """Agents that the caller may use: those with a skill of that id or name, or with that tag."""
 
     skill: str | None = None
     tag: str | None = None
@@ -345,7 +344,7 @@ class ListAgents:
 
 @dataclass(frozen=True, slots=True)
 class GetArchived:
-    """What a ref of the archive names, with at most ``limit`` of its facts behind the sequence ``after`` (TEV-17)."""
+    """The session of an archive ref, with at most ``limit`` of its events after the sequence ``after`` (TEV-17)."""
 
     ref: str
     after: int = 0
@@ -359,7 +358,7 @@ class GetCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class ListDeliveries:
-    """Webhooks whose deliveries fail, the longest failing ones first: the caller's, or an operator's all."""
+    """Webhooks whose deliveries fail, longest failing first: the caller's, or all for an operator."""
 
     limit: int = 100
     page_token: str | None = None
@@ -402,9 +401,9 @@ Query: TypeAlias = (
 
 @value
 class TurnAccepted:
-    """A turn is stored. ``task`` is the local record; whether callers see it as a task shows with the first answer.
+    """A turn is stored. ``task`` is the local record; the first answer shows whether callers see it as a task.
 
-    ``position``: it waits behind others of its context, from 1.
+    ``position``: its place in the queue of its context, from 1.
     """
 
     session_id: str
@@ -419,14 +418,14 @@ class TurnAccepted:
 
 @dataclass(frozen=True, slots=True)
 class CancelAccepted:
-    """The intent is stored, and the agent that works on the task was told."""
+    """The intent is stored, and the agent of the task was called."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActionAnswered:
-    """Our answer decides (``won``), repeats one that did (``replayed``), or is one of several that are needed.
+    """This answer decided (``won``), repeats the one that did (``replayed``), or is one of several that are needed.
 
-    Of ``vote_recorded`` there is no decision yet; ``votes`` are those that agree to the same so far.
+    For ``vote_recorded`` there is no decision yet; ``votes`` counts those for the same option so far.
     """
 
     outcome: Literal["won", "replayed", "vote_recorded"]
@@ -445,12 +444,12 @@ class PushConfigSet:
 
 @dataclass(frozen=True, slots=True)
 class PushConfigDeleted:
-    """The config is not there (any more)."""
+    """The config does not exist (any more)."""
 
 
 @record
 class DeliveryRetried:
-    """The webhook is tried again (``retried``), or there was nothing to be retried (``live``)."""
+    """The webhook is retried (``retried``), or it was not failing (``live``)."""
 
     delivery: str
     outcome: Literal["retried", "live"]
@@ -484,13 +483,13 @@ Result: TypeAlias = (
 
 
 class Authenticator(Protocol):
-    """Makes a principal out of credentials; every kind of credential stands behind this one call."""
+    """Turns credentials into a principal; one interface for every kind of credential."""
 
     async def authenticate(self, credentials: Credentials) -> Principal:
-        """Who shows these. Waits for something only where a key has to be fetched first.
+        """The principal of these credentials. Waits only if a key must be fetched.
 
         Raises:
-            Unauthenticated: there are none, or they do not hold.
+            Unauthenticated: there are none, or they are not valid.
         """
         ...
 
@@ -501,7 +500,7 @@ class CommandService(Protocol):
     def execute(
         self, principal: Principal, command: Command, idem: str | None
     ) -> Awaitable[Result]:
-        """Carries out a command, once per idempotency key and principal (CMD-30); to be awaited for what came of it."""
+        """Executes a command, once per idempotency key and principal (CMD-30); await it for the result."""
         ...
 
     async def read(self, principal: Principal, query: Query) -> JsonObject:

@@ -1,4 +1,4 @@
-"""What a caller shows of itself, as an edge read it and before anybody believed it."""
+"""Credentials of a caller as an edge read them, before they are verified."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Final
 
 TOKEN_LIMIT: Final = 8_192
-"""Characters; no token is longer, and what is longer is cut before it is hashed."""
+"""Characters; no valid token is longer, and a longer one is cut before it is hashed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Everything an authenticator may look at; secrets stay out of ``repr``.
+    """Everything an authenticator may read; secrets stay out of ``repr``.
 
-    ``certificate`` is the identity that a proxy wrote into its header after it had checked the caller's certificate.
-    Anybody can write that header: it means something only beside ``address``, the other end of the socket itself
-    (never what a forwarding header says). ``device`` is a name the caller chose, and proves nothing.
-    ``origin`` is that of the web page, where it is one.
+    ``certificate`` is the identity that a proxy wrote into its header after it verified the caller's certificate. Any
+    client can send that header: it counts only together with ``address``, the peer address of the socket itself (never
+    a forwarding header). ``device`` is a name the caller chose, and proves nothing. ``origin`` is that of the web page,
+    if there is one.
     """
 
     bearer: str | None = field(default=None, repr=False)
@@ -30,14 +30,14 @@ class Credentials:
 
     @property
     def token(self) -> str:
-        """The bearer token or the API key; empty where there is neither."""
+        """The bearer token or the API key; empty if there is neither."""
         return self.bearer or self.api_key or ""
 
     @property
     def digest(self) -> bytes | None:
-        """What the token is known by; None where there is none, and for one that would be cut to be hashed.
+        """The hash of the token; None if there is no token, or one that is too long to be hashed whole.
 
-        Requests of one connection mostly show the same credentials: it is made once.
+        Cached, since requests on one connection mostly repeat their credentials.
         """
         known = self._digest
         if known is None and 0 < len(self.token) <= TOKEN_LIMIT:
@@ -47,5 +47,5 @@ class Credentials:
 
 
 def digest_token(token: str) -> bytes:
-    """The SHA-256 by which a token is kept and looked up."""
+    """The SHA-256 under which a token is stored and looked up."""
     return hashlib.sha256(token[:TOKEN_LIMIT].encode(errors="replace")).digest()

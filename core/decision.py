@@ -1,8 +1,8 @@
-"""One decision in the making: facts are added, every record they change is folded, and out comes one batch.
+"""Builds one decision: collects facts, folds every record that they change, and composes one batch.
 
-The sequences of a batch's own events are not known before the store has given them, yet snapshots name them.
-So records are folded with provisional numbers from a random base, the snapshot is split where they stand, and
-the store writes the real ones in. No text can imitate them, since the base is drawn anew for each try.
+Snapshots name the sequences of the batch's own events before the store has assigned them. So records are folded with
+provisional numbers from a random base, the snapshot is split at these numbers, and the store inserts the real ones. No
+text can imitate them, since the base is random for each try.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ _BASE_FLOOR: Final = 40_000_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An entity as it was read: its stamp, its record, and the further fields of its hash.
+    """An entity as it was read: its stamp, its record, and the other fields of its hash.
 
-    ``archive`` is the ref of its session where that has left memory.
+    ``archive`` is the ref of its session if that is archived.
     """
 
     stamp: Stamp
@@ -74,7 +74,7 @@ NOTHING: Final = Held(ABSENT, None, {})
 
 
 class Decision:
-    """Collects facts over the entities that were read; ``compose`` makes the batch, ``settle`` the outcome."""
+    """Collects facts over the entities that were read; ``compose`` returns the batch, ``settle`` the result."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Decision:
         runtime_id: str,
         not_before: str = "",
     ) -> None:
-        """``not_before``: a time that the stream has reached; its events are of then, deadlines go from ``now_ms``."""
+        """``not_before``: the last time in the stream. Its events are not earlier; deadlines count from ``now_ms``."""
         self.session = session
         self.now_ms = now_ms
         self._held = dict(held)
@@ -105,7 +105,7 @@ class Decision:
         self._trace = _find_trace(held.values())
 
     def belong(self, trace: Trace | None) -> None:
-        """Facts from here on are a part of ``trace``, unless they say another one (ENV-8)."""
+        """Sets the trace of the following facts, unless a fact has its own (ENV-8)."""
         self._trace = trace
 
     @property
@@ -115,41 +115,41 @@ class Decision:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether there is neither a fact nor a field to be written."""
+        """Whether there is neither a fact nor a field to write."""
         return not self._events and not self._touched
 
     @property
     def touched(self) -> tuple[EntityRef, ...]:
-        """The entities that are written, in the order in which the batch has them."""
+        """The entities that are written, in batch order."""
         return tuple(self._touched)
 
     def introduce(self, ref: EntityRef) -> None:
-        """Takes an entity that does not exist yet into the decision; the store checks that it still does not."""
+        """Adds an entity that does not exist yet; the store checks that it still does not."""
         self._held[ref] = NOTHING
         self._states[ref] = None
 
     @property
     def states(self) -> Mapping[EntityRef, Record | None]:
-        """Every record of the decision as it stands now."""
+        """The current state of every record of the decision."""
         return self._states
 
     def state(self, ref: EntityRef) -> Record | None:
-        """The record as it stands after the facts so far."""
+        """The record after the facts so far."""
         return self._states.get(ref)
 
     def version(self, ref: EntityRef) -> int:
-        """The version of an entity as it was read; 0 for one that does not exist."""
+        """The version of an entity as it was read; 0 if it does not exist."""
         return self._held[ref].stamp.version
 
     def fields(self, ref: EntityRef) -> Mapping[str, bytes]:
-        """The further fields of an entity's hash as they were read."""
+        """The other fields of an entity's hash as they were read."""
         return self._held[ref].fields
 
     def add(self, facts: Iterable[Fact]) -> None:
         """Folds further facts into every record that they change.
 
         Raises:
-            ValueError: a fact changes an entity that was not read: nothing could compare its version.
+            ValueError: a fact changes an entity that was not read, so its version could not be compared.
         """
         for fact in facts if self._trace is None else stamp(facts, self._trace):
             event = Event(
@@ -168,14 +168,14 @@ class Decision:
             self._events.append(event if fact.facade is None else self._number(event))
 
     def _number(self, event: Event) -> Event:
-        """The event with the generation that its task has reached; a bare Message shows no task and has none."""
+        """The event with the generation of its task; a bare Message shows no task and has none."""
         task_id = event.fact.scope.task_id
         task = self._states.get(EntityRef(EntityKind.TASK, task_id)) if task_id else None
         generation = task.generation if isinstance(task, TaskRecord) else 0
         return change(event, generation=generation) if generation else event
 
     def set_field(self, ref: EntityRef, name: str, value: bytes | None) -> None:
-        """Sets or drops a further field of an entity's hash in the same write."""
+        """Sets or removes a field of an entity's hash in the same write."""
         self._fields.setdefault(ref, {})[name] = value
         self._touched[ref] = None
 
@@ -219,7 +219,7 @@ class Decision:
         )
 
     def settle(self, op: str, first: int) -> dict[EntityRef, Held]:
-        """What is held once the batch is stored with its first event at sequence ``first``."""
+        """The entities after the batch is stored with its first event at sequence ``first``."""
         return {ref: self._settle_one(ref, op, first) for ref in self._states}
 
     def _settle_one(self, ref: EntityRef, op: str, first: int) -> Held:
@@ -246,7 +246,7 @@ class Decision:
         )
 
     def _list_fields(self, ref: EntityRef) -> dict[str, bytes | None]:
-        """What changes beside the snapshot: what was set, and the edges of a task that the snapshot does not hold."""
+        """The changed fields besides the snapshot: set fields, and edges of a task beyond those in the snapshot."""
         fields, after = self._fields.get(ref, {}), self._states[ref]
         if not isinstance(after, TaskRecord):
             return fields
@@ -259,9 +259,9 @@ class Decision:
 
 
 def renumber(value: R, base: int, first: int) -> R:
-    """The same value with every provisional number replaced by the real one; what has none stays the same object.
+    """The value with every provisional number replaced by the real one; a value without any is the same object.
 
-    Equal to a second fold of the same events with their real sequences, at a fraction of its cost.
+    Equal to folding the same events again with their real sequences, at a fraction of the cost.
     """
     return cast("R", _renumber(value, base, first))
 
@@ -277,15 +277,15 @@ def _renumber(value: object, base: int, first: int) -> object:
         return changed if any(map(is_not, changed, items)) else value
     if kind is dict:
         members = cast("dict[str, object]", value)
-        told = {name: _renumber(member, base, first) for name, member in members.items()}
-        return told if any(map(is_not, told.values(), members.values())) else value
+        renumbered = {name: _renumber(member, base, first) for name, member in members.items()}
+        return renumbered if any(map(is_not, renumbered.values(), members.values())) else value
     visit = _make_visit(kind)  # type: ignore[arg-type]  # a class is hashable, whatever mypy says of type[object]
     return value if visit is None else visit(value, base, base + 10**_DIGITS, first)
 
 
 @cache
 def _make_visit(kind: type[Any]) -> Callable[[Any, int, int, int], Any] | None:
-    """``_renumber`` of a record, written out: of half a hundred members a few have room for a sequence."""
+    """``_renumber`` of a record, generated per class: only few of some fifty members can hold a sequence."""
     if not is_dataclass(kind):
         return None
     hints, lines = get_type_hints(kind), ["changes = {}"]
@@ -311,7 +311,7 @@ def _make_visit(kind: type[Any]) -> Callable[[Any, int, int, int], Any] | None:
 
 
 def _has_number(hint: object) -> bool:
-    """Whether a type has room for a sequence."""
+    """Whether a type can hold a sequence."""
     inner = get_args(hint)
     if inner:
         return any(map(_has_number, inner))

@@ -3,47 +3,47 @@
 ::
 
     PasserelleError
-    ├── CallerError                 the one who asked did something that cannot be served
+    ├── CallerError                 the caller's request cannot be served
     │   ├── InvalidInput            a field is missing, malformed or out of bounds
-    │   │   ├── MalformedBody       the bytes are not what their type says
+    │   │   ├── MalformedBody       the bytes do not match their content type
     │   │   ├── BadCursor           a cursor text that does not parse
-    │   │   ├── InvalidContent      an answer that does not fit the question
-    │   │   ├── UnknownOption       an option the question does not offer
+    │   │   ├── InvalidContent      an answer that does not match the approval's schema
+    │   │   ├── UnknownOption       an option the approval does not offer
     │   │   └── GraphLimit          an edge that would make a cycle of tasks, or too many of them
     │   ├── TooLarge                over a size limit
-    │   │   └── ArtifactTooLarge    what an agent has brought is over a limit of its outputs
+    │   │   └── ArtifactTooLarge    an agent's output is over a limit
     │   ├── UnknownMethod           no such operation
     │   ├── VersionNotSupported     a protocol version that is not served
     │   ├── ContentTypeNotSupported a media type that is not served
-    │   ├── Unauthenticated         no credential, or one that does not hold
-    │   │   └── CredentialExpired   one that did hold
-    │   ├── Forbidden               a credential without the right
+    │   ├── Unauthenticated         no credential, or an invalid one
+    │   │   └── CredentialExpired   an expired credential
+    │   ├── Forbidden               the credential lacks the right
     │   ├── Limited                 over a rate, a concurrency, a quota or a budget
-    │   ├── NotFound                unknown, or not the caller's: the two look the same
-    │   ├── UnsupportedOperation    the state of the thing does not allow it (terminal is frozen)
-    │   ├── NotCancelable           a task that has ended
-    │   ├── WriteConflict           somebody else changed it first
-    │   ├── VersionMismatch         the record is not the one that was read
-    │   ├── IdempotencyConflict     one key, two different requests
-    │   ├── ActionClosed            the question is answered, expired, cancelled or superseded
+    │   ├── NotFound                unknown, or another caller's: both look the same
+    │   ├── UnsupportedOperation    the current state does not allow it (a terminal task is frozen)
+    │   ├── NotCancelable           the task has ended
+    │   ├── WriteConflict           lost the race against another writer
+    │   ├── VersionMismatch         the record has changed since it was read
+    │   ├── IdempotencyConflict     two different requests with one key
+    │   ├── ActionClosed            the approval is answered, expired, cancelled or superseded
     │   ├── StaleAnswer             the answer names an older revision or another digest
     │   ├── StreamGap               a cursor that cannot be honoured exactly
     │   ├── ConfigInvalid           a setting that cannot be used
-    │   └── DirectoryInUse          another gateway has this data directory
-    └── RemoteError                 something we depend on failed
+    │   └── DirectoryInUse          another gateway uses this data directory
+    └── RemoteError                 a dependency failed
         ├── StoreUnavailable        the store did not answer, or cannot write
-        │   └── ArchiveDamaged      what has left its memory cannot be read
-        ├── EngineFailed            the embedded engine cannot be started or kept up
-        ├── PeerUnavailable         a peer agent cannot be reached
-        │   └── PeerBusy            it takes no more for now
-        ├── PeerRefused             a peer answered with an error of its own
-        ├── InvalidAgentResponse    a peer answered with something that is not A2A
-        ├── IssuerUnavailable       the keys of an identity provider cannot be had
-        ├── InstanceFull            this instance has as many connections as it takes
+        │   └── ArchiveDamaged      archived content cannot be read
+        ├── EngineFailed            the embedded engine cannot be started or kept running
+        ├── PeerUnavailable         an agent cannot be reached
+        │   └── PeerBusy            it accepts no more requests for now
+        ├── PeerRefused             an agent answered with an error
+        ├── InvalidAgentResponse    an agent answered with something that is not A2A
+        ├── IssuerUnavailable       the keys of an identity provider cannot be fetched
+        ├── InstanceFull            this instance has reached its connection limit
         └── Draining                this instance is shutting down
 
-A class has a stable ``code`` and says whether trying again can help. An edge (A2A, HTTP,
-channel, exit status) maps classes in one table of its own.
+A class has a stable ``code`` and ``retryable``. Each edge (A2A, HTTP, channel, exit status) maps the classes in its
+own table.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
 
 _SHOWN_KINDS: Final = {"action": "approval"}
-"""How a sentence calls a kind that has another name on the wire."""
+"""Kinds whose name in messages differs from the wire name."""
 
 Wrote: TypeAlias = Literal["no", "unknown"]
 CallerLimitKind: TypeAlias = Literal["concurrency", "rate_limit", "quota", "budget"]
@@ -76,7 +76,7 @@ ForbiddenReason: TypeAlias = Literal[
     "constraint",
     "task_given",
 ]
-"""What a :class:`Forbidden` may have as its code where more is known than that the right is missing."""
+"""Possible codes of a :class:`Forbidden` that are more specific than a missing scope."""
 
 _LIMIT_CODES: Final[dict[CallerLimitKind, str]] = {
     "concurrency": "concurrency_limited",
@@ -91,7 +91,7 @@ class PasserelleError(Exception):
 
     code: ClassVar[str] = "internal"
     codes: ClassVar[tuple[str, ...]] = ()
-    """What ``stable_code`` may be, where that is not ``code`` alone."""
+    """All values of ``stable_code``, if there are others than ``code``."""
     retryable: ClassVar[bool] = False
 
     def __init__(self, message: str, **details: str | int | None) -> None:
@@ -114,7 +114,7 @@ class CallerError(PasserelleError):
 
 
 class RemoteError(PasserelleError):
-    """The fault of something we depend on: the same request may succeed later."""
+    """The fault of a dependency: the same request may succeed later."""
 
     code = "unavailable"
     retryable = True
@@ -144,25 +144,25 @@ class MalformedBody(InvalidInput):
 
 
 class BadCursor(InvalidInput):
-    """A cursor text that does not parse; a cursor that parses and does not hold is a gap, not an error."""
+    """A cursor text that does not parse; a cursor that parses but does not verify is a gap, not an error."""
 
     code = "bad_cursor"
 
 
 class InvalidContent(InvalidInput):
-    """An answer whose content does not fit the question."""
+    """An answer whose content does not match the approval's schema."""
 
     code = "invalid_content"
 
 
 class UnknownOption(InvalidInput):
-    """An answer names an option that the question does not offer."""
+    """An answer names an option that the approval does not offer."""
 
     code = "unknown_option"
 
 
 class GraphLimit(InvalidInput):
-    """An edge between tasks that would make a cycle, or go beyond the depth, the width or the size of their graph."""
+    """An edge that would make a cycle of tasks, or exceed the depth, width or size of their graph."""
 
     code = "task_graph"
     codes = tuple(f"task_graph_{bound}" for bound in get_args(GraphBound))
@@ -188,13 +188,13 @@ class TooLarge(CallerError):
 
 
 class ArtifactTooLarge(TooLarge):
-    """What an agent has brought is over a limit of its outputs."""
+    """An agent's output is over a limit."""
 
     code = "artifact_too_large"
 
 
 class UnknownMethod(CallerError):
-    """No such operation; ``near`` is the one that may have been meant."""
+    """No such operation; ``near`` is a similar name."""
 
     code = "unknown_method"
 
@@ -213,7 +213,7 @@ class VersionNotSupported(CallerError):
         refusal = f"protocol version {asked or 'unset (read as 0.3)'} is not supported"
         if unsaid:
             refusal = (
-                f"the header A2A-Version is missing, so {asked} was assumed, and it has no such operation: "
+                f"the header A2A-Version is missing, so {asked} was assumed, which has no such operation: "
                 f"send A2A-Version: {served[0]}"
             )
         super().__init__(
@@ -235,19 +235,19 @@ class ContentTypeNotSupported(CallerError):
 
 
 class Unauthenticated(CallerError):
-    """No credential, or one that does not hold."""
+    """No credential, or an invalid one."""
 
     code = "unauthenticated"
 
 
 class CredentialExpired(Unauthenticated):
-    """A credential that did hold; the same caller comes back with a newer one."""
+    """A credential that has expired; the caller can present a newer one."""
 
     code = "credential_expired"
 
 
 class Forbidden(CallerError):
-    """A credential that does not carry the right; ``why`` among the details refines the code."""
+    """The credential lacks the right; ``why`` among the details refines the code."""
 
     code = "forbidden"
     codes = ("forbidden", *get_args(ForbiddenReason))
@@ -263,7 +263,7 @@ class Forbidden(CallerError):
 
 
 class Limited(CallerError):
-    """Over a limit of the caller's; the same request may succeed after ``retry_after_s``."""
+    """Over a limit of the caller; the same request may succeed after ``retry_after_s``."""
 
     codes = tuple(_LIMIT_CODES.values())
     retryable = True
@@ -279,7 +279,7 @@ class Limited(CallerError):
 
 
 class StreamGap(CallerError):
-    """A cursor cannot be honoured exactly: what is left is never given for what follows (I8)."""
+    """A cursor cannot be honoured exactly; the stream never continues past missing events (I8)."""
 
     code = "gap"
 
@@ -290,20 +290,20 @@ class StreamGap(CallerError):
 
 
 class NotFound(CallerError):
-    """Unknown, or another caller's: the two look the same, so that ids cannot be probed."""
+    """Unknown, or another caller's: both look the same, so ids cannot be probed."""
 
     code = "not_found"
 
     def __init__(self, kind: str, name: str) -> None:
         said = _SHOWN_KINDS.get(kind, kind)
-        # What has no name here is a secret that was tried.
+        # An empty name: it would be a secret that the caller tried.
         which = f"{said} {name[:120]!r}" if name else f"such {said}"
         super().__init__(f"there is no {which}", kind=kind, name=name[:120])
         self.kind = kind
 
 
 class UnsupportedOperation(CallerError):
-    """The state of the thing does not allow the operation; a terminal task is frozen (LT-12)."""
+    """The current state does not allow the operation; a terminal task is frozen (LT-12)."""
 
     code = "unsupported_operation"
 
@@ -315,7 +315,7 @@ class NotCancelable(CallerError):
 
 
 class WriteConflict(CallerError):
-    """Somebody else changed it first, again and again, or the expected version is old."""
+    """Lost the race against other writers on every retry, or the expected version is old."""
 
     code = "conflict"
     retryable = True
@@ -328,20 +328,20 @@ class VersionMismatch(CallerError):
 
     def __init__(self, expected: int, actual: int) -> None:
         super().__init__(
-            f"version {expected} was read, and {actual} is stored; look again",
+            f"version {expected} was read, but version {actual} is stored; read it again",
             expected=expected,
             actual=actual,
         )
 
 
 class IdempotencyConflict(CallerError):
-    """One idempotency key came with two different requests."""
+    """Two different requests with one idempotency key."""
 
     code = "idempotency_conflict"
 
 
 class ActionClosed(CallerError):
-    """The question is closed; ``winner`` says who closed it and how (I7)."""
+    """The approval is closed; ``winner`` names who closed it and how (I7)."""
 
     codes = get_args(ClosedState)
 
@@ -392,9 +392,9 @@ class DirectoryInUse(CallerError):
 class StoreUnavailable(RemoteError):
     """The store did not answer or cannot write.
 
-    ``wrote`` is ``no`` when nothing can have been written, ``unknown`` when the call may have
-    run: then only the same operation id may be tried again. ``reason`` is for the log and stands in ``str``
-    alone: it may name addresses that callers have no business with.
+    ``wrote`` is ``no`` when nothing can have been written, ``unknown`` when the call may have run: then only the same
+    operation id may be retried. ``reason`` is for the log and appears in ``str`` only: it may name addresses that
+    callers must not see.
     """
 
     code = "store_unavailable"
@@ -407,7 +407,7 @@ class StoreUnavailable(RemoteError):
 
 
 class ArchiveDamaged(StoreUnavailable):
-    """What has left the engine cannot be read: its object is gone, damaged, or not reachable. ``reason`` names it."""
+    """Archived content cannot be read: its object is gone, damaged or not reachable. ``reason`` names it."""
 
     code = "archive_damaged"
 
@@ -416,7 +416,7 @@ class ArchiveDamaged(StoreUnavailable):
 
 
 class EngineFailed(RemoteError):
-    """The embedded engine cannot be found, started or kept running; ``hint`` says what helps, where that is known."""
+    """The embedded engine cannot be found, started or kept running; ``hint`` is a possible fix."""
 
     code = "engine_failed"
 
@@ -426,21 +426,21 @@ class EngineFailed(RemoteError):
 
 
 class PeerUnavailable(RemoteError):
-    """A peer agent cannot be reached, or does not answer in time."""
+    """An agent cannot be reached, or does not answer in time."""
 
     code = "peer_unavailable"
 
 
 class PeerBusy(PeerUnavailable):
-    """A peer agent takes no more for now (429), or a limit keeps more from it."""
+    """An agent accepts no more requests for now (429), or a limit holds them back."""
 
     code = "peer_busy"
 
 
 class PeerRefused(RemoteError):
-    """A peer answered with an error; ``native_code`` is its JSON-RPC code.
+    """An agent answered with an error; ``native_code`` is its JSON-RPC code.
 
-    ``http_status`` is given where it said no more than that; ``given`` are the typed details of its error.
+    ``http_status`` is set if the answer had only a status; ``given`` are the typed details of its error.
     """
 
     code = "peer_refused"
@@ -453,7 +453,7 @@ class PeerRefused(RemoteError):
         http_status: int | None = None,
         given: tuple[JsonObject, ...] = (),
     ) -> None:
-        # The code of an answer that is no A2A is our own word for it.
+        # The code of an answer that is not A2A was chosen here.
         native = native_code if http_status is None else None
         super().__init__(message, native_code=native, http_status=http_status)
         self.native_code = native_code
@@ -461,20 +461,20 @@ class PeerRefused(RemoteError):
 
 
 class InvalidAgentResponse(RemoteError):
-    """A peer answered with something that is not A2A."""
+    """An agent answered with something that is not A2A."""
 
     code = "invalid_agent_response"
     retryable = False
 
 
 class IssuerUnavailable(RemoteError):
-    """The keys of an identity provider cannot be had, so that its tokens can be neither taken nor refused."""
+    """The keys of an identity provider cannot be fetched, so its tokens can be neither accepted nor refused."""
 
     code = "issuer_unavailable"
 
 
 class InstanceFull(RemoteError):
-    """This instance has as many connections as it takes; another one, or this one later, may take more."""
+    """This instance has reached its connection limit; another instance, or this one later, may accept more."""
 
     code = "instance_full"
 

@@ -1,4 +1,4 @@
-"""The chain of a stream: what tells two histories apart whose sequences are the same (I8).
+"""The chain of a stream: it distinguishes histories that have the same sequences (I8).
 
 ``chain(0) = H(epoch)`` and ``chain(n) = H(chain(n-1) + event id n)``, where ``H`` is the first 8 hex digits of SHA-1.
 """
@@ -16,7 +16,7 @@ def start_chain(epoch: str) -> str:
 
 @lru_cache(1024)
 def extend_chain(chain: str, event_id: str) -> str:
-    """The chain after an event, from the chain before it; who reads an event asks for what its page was read with."""
+    """The chain after an event, from the chain before it. Cached: readers of one page recompute the same values."""
     return _shorten(chain + event_id)
 
 

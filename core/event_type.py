@@ -1,4 +1,4 @@
-"""The 113 normalized event classes: a closed enum. Vendor types begin with ``x.`` and come beside one of these."""
+"""The 113 normalized event classes: a closed enum. Vendor types begin with ``x.`` and accompany one of these."""
 
 from __future__ import annotations
 

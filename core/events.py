@@ -1,10 +1,9 @@
-"""The event envelope: what every stored fact looks like (ENV-1…ENV-13).
+"""The event envelope: the form of every stored fact (ENV-1…ENV-13).
 
-A fact is what was decided: a payload and the ids it belongs to. An event is a fact with an identity and a
-time. Its bytes are made once, without the sequence that only the store knows and without the opening
-brace; the store writes ``{"sequence":<n>,`` before them. The payload is the last member of the envelope,
-and the A2A frame of a visible event the last member of the payload, so that readers cut it out by offset
-and length and nothing on the read path decodes it.
+A fact is what was decided: a payload and the ids it belongs to. An event is a fact with an identity and a time. Its
+bytes are made once, without the opening brace and without the sequence, which only the store knows; the store writes
+``{"sequence":<n>,`` before them. The payload is the last member of the envelope, and the A2A frame of a visible event
+is the last member of the payload. So readers cut the frame out by offset and length, and the read path decodes nothing.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ FRAME: Final = "a2a"
 _ONLY_FRAME: Final = b'"%b":' % FRAME.encode()
 _NEXT_FRAME: Final = b"," + _ONLY_FRAME
 AFTER_FRAME: Final = b"}}"
-"""The braces of payload and envelope."""
+"""The closing braces of payload and envelope."""
 GENERATION: Final = "generation"
-"""The member of an envelope that gives the 1-based position of the event among those that callers of the task see."""
+"""The envelope member with the 1-based position of the event among those that callers of the task see."""
 
 _SCOPE_MEMBERS: Final = tuple(name for name in Scope.__dataclass_fields__)
 _TURN: Final = ("session_id", "thread_id", "turn_id")
@@ -64,7 +63,7 @@ _TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASC
 
 @dataclass(frozen=True, slots=True)
 class VendorPayload:
-    """The payload of a vendor type ``x.…``; always written beside a normalized event (ENV-12)."""
+    """The payload of a vendor type ``x.…``; always written together with a normalized event (ENV-12)."""
 
     name: str
     data: JsonObject
@@ -77,7 +76,7 @@ class VendorPayload:
 
 @dataclass(frozen=True, slots=True)
 class OpaquePayload:
-    """A payload of a newer schema, or of a class that this version does not know: kept, not read (ENV-5, ENV-13)."""
+    """A payload of a newer schema or an unknown class: kept, not decoded (ENV-5, ENV-13)."""
 
     name: str
     data: JsonObject
@@ -93,7 +92,7 @@ AnyPayload: TypeAlias = Payload | VendorPayload | OpaquePayload
 
 @value
 class Fact:
-    """What was decided. ``frame`` is the A2A StreamResponse that callers of ``facade`` see, if they see any."""
+    """What was decided. ``frame`` is the A2A StreamResponse that callers of ``facade`` see, if any."""
 
     scope: Scope
     payload: AnyPayload
@@ -104,10 +103,10 @@ class Fact:
 
 @value
 class Event:
-    """A fact with identity, time (RFC 3339 UTC with milliseconds, the producer's) and place in its stream.
+    """A fact with identity, time (RFC 3339 UTC with milliseconds, the producer's) and position in its stream.
 
-    ``sequence`` is 0 until the store has given one. ``generation`` counts what callers have seen of the facade task
-    with this event; 0 where they see nothing.
+    ``sequence`` is 0 until the store has assigned one. ``generation`` counts the events of the facade task that callers
+    have seen, this one included; 0 if they do not see it.
     """
 
     event_id: str
@@ -124,15 +123,15 @@ class Event:
         return self.fact.payload.type
 
     def at(self, sequence: int) -> Event:
-        """The same event at a place in its stream."""
+        """The same event at a position in its stream."""
         return replace(self, sequence=sequence)
 
 
-class Opening(NamedTuple):
-    """What an envelope says between its type and its payload, which events of one decision share.
+class SharedMembers(NamedTuple):
+    """The members of an envelope between its type and its payload, shared by the events of one decision.
 
-    ``head`` has time, schema version and runtime id; ``ids`` the other ids of the scope, each a JSON member with a
-    comma behind it.
+    ``head`` has time, schema version and runtime id; ``ids`` the other ids of the scope, each a JSON member followed by
+    a comma.
     """
 
     head: tuple[bytes, bytes, bytes]
@@ -140,21 +139,21 @@ class Opening(NamedTuple):
     ids: bytes
 
     def write(self) -> bytes:
-        """These members, behind the quote that ends the type."""
+        """The bytes of these members, after the quote that ends the type."""
         return b'%b"sessionId":"%b",%b' % (write_head(self.head), self.session.encode(), self.ids)
 
 
 def write_head(head: Sequence[bytes]) -> bytes:
-    """Time, schema version and runtime id as they stand in an envelope, behind the text of its type."""
+    """Time, schema version and runtime id as written after the text of the type."""
     return b'","timestamp":"%b","schemaVersion":"%b","runtimeId":"%b",' % tuple(head)
 
 
 @value
 class EncodedEvent:
-    """An event as the store takes it: the parts of its envelope behind the sequence.
+    """An event in the form that the store takes: the parts of its envelope after the sequence.
 
-    ``rest`` ends where ``frame`` begins, and is the end of the envelope where there is no frame. Where there is no
-    ``opening`` it begins with the id of the event.
+    ``rest`` ends where ``frame`` begins, or at the end of the envelope without a frame. Without ``shared_members`` it
+    begins with the id of the event.
     """
 
     event_id: str
@@ -162,28 +161,28 @@ class EncodedEvent:
     rest: bytes
     frame: bytes = b""
     facade: str | None = None
-    opening: Opening | None = None
+    shared_members: SharedMembers | None = None
 
     @property
     def begin(self) -> bytes:
-        """The envelope behind its sequence and before its frame."""
-        if self.opening is None:
+        """The envelope after its sequence and before its frame."""
+        if self.shared_members is None:
             return self.rest
-        texts = (self.event_id.encode(), self.type.encode(), self.opening.write(), self.rest)
+        texts = (self.event_id.encode(), self.type.encode(), self.shared_members.write(), self.rest)
         return b'"eventId":"%b","type":"%b%b%b' % texts
 
     @property
     def body(self) -> bytes:
-        """The envelope behind its sequence."""
+        """The envelope after its sequence."""
         return self.begin + self.frame + AFTER_FRAME if self.frame else self.begin
 
     def at(self, sequence: int) -> tuple[bytes, tuple[int, int] | None]:
-        """The envelope at a place in a stream, with offset and length of its frame."""
+        """The envelope at a position in a stream, with offset and length of its frame."""
         return close_envelope(b'{"sequence":%d,%b' % (sequence, self.begin), self.frame)
 
 
 def close_envelope(begin: bytes, frame: bytes) -> tuple[bytes, tuple[int, int] | None]:
-    """An envelope of what comes before its frame, and where that stands; an empty one is none."""
+    """An envelope from the bytes before its frame, and the position of the frame; an empty frame is none."""
     if not frame:
         return begin, None
     return begin + frame + AFTER_FRAME, (len(begin), len(frame))
@@ -191,12 +190,12 @@ def close_envelope(begin: bytes, frame: bytes) -> tuple[bytes, tuple[int, int] |
 
 @lru_cache(maxsize=256)
 def required_ids(kind: str) -> tuple[str, ...]:
-    """The members of a scope that an event of this class must have (ENV-6, ENV-7)."""
+    """The scope members that an event of this class requires (ENV-6, ENV-7)."""
     return next((names for prefix, names in _REQUIRED if kind.startswith(prefix)), ())
 
 
 def check_scope(kind: str, scope: Scope) -> None:
-    """Refuses an event that lacks an id which its class must have (ENV-6, ENV-7).
+    """Refuses an event that lacks a required id (ENV-6, ENV-7).
 
     Raises:
         InvalidInput: naming the missing id.
@@ -211,8 +210,8 @@ def encode_event(event: Event) -> EncodedEvent:
     """The stored form of an event.
 
     Raises:
-        InvalidInput: an id that the class requires is missing, the time is not of the form that ``Event``
-            names, the type is neither normalized nor ``x.``, or a payload without a class of ours claims one.
+        InvalidInput: a required id is missing, the time has not the form that ``Event`` documents, the type is neither
+            normalized nor ``x.``, or an untyped payload claims a normalized class.
     """
     kind = event.type
     fact = event.fact
@@ -230,21 +229,23 @@ def encode_event(event: Event) -> EncodedEvent:
     rest = orjson.dumps(members)[1:]
     if fact.frame is not None:
         rest = rest[: -len(AFTER_FRAME)] + (_ONLY_FRAME if rest.endswith(b"{}}") else _NEXT_FRAME)
-    opening = _open(event.timestamp, event.schema_version, event.runtime_id, fact.scope)
-    if opening and not (_is_plain(event.event_id) and (kind in _NORMALIZED or _is_plain(kind))):
-        opening = None
-    if opening is None:
+    shared_members = _open(event.timestamp, event.schema_version, event.runtime_id, fact.scope)
+    if shared_members and not (
+        _is_plain(event.event_id) and (kind in _NORMALIZED or _is_plain(kind))
+    ):
+        shared_members = None
+    if shared_members is None:
         rest = _write_opening(event) + rest
-    return EncodedEvent(event.event_id, kind, rest, fact.frame or b"", fact.facade, opening)
+    return EncodedEvent(event.event_id, kind, rest, fact.frame or b"", fact.facade, shared_members)
 
 
 def decode_event(
     data: bytes, frame: tuple[int, int] | None = None, facade: str | None = None
 ) -> Event:
-    """The event of stored bytes; classes and schemas that are not ours stay opaque (ENV-5, ENV-13).
+    """The event of stored bytes; unknown classes and schemas stay opaque (ENV-5, ENV-13).
 
     Raises:
-        InvalidInput: the bytes are not an envelope, or a payload of ours is damaged.
+        InvalidInput: the bytes are not an envelope, or a known payload is damaged.
     """
     envelope = _read_envelope(data)
     kind, version = _read_text(envelope, "type"), _read_text(envelope, "schemaVersion")
@@ -273,21 +274,21 @@ def decode_event(
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a text stands in JSON as it is."""
+    """Whether JSON writes the text without escapes."""
     return text.isidentifier() or _ESCAPED.search(text) is None
 
 
 @lru_cache(256)
-def _open(timestamp: str, version: str, runtime: str, scope: Scope) -> Opening | None:
-    """What events of a decision share; None where JSON escapes one of its texts, or there is no session."""
+def _open(timestamp: str, version: str, runtime: str, scope: Scope) -> SharedMembers | None:
+    """The members that events of a decision share; None if JSON escapes one of them, or there is no session."""
     head = _encode_head(timestamp, version, runtime)
     belonging = _encode_scope(scope)
-    return None if head is None or belonging is None else Opening(head, *belonging)
+    return None if head is None or belonging is None else SharedMembers(head, *belonging)
 
 
 @lru_cache(64)
 def _encode_head(timestamp: str, version: str, runtime: str) -> tuple[bytes, bytes, bytes] | None:
-    """None where JSON escapes one of them."""
+    """None if JSON escapes one of the texts."""
     texts = (timestamp, version, runtime)
     if not all(map(_is_plain, texts)):
         return None
@@ -296,7 +297,7 @@ def _encode_head(timestamp: str, version: str, runtime: str) -> tuple[bytes, byt
 
 @lru_cache(256)
 def _encode_scope(scope: Scope) -> tuple[str, bytes] | None:
-    """The session, and the other ids as JSON members with a comma behind each; None where there is no plain session."""
+    """The session, and the other ids as JSON members with commas; None without a session that JSON writes unescaped."""
     ids = to_wire(scope)
     session = ids.pop("sessionId", None)
     if not isinstance(session, str) or not _is_plain(session):
@@ -305,7 +306,7 @@ def _encode_scope(scope: Scope) -> tuple[str, bytes] | None:
 
 
 def _write_opening(event: Event) -> bytes:
-    """All that an envelope says before its payload, in whatever letters."""
+    """All members of an envelope before its payload, escaped where needed."""
     members: JsonObject = {
         "eventId": event.event_id,
         "type": event.type,
@@ -319,7 +320,7 @@ def _write_opening(event: Event) -> bytes:
 
 @lru_cache(64)
 def _is_timestamp(text: str) -> bool:
-    """All events of a decision have one."""
+    """Cached, since all events of a decision have one time."""
     return _TIMESTAMP.fullmatch(text) is not None
 
 
@@ -327,12 +328,12 @@ def check_type(kind: str) -> None:
     """Refuses a type that is neither normalized nor a vendor's (ENV-1)."""
     if kind not in _NORMALIZED and not (kind.startswith("x.") and len(kind) > len("x.")):
         raise InvalidInput(
-            "type", f"{kind[:60]!r} is no normalized class and has no 'x.' before it"
+            "type", f"{kind[:60]!r} is neither a normalized class nor a vendor type ('x.…')"
         )
 
 
 def read_schema_major(version: str) -> str:
-    """The part of a schema version that must be known to read a payload."""
+    """The part of a schema version that a reader must know."""
     return version.partition(".")[0]
 
 
@@ -343,19 +344,19 @@ _WIRE_SCOPE: Final = frozenset(
 )
 
 
-def show_unplaced(event: Event) -> JsonObject:
-    """The envelope of an event that stands in no stream, and so has no sequence. Raises as ``encode_event`` does."""
+def show_unsequenced(event: Event) -> JsonObject:
+    """The envelope of an event that is in no stream, so without a sequence. Raises as ``encode_event`` does."""
     envelope: JsonObject = orjson.loads(b"{" + encode_event(event).body)
     return envelope
 
 
 def show_payload(payload: AnyPayload) -> JsonObject:
-    """The payload as it stands in its envelope."""
+    """The payload as written in its envelope."""
     return payload.data if isinstance(payload, VendorPayload | OpaquePayload) else to_wire(payload)
 
 
 def _check_untyped(payload: AnyPayload, version: str) -> None:
-    """Nothing may be stored under a class of ours that its type has not checked (ENV-9)."""
+    """An untyped payload must not claim a normalized class, since its type checks nothing (ENV-9)."""
     if not isinstance(payload, VendorPayload | OpaquePayload):
         return
     if payload.type in _NORMALIZED and (
@@ -363,7 +364,7 @@ def _check_untyped(payload: AnyPayload, version: str) -> None:
     ):
         raise InvalidInput("payload", f"{payload.type} has a payload type of its own")
     if FRAME in payload.data:
-        raise InvalidInput(f"payload.{FRAME}", "the member is kept for the A2A frame")
+        raise InvalidInput(f"payload.{FRAME}", "the member is reserved for the A2A frame")
 
 
 def _is_readable(kind: str, version: str) -> bool:

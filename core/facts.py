@@ -1,4 +1,4 @@
-"""Values that facts and records share: references, errors, the ids that an event belongs to."""
+"""Values that facts and records share: references, errors, and the ids that an event belongs to."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ EdgeKind: TypeAlias = Literal[
     "consumed_artifact",
     "evidence",
 ]
-"""How a task is related to something else (GR-1…GR-10)."""
+"""The relation of a task to another object (GR-1…GR-10)."""
 EdgeStatus: TypeAlias = Literal["open", "satisfied", "removed"]
 
 
 @record
 class TaskBounds:
-    """What a task is bound to outside of this runtime: references that its maker knows how to read (CMD-4, TR-10).
+    """References of a task to objects outside this runtime, which its creator can resolve (CMD-4, TR-10).
 
-    They are kept and shown, and grant nothing.
+    They are stored and shown, and grant nothing.
     """
 
     workspace: str | None = None
@@ -42,7 +42,7 @@ class TaskBounds:
 
 
 class ErrorCategory(StrEnum):
-    """Where an error comes from (TR-19)."""
+    """The origin of an error (TR-19)."""
 
     PEER = "peer"
     TRANSPORT = "transport"
@@ -56,9 +56,9 @@ class ErrorCategory(StrEnum):
 
 @record
 class ErrorDetail:
-    """A structured error (TR-19). ``native`` is the peer's own code, as text.
+    """A structured error (TR-19). ``native`` is the agent's own code, as text.
 
-    ``http_status`` is that of its answer, where it said no more; ``details`` are its typed details, cleaned.
+    ``http_status`` is set if the answer had only a status; ``details`` are the agent's typed details, cleaned.
     """
 
     code: str
@@ -105,7 +105,7 @@ class Scope:
 
 @record
 class Worker:
-    """Who carries out a run (ATT-4, A2A-5). ``card_hash`` is the card as it was when the run began."""
+    """The executor of a run (ATT-4, A2A-5). ``card_hash`` is the hash of the card when the run began."""
 
     kind: Literal["agent", "process", "hosted", "scheduler", "external"]
     peer: str
@@ -116,7 +116,7 @@ class Worker:
 
 @record
 class Coverage:
-    """How many conditions of a task are met (PO-7); ``unmet`` names the others, ``review`` the question of a person."""
+    """How many conditions of a task are met (PO-7); ``unmet`` lists the others, ``review`` the reviewer's question."""
 
     met: int
     of: int
@@ -134,9 +134,9 @@ class RetryPolicy:
     backoff_max_ms: int = 30_000
     total_timeout_ms: int = 1_800_000
     idle_timeout_ms: int | None = None
-    """How long a run may go without news of its worker; None: only the total limit ends it."""
+    """How long a run may go without new output from its worker; None: only the total limit ends it."""
     backoff: Literal["exponential", "fixed"] | None = None
-    """None: exponential. What an operator says nothing of is not written into each attempt."""
+    """None: exponential. Unset members are not written into each attempt."""
     jitter_percent: int | None = None
     retry_on: tuple[str, ...] | None = None
     never_on: tuple[str, ...] | None = None
@@ -148,7 +148,7 @@ class RetryPolicy:
 
 @record
 class NamedArtifact:
-    """The version of a named artifact that stands in a context, and the task that produced it (LT-17)."""
+    """The current version of a named artifact in a context, and the task that produced it (LT-17)."""
 
     artifact_id: str
     task_id: str
@@ -157,7 +157,7 @@ class NamedArtifact:
 
 @record
 class CompactedTurns:
-    """A boundary in a thread: what a summary stands for, up to the end of ``to_turn`` at ``covers`` (EVC-13)."""
+    """A boundary in a thread: a summary replaces the turns up to the end of ``to_turn`` at ``covers`` (EVC-13)."""
 
     boundary_id: str
     to_turn: str

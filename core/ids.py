@@ -1,15 +1,14 @@
-"""Ids: time-ordered, and carrying the shard that they live in.
+"""Ids: sortable by time, and carrying their shard.
 
-An id reads ``<prefix>_<shard><body>``: the shard is two lower-case hex digits, so any id routes to
-its place without a lookup. A minted body is 10 characters of milliseconds and 16 of randomness, both
-in Crockford's base 32, so ids of one prefix and shard sort by time. Of ids that are minted together the last two of
-the 16 count, and the others are the same: no right stands on an id alone. A derived body is a hash of what
-the id stands for: two who derive it meet in one place.
+An id reads ``<prefix>_<shard><body>``: the shard is two lower-case hex digits, so any id routes to its shard without a
+lookup. A minted body is 10 characters of milliseconds and 16 of randomness, both in Crockford's base 32, so ids of one
+prefix and shard sort by time. Ids that are minted together differ only in the last two of the 16 characters: an id
+alone is never a credential. A derived body is a hash of the object's key: everyone who derives it gets the same id.
 
-What is no key of ours but a name for others has another form: the context id that an agent is told is a UUID.
+External context ids have another form: the context id that is sent to an agent is a UUID.
 
-The three task id spaces are three types, so that one cannot be passed for another (A2A-12): what a
-caller sees, what we store, what a peer said.
+The three task id spaces are three types, so one cannot be passed for another (A2A-12): what a caller sees, what is
+stored here, what an agent sends.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from hashlib import sha256
 else:
     try:
-        # Each message derives two ids from some seventy bytes: the way to the hash of OpenSSL is longer than the hash.
+        # Each message hashes some seventy bytes twice: for that, calling OpenSSL takes longer than the hash itself.
         from _sha256 import sha256
     except ImportError:  # Python 3.12 and later
         from hashlib import sha256
@@ -34,27 +33,27 @@ else:
 SHARDS: Final = 64
 
 FacadeTaskId = NewType("FacadeTaskId", str)
-"""What our callers see: the task id, then ``<task id>~2``, ``~3`` … for later exposures."""
+"""The id that callers see: the task id, then ``<task id>~2``, ``~3`` … for later exposures."""
 TaskId = NewType("TaskId", str)
 """The local durable record."""
 RemoteTaskId = NewType("RemoteTaskId", str)
-"""What a peer calls it; belongs to one run."""
+"""The agent's id of a task; belongs to one run."""
 
 REMOTE_CONTEXT: Final = "rctx"
-"""What is minted under this prefix is told to agents, and has the form of ``compose_context``."""
+"""The prefix of context ids for agents, which have the form of ``compose_context``."""
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _LONGEST: Final = 34
-"""Characters of the longest id; a longer text of a caller is not worth remembering."""
+"""Characters of the longest id; a longer text is not cached."""
 _PAIRS: Final = tuple(high + low for high in _ALPHABET for low in _ALPHABET)
 ORDINALS: Final = _PAIRS
-"""The letters by which ids that are minted together are told apart."""
+"""The suffixes that distinguish ids minted together."""
 MINTED_LETTERS: Final = 16
-"""Of randomness in an id that is minted by itself."""
+"""Characters of randomness in an id that is minted alone."""
 STEM_LETTERS: Final = 14
-"""Of randomness, which ids that are minted together have in common."""
+"""Characters of randomness that ids minted together share."""
 CONTEXT_BITS: Final = 62
-"""Of randomness in a context at an agent."""
+"""Bits of randomness in a context id for an agent."""
 _OWN: Final = re.compile(r"[a-z]{2,5}_([0-3][0-9a-f])[0-9abcdefghjkmnpqrstvwxyz]{26}")
 _OWN_CONTEXT: Final = "-8705-"
 _FACADE: Final = re.compile(
@@ -64,11 +63,11 @@ _FACADE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shard:
-    """One of 64 fixed hash tags; everything that one decision touches shares it."""
+    """One of 64 fixed hash tags; everything that one decision touches has the same one."""
 
     number: int
     tag: str = field(init=False, repr=False, compare=False)
-    """Two lower-case hex digits, as they stand in ids and keys."""
+    """Two lower-case hex digits, as used in ids and keys."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.number < SHARDS:
@@ -77,7 +76,7 @@ class Shard:
         object.__setattr__(self, "tag", f"{self.number:02x}")
 
     def __hash__(self) -> int:
-        # Shards are looked up for every event and at every visit; the hash that is made for a dataclass costs thrice.
+        # Shards are looked up for every event and at every visit; the generated hash of a dataclass is 3x slower.
         return self.number
 
 
@@ -85,9 +84,9 @@ ALL_SHARDS: Final = tuple(Shard(number) for number in range(SHARDS))
 
 
 _DIGITS: Final = str.maketrans(_ALPHABET, "0123456789abcdefghijklmnopqrstuv")
-"""To the digits that ``int`` reads."""
+"""Translates to the digits that ``int`` reads."""
 _TIME_END: Final = 12
-"""Behind shard and time of an id, counted from its prefix."""
+"""The end of shard and time in an id, counted from the end of its prefix."""
 _SPELLING: Final = bytes(ord(_ALPHABET[byte % 32]) for byte in range(256))
 
 
@@ -105,57 +104,56 @@ def _make_encoder(length: int) -> Callable[[int], str]:
 _encode_hash: Final = _make_encoder(26)
 
 
-def spell(entropy: bytes) -> str:
-    """Random bytes as characters of the same base 32, one each: five bits of every byte."""
+def encode_entropy(entropy: bytes) -> str:
+    """Random bytes as base 32 characters, one each: five bits of every byte."""
     return entropy.translate(_SPELLING).decode()
 
 
 def compose_stem(shard: Shard, now_ms: int, letters: str) -> str:
-    """What stands behind the prefix of an id that is minted, with ``MINTED_LETTERS`` of randomness.
+    """The part of a minted id after its prefix, with ``MINTED_LETTERS`` of randomness.
 
-    With ``STEM_LETTERS`` it stands behind the prefixes of ids that are minted together: one shard, one time and the
-    same letters. One of ``ORDINALS`` ends each. Whoever knows one can guess the others: they are of one append, and of
-    one owner.
+    With ``STEM_LETTERS`` it is the common part of ids that are minted together: one shard, one time and the same
+    letters; one of ``ORDINALS`` ends each. One of them reveals the others, but they belong to one append and one owner.
     """
     return f"_{shard.tag}{_encode_second(now_ms >> 10)}{_PAIRS[now_ms & 1023]}{letters}"
 
 
 @lru_cache(64)
 def _encode_second(second: int) -> str:
-    """Times are mostly of now; these seconds have 1,024 ms."""
+    """Cached, since most times are current; these seconds have 1,024 ms."""
     return encode_base32(second, 8)
 
 
 def compose_context(now_ms: int, entropy: int) -> str:
-    """A conversation at an agent, in our name: a UUID, since some agents take nothing else.
+    """The id of a conversation for an agent: a UUID, since some agents accept nothing else.
 
-    The randomness stands behind the time. The version is 8, which leaves the rest to whoever makes it, and the mark
-    after it is ours.
+    The randomness follows the time. Version 8 leaves the content to its creator; the marker after it identifies this
+    gateway.
     """
     time, tail = f"{now_ms & (1 << 48) - 1:012x}", f"{2 << 62 | entropy:016x}"
     return f"{time[:8]}-{time[8:]}{_OWN_CONTEXT}{tail[:4]}-{tail[4:]}"
 
 
 def is_own_context(context_id: str) -> bool:
-    """Whether ``compose_context`` has made it, and not the agent."""
+    """Whether ``compose_context`` made the id, and not the agent."""
     return context_id[13:19] == _OWN_CONTEXT
 
 
 def derive_id(prefix: str, shard: Shard, *parts: str) -> str:
-    """An id that is a function of ``parts``: the same for everyone who derives it."""
+    """An id derived from ``parts``: equal for equal parts."""
     return f"{prefix}_{shard.tag}{_encode_hash(int.from_bytes(_digest(parts)[1:18], 'big'))}"
 
 
 def derive_shard(*parts: str) -> Shard:
-    """The shard of something that has a name and no id of ours."""
+    """The shard of an object that has a name but no id with a shard."""
     return ALL_SHARDS[_digest(parts)[0] % SHARDS]
 
 
 def read_minted_ms(identifier: str) -> int:
-    """When an id of ours was minted, in ms; the time in a derived id means nothing.
+    """When an id was minted, in ms; the time in a derived id means nothing.
 
     Raises:
-        ValueError: the text is not an id of ours.
+        ValueError: the text is not an id of this gateway.
     """
     shard_of(identifier)
     time = identifier.partition("_")[2][2:_TIME_END].translate(_DIGITS)
@@ -163,7 +161,7 @@ def read_minted_ms(identifier: str) -> int:
 
 
 def read_shard(identifier: str) -> Shard | None:
-    """The shard of an id of ours, or None when the text is not one."""
+    """The shard of an id, or None if the text is not an id of this gateway."""
     return _read_shard(identifier) if len(identifier) <= _LONGEST else None
 
 
@@ -174,10 +172,10 @@ def _read_shard(identifier: str) -> Shard | None:
 
 
 def shard_of(identifier: str) -> Shard:
-    """The shard of an id that is known to be ours.
+    """The shard of an id.
 
     Raises:
-        ValueError: the text is not an id of ours.
+        ValueError: the text is not an id of this gateway.
     """
     shard = _read_shard(identifier) if len(identifier) <= _LONGEST else None
     if shard is None:
@@ -187,12 +185,12 @@ def shard_of(identifier: str) -> Shard:
 
 
 def expose(task: TaskId, exposure: int) -> FacadeTaskId:
-    """The id under which callers see exposure ``exposure`` (from 1) of a task."""
+    """The facade id of exposure ``exposure`` (from 1) of a task."""
     return FacadeTaskId(task if exposure == 1 else f"{task}~{exposure}")
 
 
 def parse_facade(text: str) -> tuple[TaskId, int] | None:
-    """The task and exposure that a caller names, or None: ``~1`` and leading zeros are no ids."""
+    """The task and exposure of a facade id, or None: ``~1`` and leading zeros are invalid."""
     match = _FACADE.fullmatch(text)
     if match is None or match[2] == "1":
         return None

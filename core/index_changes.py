@@ -1,6 +1,6 @@
-"""What follows from a change of records: open things, lists of tasks, and whether projections must look at the events.
+"""Derives index changes from changed records: open objects, lists of tasks, and rows for projections.
 
-None of it is decided by a caller. It is read off the records before and after, so no write path can forget it.
+No caller decides these. They are computed from the records before and after, so no write path can forget them.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ LINK_EVENTS: Final = frozenset(
         EventType.CHANNEL_MESSAGE,
     }
 )
-"""Facts of a principal's links, which its inbox has too."""
-_LOOKED_AT: Final = LINK_EVENTS | {
+"""Facts of a principal's device links, which its inbox shows too."""
+_PROJECTED: Final = LINK_EVENTS | {
     EventType.CHANNEL_PERMISSION_FORWARDED,
     EventType.CHANNEL_PERMISSION_RETURNED,
 }
-"""What a projection wants though it changes no record."""
+"""Facts that a projection reads although they change no record."""
 _LISTED: Final = frozenset(Status) - {Status.ARCHIVED}
 
 UNSEEN: Final = ""
-"""The list of an owner's tasks that callers over A2A do not see: the one of no agent."""
+"""The list of an owner's tasks that A2A callers do not see: it belongs to no agent."""
 SESSIONS: Final = "~sessions"
 """The list of an owner's sessions that have a title."""
 SCHEDULES: Final = "~schedules"
@@ -74,11 +74,11 @@ def derive_index_changes(
     after: Mapping[EntityRef, Record | None],
     types: Iterable[str] = (),
 ) -> IndexChanges:
-    """Compares the records of a decision before and after it; ``types`` are those of its events."""
+    """Compares the records of a decision before and after it; ``types`` are the types of its events."""
     opened: list[OpenChange] = []
     index: list[IndexRow] = []
     named: list[IndexRow] = []
-    feed = not _LOOKED_AT.isdisjoint(types)
+    feed = not _PROJECTED.isdisjoint(types)
     for ref, record in after.items():
         earlier = before.get(ref)
         if record is earlier:
@@ -100,7 +100,7 @@ def derive_index_changes(
 
 
 def list_session(record: SessionRecord) -> tuple[IndexRow, ...]:
-    """The rows that a session has in its owner's lists: of sessions with a title, of jobs, of schedules that live."""
+    """The rows of a session in its owner's lists: titled sessions, jobs, live schedules."""
     at_ms = parse_ms(record.created_at)
     lists = [SESSIONS] if record.title is not None else []
     if record.ticks:
@@ -111,15 +111,15 @@ def list_session(record: SessionRecord) -> tuple[IndexRow, ...]:
 
 
 def list_rows(earlier: TaskRecord | None, record: TaskRecord) -> tuple[IndexRow, ...]:
-    """The row that a task gets in its owner's lists where its status is another one, or it is seen for the first time.
+    """The row of a task in its owner's lists, if its status changed or it became visible.
 
-    Tasks that callers see are listed by agent. Of the others the control plane lists those that were created and not
-    started, and those that ended without ever being seen; a bare Message was never a task to anybody.
+    Visible tasks are listed by agent. Of the others the control plane lists those that were created and not started,
+    and those that ended without becoming visible; a bare Message never was a task for any caller.
     """
     if record.status not in _LISTED:
-        return ()  # a task that is put away stays where its end has put it
+        return ()  # an archived task stays listed under its final status
     if earlier is not None and earlier.owner != record.owner:
-        return (*_take_out(earlier), *list_rows(None, record))
+        return (*_remove_rows(earlier), *list_rows(None, record))
     moved = (
         earlier is None
         or earlier.status is not record.status
@@ -136,8 +136,8 @@ def list_rows(earlier: TaskRecord | None, record: TaskRecord) -> tuple[IndexRow,
     return (change(make_row(record), agent=agent),)
 
 
-def _take_out(record: TaskRecord) -> tuple[IndexRow, ...]:
-    """What takes a task out of both lists in which its owner may have it: it was unseen once, and is seen now."""
+def _remove_rows(record: TaskRecord) -> tuple[IndexRow, ...]:
+    """The rows that remove a task from both lists of its owner: it may have been listed as not visible before."""
     row = change(make_row(record), part="gone")
     return tuple(change(row, agent=agent) for agent in dict.fromkeys((UNSEEN, row.agent)))
 
@@ -149,12 +149,12 @@ def make_row(record: TaskRecord) -> IndexRow:
 
 
 def _choose_list(record: TaskRecord) -> str:
-    """What is not meant for lists stands where callers over A2A do not look (TR-6)."""
+    """Tasks that lists must not show are kept in the list that A2A callers do not read (TR-6)."""
     return record.kind if record.visibility in LISTED else UNSEEN
 
 
 def find_part(record: TaskRecord) -> IndexPart:
-    """Where a task stands in its owner's list: by the end that callers see."""
+    """The status bucket of a task in its owner's list: by the end that callers see."""
     if record.status not in TERMINAL:
         return "open"
     if record.rejected:
@@ -163,7 +163,7 @@ def find_part(record: TaskRecord) -> IndexPart:
 
 
 def is_open(record: Record | None) -> bool:
-    """Whether it keeps its session: a task that has not ended, an open question, a schedule, a job that goes on."""
+    """Whether it keeps its session in memory: an open task, an open approval, a schedule, a running job."""
     if isinstance(record, TaskRecord):
         return record.status not in ENDED
     if isinstance(record, SessionRecord):

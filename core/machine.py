@@ -1,7 +1,7 @@
-"""The machines behind one door: which entity an event changes, how it folds, and what its snapshot looks like.
+"""One interface to all machines: the entities that an event changes, their folds and their snapshots.
 
-Each kind has a machine of its own, in one file with one table. Here they only meet: a batch, a replay and a
-verification treat all kinds alike, so a further kind is a further row of ``KINDS``.
+Each kind has its own machine, in one file with one table. Batches, replay and verification treat all kinds alike
+through this module; a further kind is a further row of ``KINDS``.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ Record: TypeAlias = (
 Fold: TypeAlias = "Callable[[Record | None, Event], Record | None]"
 
 _KEPT_RECORDS: Final = 512
-"""Decoded records that are kept, those of the newest reads."""
+"""Cached decoded records, least recently used first out."""
 _KEPT_BYTES: Final = 4_096
-"""What has more bytes is decoded each time."""
+"""Larger snapshots are decoded each time."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordKind:
-    """What a machine gives: its record, its fold, the payloads that it folds, and the entity that an event is about."""
+    """The parts of a machine: its record, its fold, the payloads it folds, and the entity id of an event."""
 
     record: type[Record]
     fold: Fold
@@ -132,25 +132,25 @@ def evolve(kind: EntityKind, state: Record | None, event: Event) -> Record | Non
 
 
 def write_snapshot(state: Record) -> bytes:
-    """The stored bytes of a record; the same record gives the same bytes (I4)."""
+    """The stored bytes of a record; equal records give equal bytes (I4)."""
     return to_bytes(cut(state) if isinstance(state, TaskRecord) else state)
 
 
 def read_loaded(loaded: Loaded) -> Record | None:
-    """The whole record of an entity as it is stored, with what stands beside its snapshot; None when there is none.
+    """The whole record of a stored entity, fields outside its snapshot included; None if there is none.
 
     Raises:
-        InvalidInput: the bytes are of another schema than this version writes.
+        InvalidInput: the bytes have another schema than this version writes.
     """
     record = read_snapshot(loaded.ref.kind, loaded.snapshot)
     return join(record, loaded.fields) if isinstance(record, TaskRecord) else record
 
 
 def read_snapshot(kind: EntityKind, snapshot: bytes) -> Record | None:
-    """The record of stored bytes, of a task with the first of its edges; None when there are none.
+    """The record of a snapshot, for a task with its first edges only; None if there is none.
 
     Raises:
-        InvalidInput: the bytes are of another schema than this version writes.
+        InvalidInput: the bytes have another schema than this version writes.
     """
     if not snapshot:
         return None
@@ -162,11 +162,11 @@ def _decode(kind: EntityKind, snapshot: bytes) -> Record:
 
 
 _decode_once: Final = lru_cache(_KEPT_RECORDS)(_decode)
-"""Whoever polls a task or lists a context reads the same bytes again, and decoding them is what takes longest."""
+"""Cached: polls of a task and lists of a context read the same bytes again, and decoding dominates their cost."""
 
 
 def read_schema(snapshot: bytes) -> int:
-    """The schema number that a snapshot begins with."""
+    """The schema number of a snapshot."""
     return int(orjson.loads(snapshot)["schema"])
 
 

@@ -1,4 +1,4 @@
-"""How large a message may be beside the bytes of its request: the same for every edge."""
+"""Size limits of a message besides the byte limit of its request: equal for every edge."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MessageBounds:
-    """``part_bytes`` bounds the text or the base64 of one part, as it stands in the request."""
+    """``part_bytes`` limits the text or the base64 of one part, as sent in the request."""
 
     parts: int = 1_000
     part_bytes: int = 16_777_216
 
     def judge(self, message: JsonObject) -> None:
-        """Lets a message pass.
+        """Checks a message.
 
         Raises:
-            InvalidInput: it has too many parts, or one is too large; it is named.
+            InvalidInput: too many parts, or a part that is too large; naming it.
         """
         parts = message.get("parts")
         if not isinstance(parts, list):
@@ -32,7 +32,7 @@ class MessageBounds:
         for index, part in enumerate(parts):
             for name in ("text", "raw"):
                 value = part.get(name) if isinstance(part, dict) else None
-                # The characters first: only what could be too large is encoded.
+                # Characters first: only what could be too large is encoded.
                 if (
                     isinstance(value, str)
                     and len(value) * 4 > self.part_bytes

@@ -1,4 +1,4 @@
-"""What a decision asks of chance, so that the same can be asked again without deciding."""
+"""Records the ids and random numbers of a decision, so that a template can mint the same kinds again."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.ports.chance import Ids
 
-_TELLING_BITS: Final = 32
-"""A smaller number stands everywhere by chance."""
+_MIN_TRACKED_BITS: Final = 32
+"""A smaller number could occur in the bytes by chance."""
 
 
 @value
-class Asked:
-    """What was asked for something that was written.
+class MintRecord:
+    """The ids and numbers that the written bytes contain.
 
-    ``prefixes`` of the ids that were minted together, in their order; ``numbers``: the bits of each, and its form.
+    ``prefixes`` of the ids minted together, in order; ``numbers``: the bits and the text format of each.
     """
 
     prefixes: tuple[str, ...]
@@ -33,10 +33,10 @@ class Asked:
 
 
 class RecordedIds:
-    """Chance that mints the ids of a shard together and remembers what was asked; implements ``core.ports.chance.Ids``.
+    """Mints the ids of a shard together and records them; implements ``core.ports.chance.Ids``.
 
-    A context at an agent is none of them, nor is what is beyond the last ordinal: each of these is minted by itself.
-    ``contexts`` are those at agents.
+    Context ids for agents (``contexts``), ids of other shards and ids beyond the last ordinal are minted alone and not
+    recorded.
     """
 
     __slots__ = ("_drawn", "_ids", "_prefixes", "_shard", "_stem", "contexts")
@@ -64,25 +64,25 @@ class RecordedIds:
 
     def draw(self, bits: int) -> int:
         drawn = self._ids.draw(bits)
-        if bits >= _TELLING_BITS:
+        if bits >= _MIN_TRACKED_BITS:
             self._drawn.append((bits, drawn))
         return drawn
 
-    def find_in(self, written: bytes) -> tuple[Asked, list[str]]:
-        """What was asked for that, and what came: the same as ``mint_together`` gives."""
+    def find_in(self, written: bytes) -> tuple[MintRecord, list[str]]:
+        """The record for these bytes, and the minted texts: the same list that ``mint_together`` returns."""
         numbers, texts = list[tuple[int, str]](), [self._stem]
         for bits, drawn in self._drawn:
             form = form_number(bits)
             if (form % drawn).encode() in written:
                 numbers.append((bits, form))
                 texts.append(form % drawn)
-        return Asked(tuple(self._prefixes), tuple(numbers)), texts
+        return MintRecord(tuple(self._prefixes), tuple(numbers)), texts
 
 
 def mint_together(
     ids: Ids, shard: Shard, now_ms: int, numbers: Sequence[tuple[int, str]]
 ) -> list[str]:
-    """The stem of new ids, then new numbers of so many bits in their forms."""
+    """The stem of new ids, then a new number for each entry of ``numbers``, formatted."""
     minted = [compose_stem(shard, now_ms, ids.draw_letters())]
     for bits, form in numbers:
         minted.append(form % ids.draw(bits))
@@ -90,5 +90,5 @@ def mint_together(
 
 
 def form_number(bits: int) -> str:
-    """How a drawn number stands in what is written: in hex, with all its digits."""
+    """The text format of a random number: hex, with all its digits."""
     return f"%0{-(-bits // 4)}x"

@@ -1,4 +1,4 @@
-"""What whoever keeps a gateway running asks of it as a whole."""
+"""Queries of an operator about the gateway as a whole."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from passerelle.core.wire.record import record
 
 @record
 class GetOverview:
-    """What is open, and how the runtime stands."""
+    """Counts of open objects, and the state of the runtime."""
 
 
 @record
 class GetAgentHealth:
-    """How an agent stands, as the instance that answers knows it."""
+    """The health of an agent, as the answering instance knows it."""
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
 

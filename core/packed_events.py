@@ -1,14 +1,13 @@
-"""The events of one append as they are stored and published: what they share is written once.
+"""The stored and published form of the events of one append: shared members are written once.
 
-Fields, with ``SEPARATOR`` between them, which stands in no JSON text:
+Fields, separated by ``SEPARATOR``, which cannot occur in JSON text:
 
     time, schema version, runtime id, then of each event: event id, type, facade id, scope, rest, frame
 
-The envelope of an event is made of them again, byte for byte: ``sequence`` and ``eventId`` to ``runtimeId``, the id
-of the session whose stream it is, the scope, the rest, and the A2A frame with two braces behind it where there is
-one. The scope has the other ids that an event belongs to, each with a comma behind it. A scope that was written before
-is named by its number, from 0. Where it is ``*`` the event shares nothing, and the rest begins behind the sequence: it
-is a copy from another stream.
+Readers rebuild the envelope of an event from them, byte for byte: ``sequence`` and ``eventId`` to ``runtimeId``, the id
+of the session, the scope, the rest, and the A2A frame, if any, followed by two braces. The scope has the other ids of
+the event, each followed by a comma. A scope that was written before is given by its number, from 0. ``*`` means that
+the event shares nothing, and the rest begins after the sequence: it is a copy from another stream.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ if TYPE_CHECKING:
     from passerelle.core.events import EncodedEvent
 
 MOST_EVENTS: Final = 64
-"""How many events one append has at most."""
+"""Maximum events of one append."""
 SEPARATOR: Final = b"\x1f"
 NO_HEAD: Final = (b"", b"", b"")
-"""Time, schema version and runtime of events that share nothing."""
+"""Time, schema version and runtime id of events that share nothing."""
 _WHOLE: Final = b"*"
 _NUMBERS: Final = {b"%d" % number: number for number in range(MOST_EVENTS)}
 _HEAD_FIELDS: Final = len(NO_HEAD)
@@ -39,29 +38,39 @@ _PAYLOAD: Final = b'"payload":'
 
 
 def pack_events(events: Sequence[EncodedEvent], session: str) -> bytes:
-    """The stored form of events, at least one, of a session's stream.
+    """The stored form of events (at least one) of a session's stream.
 
     Raises:
-        ValueError: a field has a control character in it.
+        ValueError: a field contains the separator.
     """
-    head: Sequence[bytes] = next((one.opening.head for one in events if one.opening), NO_HEAD)
+    head: Sequence[bytes] = next(
+        (one.shared_members.head for one in events if one.shared_members), NO_HEAD
+    )
     fields, scopes = [*head], dict[bytes, bytes]()
     for event in events:
-        name, kind, opening = event.event_id.encode(), event.type.encode(), event.opening
+        name, kind, shared_members = (
+            event.event_id.encode(),
+            event.type.encode(),
+            event.shared_members,
+        )
         facade = event.facade.encode() if event.facade else b""
-        if opening is None or opening.session != session or opening.head != head:
+        if (
+            shared_members is None
+            or shared_members.session != session
+            or shared_members.head != head
+        ):
             fields += (name, kind, facade, _WHOLE, event.begin, event.frame)
             continue
-        scope = opening.ids
-        told = scopes.get(scope)
-        if told is None:
-            told, scopes[scope] = scope, b"%d" % len(scopes)
-        fields += (name, kind, facade, told, event.rest, event.frame)
+        scope = shared_members.ids
+        written_scope = scopes.get(scope)
+        if written_scope is None:
+            written_scope, scopes[scope] = scope, b"%d" % len(scopes)
+        fields += (name, kind, facade, written_scope, event.rest, event.frame)
     return _join(fields)
 
 
 def pack_copy(event: EncodedEvent) -> bytes:
-    """The fields of one event that shares nothing with its neighbours. Raises as ``pack_events`` does."""
+    """The fields of one event that shares nothing. Raises as ``pack_events`` does."""
     name, facade = event.event_id.encode(), (event.facade or "").encode()
     return _join([name, event.type.encode(), facade, _WHOLE, event.begin, event.frame])
 
@@ -71,8 +80,8 @@ def unpack_events(
 ) -> list[Entry]:
     """Events of one append to a stream, at most ``limit`` of those with a sequence above ``after``.
 
-    The last event of the append is at sequence ``last``; ``chain`` is that before its first. Where it is empty nobody
-    asks for the chain, and ``previous`` is empty as well.
+    The last event of the append has the sequence ``last``; ``chain`` is the chain before its first. With an empty
+    ``chain`` none is computed, and ``previous`` is empty as well.
 
     Raises:
         ValueError: these are not such fields.
@@ -99,7 +108,7 @@ def unpack_events(
 
 
 def unpack_frame(packed: bytes, session: str, last: int, sequence: int) -> bytes:
-    """The A2A frame of one event of an append; empty where it has none, or stands in another append.
+    """The A2A frame of one event of an append; empty if it has none, or belongs to another append.
 
     Raises:
         ValueError: these are not such fields.
@@ -112,7 +121,7 @@ def unpack_frame(packed: bytes, session: str, last: int, sequence: int) -> bytes
 
 
 def read_scopes(packed: bytes) -> list[bytes]:
-    """What says which ids the events of an append belong to beside their session: JSON members, and numbers of earlier.
+    """The scope fields of the events of an append, besides their session: JSON members, and numbers of earlier ones.
 
     Raises:
         ValueError: these are not such fields.
@@ -122,26 +131,26 @@ def read_scopes(packed: bytes) -> list[bytes]:
     if _WHOLE in scopes:
         rests = fields[_HEAD_FIELDS + _SCOPE_FIELD + 1 :: _EVENT_FIELDS]
         return [
-            rest.partition(_PAYLOAD)[0] if told == _WHOLE else told
-            for told, rest in zip(scopes, rests, strict=True)
+            rest.partition(_PAYLOAD)[0] if scope == _WHOLE else scope
+            for scope, rest in zip(scopes, rests, strict=True)
         ]
     return scopes
 
 
 def _split(packed: bytes, session: str, last: int) -> tuple[list[bytes], int]:
-    """The fields, and of how many events."""
+    """The fields, and the number of events."""
     fields = packed.split(SEPARATOR)
     count, odd = divmod(len(fields) - _HEAD_FIELDS, _EVENT_FIELDS)
     if odd or count < 1:
-        message = f"what is stored at {last} of {session} are no events of an append"
+        message = f"the bytes at {last} of {session} are not the events of an append"
         raise ValueError(message)
     return fields, count
 
 
-def _list_scopes(told: Sequence[bytes]) -> list[bytes | None]:
-    """The scope of each event; None of one that shares nothing."""
+def _list_scopes(fields: Sequence[bytes]) -> list[bytes | None]:
+    """The scope of each event; None for one that shares nothing."""
     written, scopes = list[bytes](), list[bytes | None]()
-    for one in told:
+    for one in fields:
         number = _NUMBERS.get(one)
         if number is not None:
             if number >= len(written):
@@ -172,6 +181,6 @@ def _read_event(
 def _join(fields: Sequence[bytes]) -> bytes:
     packed = SEPARATOR.join(fields)
     if packed.count(SEPARATOR) != len(fields) - 1:
-        message = "a control character stands in what is to be stored"
+        message = "a field to be stored contains the separator"
         raise ValueError(message)
     return packed

@@ -1,7 +1,7 @@
-"""The seam to peer agents: seven calls over canonical A2A 1.0 JSON.
+"""The port to agents: seven calls over canonical A2A 1.0 JSON.
 
-An unknown outcome is a value, not an exception: whoever sends decides what follows, and nothing is ever
-sent twice behind its back.
+An unknown outcome is a value, not an exception: the caller of the port decides what follows, and nothing is sent twice
+without its knowledge.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @value
 class Answered:
-    """The peer answered. ``result`` is the JSON-RPC result: a StreamResponse, a Task, or a page of them.
+    """The agent answered. ``result`` is the JSON-RPC result: a StreamResponse, a Task, or a page of tasks.
 
-    ``on_stored`` is called once what it says is stored, where the peer waits for that before it says more. ``hold`` is
-    its place in the memory budget, which is given back with it: who keeps the result keeps that, too.
+    ``on_stored`` is called once the result is stored, if the agent waits for that before it sends more. ``hold`` is its
+    reservation in the memory budget, which is released with it: code that keeps the result must keep ``hold`` too.
     """
 
     result: JsonObject
@@ -33,10 +33,10 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class RefusedByPeer:
-    """The peer answered with an error of its own: it did not take the request. ``code`` is its JSON-RPC code.
+    """The agent answered with an error: it did not accept the request. ``code`` is its JSON-RPC code.
 
-    ``details`` are the typed details of the error. ``is_bare``: it said no more than its HTTP status, and the code
-    stands for that.
+    ``details`` are the typed details of the error. ``is_bare``: the answer had only an HTTP status, and the code is
+    derived from it.
     """
 
     code: int
@@ -49,10 +49,10 @@ class RefusedByPeer:
 
 @dataclass(frozen=True, slots=True)
 class Unreached:
-    """It is certain that the peer did not take the request: the connection was never made, or not tried.
+    """The agent certainly did not get the request: the connection was never made, or not tried.
 
-    ``why`` says whether we held the call back ourselves; then ``retry_after_s`` is known. ``absent``: the agent dials
-    in, and is not linked to this instance. ``lease``: that of this instance ended before anything was sent.
+    ``why`` names a cause on this side; then ``retry_after_s`` is known. ``absent``: the agent dials in, and is not
+    linked to this instance. ``lease``: the lease of this instance ended before anything was sent.
     """
 
     reason: str
@@ -62,10 +62,10 @@ class Unreached:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The request may have been taken: the connection broke, or the answer did not come in time.
+    """The agent may have got the request: the connection broke, or the answer did not come in time.
 
-    ``http_status`` is what came in place of an answer, where anything did, and ``message`` what the peer wrote with it.
-    ``gave_way``: we stopped reading it for want of memory, which says nothing about the way to the peer.
+    ``http_status`` is the status that came instead of an answer, if any, and ``message`` the agent's text with it.
+    ``gave_way``: the gateway stopped reading for lack of memory, so the connection to the agent is not at fault.
     """
 
     reason: str
@@ -76,9 +76,9 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """The peer answered with something that is not A2A; ``raw`` is at most 4 KiB of it.
+    """The agent answered with something that is not A2A; ``raw`` is at most 4 KiB of it.
 
-    ``too_long`` says that it was not read to its end: asked again, it would be as long.
+    ``too_long``: it was not read to its end; a repeat would be as long.
     """
 
     reason: str
@@ -86,8 +86,8 @@ class Malformed:
     too_long: bool = False
 
 
-class SendPlace:
-    """A place among the sends that an agent may have under way, taken before the send; given back once."""
+class SendSlot:
+    """A reserved slot among an agent's concurrent sends; released exactly once."""
 
     __slots__ = ("_leave", "_settled")
 
@@ -96,20 +96,20 @@ class SendPlace:
         self._settled: Callable[[], None] | None = None
 
     def listen(self, settled: Callable[[], None]) -> None:
-        """Calls ``settled`` once the send begins, or will not."""
+        """Calls ``settled`` once the send begins, or is given up."""
         if self._leave is None:
             settled()
         else:
             self._settled = settled
 
     def give_back(self) -> None:
-        """There is no send. Nothing where there was one, which gives it back itself."""
+        """Releases the slot without a send. No effect after ``use``: then the send releases it."""
         leave = self._leave
         if self.use() and leave is not None:
             leave()
 
     def use(self) -> bool:
-        """The send has it now; False where it is used or given back already."""
+        """Hands the slot to the send; False if it was used or released before."""
         taken, self._leave = self._leave is not None, None
         settled, self._settled = self._settled, None
         if settled is not None:
@@ -117,10 +117,11 @@ class SendPlace:
         return taken
 
 
-MayLeave: TypeAlias = "Callable[[], bool]"
-"""Asked when there is a connection, right before the first byte: between a send and its bytes lie waits of any length.
+SendGuard: TypeAlias = "Callable[[], bool]"
+"""Called once connected, right before the first byte: a send can wait any time for its connection.
 
-Where it says no, nothing is written, and the outcome is ``Unreached`` for ``lease``. What it raises goes to the caller.
+If it returns False, nothing is written, and the outcome is ``Unreached`` for ``lease``. Its exceptions reach the
+caller.
 """
 
 
@@ -129,21 +130,21 @@ PeerOutcome: TypeAlias = Answered | RefusedByPeer | Unreached | Unknown | Malfor
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A stream ended in good order; that says nothing about the task (I6)."""
+    """A stream ended normally; that does not end the task (I6)."""
 
 
 StreamOutcome: TypeAlias = PeerOutcome | Closed
 
 
-SignatureStanding: TypeAlias = Literal["unchecked", "verified", "unsigned", "untrusted", "changed"]
+SignatureStatus: TypeAlias = Literal["unchecked", "verified", "unsigned", "untrusted", "changed"]
 
 
 @dataclass(frozen=True, slots=True)
 class PeerCard:
-    """What is known of a peer: its card as it was received, its hash, and the interface that was chosen from it.
+    """The known card of an agent: as received, its hash, and the chosen interface.
 
-    ``protocol`` is ``a2a/1.0`` or ``a2a/0.3``. ``lists`` says whether tasks can be listed: without, the remote task
-    of a send whose answer got lost is not found again. ``signature``: how the card stands by the operator's keys.
+    ``protocol`` is ``a2a/1.0`` or ``a2a/0.3``. ``lists``: tasks can be listed; if not, the remote task of a send whose
+    answer was lost cannot be found again. ``signature``: the card's signature checked against the operator's keys.
     """
 
     card: JsonObject
@@ -153,13 +154,13 @@ class PeerCard:
     protocol: str
     stale: bool = False
     lists: bool = True
-    signature: SignatureStanding = "unchecked"
+    signature: SignatureStatus = "unchecked"
     push: bool = False
-    """Whether it calls back with news of a task."""
+    """Whether it sends push notifications."""
 
 
 class Peer(Protocol):
-    """One peer agent over one transport. Timeouts are those of its configuration; nothing is retried inside."""
+    """One agent over one transport. Timeouts are those of its configuration; calls are not retried inside."""
 
     @property
     def name(self) -> str:
@@ -167,7 +168,7 @@ class Peer(Protocol):
         ...
 
     async def describe(self) -> PeerCard:
-        """The card, cached; the last good one while the peer is away.
+        """The card, cached; the last good one while the agent is away.
 
         Raises:
             PeerUnavailable: there has never been one.
@@ -176,11 +177,11 @@ class Peer(Protocol):
 
     @property
     def fresh(self) -> PeerCard | None:
-        """The card, where ``describe`` would have to ask nobody for it."""
+        """The card, if ``describe`` would return it without a request."""
         ...
 
     def peek(self) -> PeerCard | None:
-        """The card as it is known by now; nobody is asked."""
+        """The last known card; sends no request."""
         ...
 
     def send(
@@ -188,18 +189,18 @@ class Peer(Protocol):
         params: JsonObject,
         *,
         timeout_s: float | None = None,
-        may_leave: MayLeave | None = None,
-        place: SendPlace | None = None,
+        may_send: SendGuard | None = None,
+        place: SendSlot | None = None,
     ) -> Coroutine[Any, Any, PeerOutcome]:
-        """SendMessage: waits for the answer. ``place`` was reserved for it."""
+        """SendMessage: waits for the answer. ``place`` is its reserved slot."""
         ...
 
     def stream(
         self,
         params: JsonObject,
         *,
-        may_leave: MayLeave | None = None,
-        place: SendPlace | None = None,
+        may_send: SendGuard | None = None,
+        place: SendSlot | None = None,
     ) -> AsyncGenerator[StreamOutcome, None]:
         """SendStreamingMessage: one outcome per frame; anything but Answered is the last one."""
         ...
@@ -220,6 +221,6 @@ class Peer(Protocol):
         """CancelTask."""
         ...
 
-    async def ask_for_news(self, task: str, config: JsonObject) -> PeerOutcome:
-        """CreateTaskPushNotificationConfig: where the peer is to call with news of a task."""
+    async def register_push(self, task: str, config: JsonObject) -> PeerOutcome:
+        """CreateTaskPushNotificationConfig: the address for push notifications of a task."""
         ...

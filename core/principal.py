@@ -1,4 +1,4 @@
-"""Who asks: the authenticated caller, as every command and read sees it."""
+"""The authenticated caller, as every command and query gets it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PrincipalKind: TypeAlias = Literal["person", "service", "agent", "gateway"]
 
 
 class AccessScope(StrEnum):
-    """A right. Agents and peers never hold ``approvals:decide``."""
+    """A scope. Agents never hold ``approvals:decide``."""
 
     CALL = "a2a:call"
     READ_TASKS = "tasks:read"
@@ -45,9 +45,8 @@ class AccessScope(StrEnum):
 class Principal:
     """An authenticated caller. ``agents`` are the names it may call, or None for all of them.
 
-    ``operations`` are the only ones that it may use at an agent (``*``: at every agent that is not named), by their
-    A2A names; None, or an agent that is not in it, means all of them. ``expires_ms`` is when the credential ends that
-    showed who it is; None where it does not.
+    ``operations`` are the only A2A operations that it may use at an agent (``*``: at every agent that is not named);
+    None, or an agent that is not in it, means all of them. ``expires_ms`` is when its credential expires; None: never.
     """
 
     id: str
@@ -62,34 +61,34 @@ class Principal:
     )
     expires_ms: int | None = field(default=None, compare=False)
     paired: bool = False
-    """Whether ``device`` is a paired device, which has proven to be it."""
+    """Whether ``device`` is a paired device that has proven its identity."""
     serves: frozenset[str] | None = frozenset()
     """Names of agents that it may serve when it dials in, or None for all of them."""
 
     @property
     def home(self) -> Shard:
-        """Where what belongs to this principal and to no conversation lives: index, inbox, devices."""
+        """The shard of this principal's own data: index, inbox, devices."""
         return _find_home(self.tenant, self.id)
 
     @property
     def key(self) -> str:
-        """The owner key of this principal's things; tenant and id, hashed into an id of its home shard."""
+        """The owner key of this principal's data: tenant and id, hashed into an id of its home shard."""
         return _derive_key(self.tenant, self.id)
 
     @property
     def home_session(self) -> str:
-        """The session with facts about this principal that belong to no conversation."""
+        """The session for facts about this principal that belong to no conversation."""
         return derive_id("se", self.home, "home", self.tenant, self.id)
 
     @property
     def has_inbox(self) -> bool:
-        """Whether it may follow and list all that is asked in its name, which an agent's own credential never may."""
+        """Whether it may follow and list the approvals in its name; an agent's own credential never may."""
         return self.kind != "agent"
 
     def sees(self, agent: str) -> bool:
-        """Whether ``agent`` exists for this principal: where it does not, the answers are those for a name unknown.
+        """Whether ``agent`` exists for this principal; if not, the answers are those for an unknown name.
 
-        The gateway's own agent exists for whoever has any agent, since it offers no other ones.
+        The gateway's own agent exists for every principal with at least one agent, since it routes to those only.
         """
         agents = self.agents
         if agents is None or agent in agents or find_base(agent) in agents:
@@ -97,14 +96,14 @@ class Principal:
         return agent == ROUTER and bool(agents)
 
     def may_use(self, agent: str, operation: str) -> bool:
-        """Whether the grants allow an A2A operation at ``agent``; scopes are another matter."""
+        """Whether the grants allow an A2A operation at ``agent``; scopes are checked separately."""
         if not self.sees(agent):
             return False
         if not self.operations:
             return True
         base = find_base(agent)
         if base == ROUTER and ROUTER not in self.operations:
-            # Nobody does there what one of its agents would be asked for in vain.
+            # The router must not allow an operation that one of its agents would refuse.
             return all(named is None or operation in named for named in self.operations.values())
         allowed = self.operations.get(base, self.operations.get(EVERY_AGENT))
         return allowed is None or operation in allowed
@@ -114,7 +113,7 @@ class Principal:
         return AccessScope.CALL in self.scopes and self.sees(agent)
 
     def may_serve(self, agent: str) -> bool:
-        """Whether this principal may be served as ``agent``."""
+        """Whether this principal may serve as ``agent``."""
         return AccessScope.SERVE in self.scopes and (self.serves is None or agent in self.serves)
 
 
@@ -130,14 +129,14 @@ def _derive_key(tenant: str, principal: str) -> str:
 
 @lru_cache(1024)
 def name_tenant_lists(tenant: str) -> str:
-    """Under which key the changes in the lists of all owners of a tenant are noted."""
+    """The key under which changes in the lists of all owners of a tenant are noted."""
     return derive_id(_TENANT, derive_shard("tenant", tenant), tenant)
 
 
 def is_tenant_key(key: str) -> bool:
-    """Whether a key is a tenant's, and no owner's."""
+    """Whether a key is a tenant's, not an owner's."""
     return key.startswith(f"{_TENANT}_")
 
 
 OWNER: Final = Principal(id="owner", kind="person", scopes=frozenset(AccessScope), serves=None)
-"""Who set this gateway up."""
+"""The principal that set this gateway up."""

@@ -1,4 +1,4 @@
-"""A push notification config: where the owner of a task wants to be told of it, and how to show oneself there."""
+"""A push notification config: the webhook for events of a task, and how to authenticate there."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ PushDialect: TypeAlias = Literal["1.0", "0.3"]
 
 @record
 class PushConfig:
-    """As its owner gave it. ``id`` None: one is made. ``dialect`` is the protocol version that bodies are written in.
+    """The config from its owner. ``id`` None: one is assigned. ``dialect`` is the protocol version of the bodies.
 
-    ``scheme`` and ``credentials`` make the ``Authorization`` header; ``token`` comes back in a header of its own.
+    ``scheme`` and ``credentials`` make the ``Authorization`` header; ``token`` is sent in its own header.
     """
 
     url: str

@@ -1,10 +1,10 @@
-"""Closed vocabularies that facts, records and frames share; of the builtin types alone, so that clients ship them."""
+"""Closed vocabularies that facts, records and frames share; builtin types only, so that clients can ship them."""
 
 from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
 PresenceState: TypeAlias = Literal["active", "idle", "away"]
-"""What a device says of the person before it."""
+"""A device's report of its user's presence."""
 WithdrawalReason: TypeAlias = Literal["scope", "audience", "pairing"]
-"""What a device has lost with which it could see or answer a question."""
+"""The missing right through which a device can no longer see or answer an approval."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import Span
 
-    from passerelle.core.peer import MayLeave, PeerCard, PeerOutcome, SendPlace, StreamOutcome
+    from passerelle.core.peer import PeerCard, PeerOutcome, SendGuard, SendSlot, StreamOutcome
     from passerelle.core.ports.chance import Clock
     from passerelle.core.wire.json import JsonObject
     from passerelle.peers.call import Operation, Transport
@@ -124,11 +124,11 @@ class AgentPeer:
         params: JsonObject,
         *,
         timeout_s: float | None = None,
-        may_leave: MayLeave | None = None,
-        place: SendPlace | None = None,
+        may_send: SendGuard | None = None,
+        place: SendSlot | None = None,
     ) -> Coroutine[Any, Any, PeerOutcome]:
         total_s = self._config.total_timeout_s if timeout_s is None else timeout_s
-        call = PeerCall("SendMessage", params, total_s, may_leave)
+        call = PeerCall("SendMessage", params, total_s, may_send)
         return self._call(call, self._limit, place)
 
     @property
@@ -136,11 +136,11 @@ class AgentPeer:
         """Whether the number of concurrent sends is limited, cluster-wide."""
         return self._limit.has_slots
 
-    def reserve_now(self) -> SendPlace | None:
+    def reserve_now(self) -> SendSlot | None:
         """``reserve`` without asking the store; None does not mean that there is no slot."""
         return self._limit.reserve_now()
 
-    async def reserve(self) -> SendPlace | None:
+    async def reserve(self) -> SendSlot | None:
         """Reserves a slot for a send that is about to start; None: the limits allow none now."""
         return self._limit.reserve_now() or await self._limit.reserve()
 
@@ -148,8 +148,8 @@ class AgentPeer:
         self,
         params: JsonObject,
         *,
-        may_leave: MayLeave | None = None,
-        place: SendPlace | None = None,
+        may_send: SendGuard | None = None,
+        place: SendSlot | None = None,
     ) -> AsyncGenerator[StreamOutcome, None]:
         held_back = None if place is not None and place.use() else await self._limit.enter()
         if held_back is not None:
@@ -157,9 +157,7 @@ class AgentPeer:
             yield held_back
             return
         try:
-            async with aclosing(
-                self._follow("SendStreamingMessage", params, may_leave)
-            ) as outcomes:
+            async with aclosing(self._follow("SendStreamingMessage", params, may_send)) as outcomes:
                 async for outcome in outcomes:
                     yield outcome
                     del outcome  # a waiting stream would keep it in memory
@@ -190,7 +188,7 @@ class AgentPeer:
     async def cancel(self, task: str) -> PeerOutcome:
         return await self._ask("CancelTask", {"id": task})
 
-    async def ask_for_news(self, task: str, config: JsonObject) -> PeerOutcome:
+    async def register_push(self, task: str, config: JsonObject) -> PeerOutcome:
         async with self._queries.ask():
             return await self._ask("CreateTaskPushNotificationConfig", {**config, "taskId": task})
 
@@ -220,7 +218,7 @@ class AgentPeer:
         return await self._call(call, UNLIMITED)
 
     async def _call(
-        self, call: PeerCall, limit: SendLimit, place: SendPlace | None = None
+        self, call: PeerCall, limit: SendLimit, place: SendSlot | None = None
     ) -> PeerOutcome:
         has_place = (place is not None and place.use()) or limit.enter_now()
         if not has_place and (held_back := await limit.enter()) is not None:
@@ -259,9 +257,9 @@ class AgentPeer:
         return spans.begin_call(self.name, call.operation, conversation)
 
     async def _follow(
-        self, operation: Operation, params: JsonObject, may_leave: MayLeave | None = None
+        self, operation: Operation, params: JsonObject, may_send: SendGuard | None = None
     ) -> AsyncGenerator[StreamOutcome, None]:
-        call = PeerCall(operation, params, self._config.total_timeout_s, may_leave)
+        call = PeerCall(operation, params, self._config.total_timeout_s, may_send)
         last: StreamOutcome | None = None
         span = self._begin_span(self._spans, call) if self._spans else None
         try:

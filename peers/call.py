@@ -14,7 +14,7 @@ from passerelle.core.wire.record import value
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from passerelle.core.peer import MayLeave, PeerOutcome, StreamOutcome
+    from passerelle.core.peer import PeerOutcome, SendGuard, StreamOutcome
     from passerelle.core.wire.json import JsonObject
     from passerelle.peers.interface import Interface
 
@@ -40,18 +40,18 @@ LEASE_OVER: Final = Unreached(
 class PeerCall:
     """An operation of A2A 1.0 with its canonical params, and the time limit of the whole call.
 
-    ``may_leave`` is called right before the first byte of a send, once there is a connection.
+    ``may_send`` is called right before the first byte of a send, once there is a connection.
     """
 
     operation: Operation
     params: JsonObject
     timeout_s: float
-    may_leave: MayLeave | None = field(default=None, compare=False, repr=False)
+    may_send: SendGuard | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_held_back(self) -> bool:
         """Whether it must not be sent now, or not at all."""
-        return self.may_leave is not None and not self.may_leave()
+        return self.may_send is not None and not self.may_send()
 
 
 class Transport(Protocol):

@@ -21,7 +21,7 @@ from passerelle.peers.whole_answer import ConnectionLost, HeldBack, NotConnected
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from passerelle.core.peer import MayLeave
+    from passerelle.core.peer import SendGuard
     from passerelle.peers.call import AgentReply
     from passerelle.peers.sessions import AddressInfo
     from passerelle.runtime.memory.room import MemoryAccount
@@ -76,7 +76,7 @@ class ConnectionPool:
         *,
         connect_s: float,
         total_s: float,
-        may_leave: MayLeave | None = None,
+        may_send: SendGuard | None = None,
     ) -> AgentReply:
         """Sends a request and returns the whole answer, within ``total_s``.
 
@@ -94,7 +94,7 @@ class ConnectionPool:
         now_s = loop.time()
         connection = self._take_idle(now_s) or await self._connect(min(connect_s, total_s / 2))
         try:
-            if may_leave is not None and not may_leave():
+            if may_send is not None and not may_send():
                 raise HeldBack
             reply = await connection.ask(asked, now_s + total_s)
         except BaseException:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Mapping
 
     from passerelle.a2a_mapping.version import Version
-    from passerelle.core.peer import MayLeave
+    from passerelle.core.peer import SendGuard
     from passerelle.peers.call import AgentReply, PeerRequest
     from passerelle.peers.config import PeerConfig, Tls
     from passerelle.peers.connection_pool import ConnectionPool
@@ -81,19 +81,19 @@ class HttpClient:
         origin: str,
         headers: Mapping[str, str],
         timeout_s: float,
-        may_leave: MayLeave | None = None,
+        may_send: SendGuard | None = None,
     ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
         """The response to a request. After a 401 it is sent once more if that can help.
 
         Raises:
-            HeldBack: ``may_leave`` returned False.
+            HeldBack: ``may_send`` returned False.
             aiohttp.ClientError, TimeoutError: see ``exchange.explain_failure``.
             PeerUnavailable: no credential can be had; nothing was sent.
             Draining: the client is closed.
         """
         for is_last in (False, True):
             shown = await self._credential.show()
-            response = await self._send(request, origin, headers, timeout_s, shown, may_leave)
+            response = await self._send(request, origin, headers, timeout_s, shown, may_send)
             async with response:
                 refused = response.status == _UNAUTHORIZED
                 if is_last or not refused or not self._credential.renew(shown):
@@ -109,7 +109,7 @@ class HttpClient:
         request: PeerRequest,
         interface: Interface,
         timeout_s: float,
-        may_leave: MayLeave | None = None,
+        may_send: SendGuard | None = None,
     ) -> Awaitable[AgentReply]:
         """The whole answer to a request, of at most 24 MiB. After a 401 it is sent once more if that can help.
 
@@ -120,20 +120,20 @@ class HttpClient:
         """
         shown = self._credential.shown
         if shown is None or self._credential.renews:
-            return self._fetch_renewing(request, interface, timeout_s, may_leave)
-        return self._ask(request, interface, timeout_s, shown, may_leave)
+            return self._fetch_renewing(request, interface, timeout_s, may_send)
+        return self._ask(request, interface, timeout_s, shown, may_send)
 
     async def _fetch_renewing(
         self,
         request: PeerRequest,
         interface: Interface,
         timeout_s: float,
-        may_leave: MayLeave | None,
+        may_send: SendGuard | None,
     ) -> AgentReply:
         is_last = False
         while True:
             shown = self._credential.shown or await self._credential.show()
-            reply = await self._ask(request, interface, timeout_s, shown, may_leave)
+            reply = await self._ask(request, interface, timeout_s, shown, may_send)
             if is_last or reply.status != _UNAUTHORIZED or not self._credential.renew(shown):
                 return reply
             is_last = True
@@ -144,7 +144,7 @@ class HttpClient:
         interface: Interface,
         timeout_s: float,
         shown: ShownCredential,
-        may_leave: MayLeave | None,
+        may_send: SendGuard | None,
     ) -> Awaitable[AgentReply]:
         # Most requests are made like the previous one.
         kind = (
@@ -168,7 +168,7 @@ class HttpClient:
             close_head(head, request.body),
             connect_s=self._config.connect_timeout_s,
             total_s=timeout_s,
-            may_leave=may_leave,
+            may_send=may_send,
         )
 
     def _write_head(
@@ -206,10 +206,10 @@ class HttpClient:
         headers: Mapping[str, str],
         timeout_s: float,
         shown: ShownCredential,
-        may_leave: MayLeave | None,
+        may_send: SendGuard | None,
     ) -> aiohttp.ClientResponse:
         authenticated = add_credential(request, shown)
-        with check_before_send(may_leave):
+        with check_before_send(may_send):
             return await self._sessions.open(origin).request(
                 authenticated.method,
                 authenticated.url,

@@ -65,7 +65,7 @@ class HttpTransport:
         call_id = next(self._ids)
         request = self._wire.write(interface, call, call_id)
         try:
-            reply = await self._client.fetch(request, interface, call.timeout_s, call.may_leave)
+            reply = await self._client.fetch(request, interface, call.timeout_s, call.may_send)
         except HeldBack:
             return LEASE_OVER
         except (RemoteError, NotConnected) as error:
@@ -108,7 +108,7 @@ class HttpTransport:
         headers = write_call(interface, request, streams=call.operation in STREAMS)
         headers["Accept-Encoding"] = "identity"  # a compressor would delay frames
         async with self._client.request(
-            request, interface.origin, headers, call.timeout_s, call.may_leave
+            request, interface.origin, headers, call.timeout_s, call.may_send
         ) as response:
             for name in EXTENSIONS_HEADER.values():
                 note_confirmed(response.headers.get(name))

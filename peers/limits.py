@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.peer import SendPlace, Unreached
+from passerelle.core.peer import SendSlot, Unreached
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -45,22 +45,20 @@ class SendLimit:
         """Whether ``enter`` would reject a send without asking the store."""
         return self._limit is not None and self._limit.is_used_up
 
-    def reserve_now(self) -> SendPlace | None:
+    def reserve_now(self) -> SendSlot | None:
         """``reserve`` without waiting; None does not mean that waiting is useless."""
         return self._make_place() if self.enter_now() else None
 
-    async def reserve(self) -> SendPlace | None:
+    async def reserve(self) -> SendSlot | None:
         """Reserves a slot for a send that is about to start; if it does not start, it costs no unit of the rate.
 
         None: there is no slot now.
         """
         return None if await self.enter() is not None else self._make_place()
 
-    def _make_place(self) -> SendPlace:
+    def _make_place(self) -> SendSlot:
         limit = self._limit
-        return SendPlace(
-            _release_nothing if limit is None else partial(limit.back_out, limit.meter)
-        )
+        return SendSlot(_release_nothing if limit is None else partial(limit.back_out, limit.meter))
 
     async def enter(self) -> Unreached | None:
         """Takes a slot, held until ``leave``, and returns None; or returns why nothing may be sent."""

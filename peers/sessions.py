@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aiohttp.abc import AbstractResolver
     from aiohttp.connector import Connection
 
-    from passerelle.core.peer import MayLeave
+    from passerelle.core.peer import SendGuard
     from passerelle.runtime.common.address_screen import AddressScreen
     from passerelle.runtime.memory.room import MemoryAccount, MemoryRoom
 
@@ -35,19 +35,19 @@ _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT"
 AddressInfo = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]
 
 
-_ASKED: Final[ContextVar[list[MayLeave] | None]] = ContextVar("asked", default=None)
+_ASKED: Final[ContextVar[list[SendGuard] | None]] = ContextVar("asked", default=None)
 """aiohttp has no other way to pass it to the request. Emptied once that is sent: a connection made meanwhile keeps the
 context, and so whatever it holds, as long as it lasts."""
 
 
 @contextmanager
-def check_before_send(may_leave: MayLeave | None) -> Generator[None]:
-    """A request made inside the block calls ``may_leave`` before it is sent.
+def check_before_send(may_send: SendGuard | None) -> Generator[None]:
+    """A request made inside the block calls ``may_send`` before it is sent.
 
     Raises:
         HeldBack: it returned False; there is a connection, and nothing was written.
     """
-    asked = [] if may_leave is None else [may_leave]
+    asked = [] if may_send is None else [may_send]
     token = _ASKED.set(asked)
     try:
         yield
@@ -57,10 +57,10 @@ def check_before_send(may_leave: MayLeave | None) -> Generator[None]:
 
 
 class _HeldRequest(ClientRequest):
-    """A request that calls ``may_leave`` once aiohttp has a connection for it."""
+    """A request that calls ``may_send`` once aiohttp has a connection for it."""
 
     async def send(self, conn: Connection) -> ClientResponse:
-        if not all(may_leave() for may_leave in _ASKED.get() or ()):
+        if not all(may_send() for may_send in _ASKED.get() or ()):
             raise HeldBack
         return await super().send(conn)
 

@@ -23,7 +23,7 @@ from passerelle.runtime.common.signatures import decode_segment, encode_segment
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from passerelle.core.peer import SignatureStanding
+    from passerelle.core.peer import SignatureStatus
     from passerelle.core.ports.chance import Clock
     from passerelle.core.wire.json import JsonObject
 
@@ -54,7 +54,7 @@ class CardTrust:
 class SignatureVerdict:
     """The result of a check and its reason; ``kids`` are the keys with valid signatures."""
 
-    standing: SignatureStanding
+    standing: SignatureStatus
     reason: str = ""
     kids: frozenset[str] = frozenset()
 

@@ -88,7 +88,7 @@ class NotConnected(Exception):
 
 
 class HeldBack(NotConnected):
-    """There is one, but the request must not be sent now, or not at all: see ``core.peer.MayLeave``."""
+    """There is one, but the request must not be sent now, or not at all: see ``core.peer.SendGuard``."""
 
     def __init__(self) -> None:
         super().__init__("the request must not be sent now")

@@ -1,1 +1,1 @@
-"""What server and clients both speak: frames, their codec, cursors, close codes."""
+"""The channel protocol of server and clients: frames, their codec, cursors, close codes."""

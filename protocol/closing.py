@@ -1,8 +1,8 @@
-"""Close codes of the channel: the range decides, a client needs no table.
+"""Close codes of the channel: the range decides, so a client needs no table.
 
-4000 to 4499: connect again with the same cursors. 4500 to 4999: stop and tell the user. Of the
-standard codes, 1000 and 1001 are a clean leave, 1009 means a frame over the limit, and every other
-one (1006, 1011, 1012, 1013 …) is worth a retry.
+4000 to 4499: connect again with the same cursors. 4500 to 4999: stop and show the user. Of the standard codes, 1000 and
+1001 are a clean end, 1009 means a frame over the limit, and every other one (1006, 1011, 1012, 1013 …) is worth a
+retry.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Final
 
 MAX_REASON_BYTES: Final = 123
-"""What RFC 6455 leaves for a close reason; it is for people, never for programs."""
+"""The limit of RFC 6455 for a close reason, which is for people, never for programs."""
 
 _RETRY: Final = range(4000, 4500)
 _STOP: Final = range(4500, 5000)
@@ -20,7 +20,7 @@ _TOO_LARGE: Final = 1009
 
 
 class CloseCode(IntEnum):
-    """Every code that this side sends."""
+    """The codes that the gateway sends."""
 
     NORMAL = 1000
     RESTART = 4000
@@ -42,12 +42,12 @@ class CloseCode(IntEnum):
 
 
 def is_retryable(code: int) -> bool:
-    """Whether a client that saw ``code`` should connect again with its cursors."""
+    """Whether a client that got ``code`` should connect again with its cursors."""
     if code in _RETRY:
         return True
     return code not in _STOP and code not in _CLEAN and code != _TOO_LARGE
 
 
 def fit_reason(reason: str) -> str:
-    """``reason`` cut to what a close frame can carry, on a character boundary."""
+    """``reason`` cut to the limit of a close frame, on a character boundary."""
     return reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")

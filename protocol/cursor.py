@@ -1,9 +1,9 @@
-"""Cursors that are verified, never only compared: no gap is silent (I8).
+"""Cursors that are verified, not only compared: no gap is silent (I8).
 
 A cursor reads ``<epoch>.<sequence>.<chain>`` and names a position in one history. The chain is a running hash over
-event ids (``core.event_chain``). Event ``n`` has ``chain(n-1)`` with it, the head stores the chain of the top, so a
-position is proven by its successor, or by the head when it has none. After a lost tail the epoch is the same and
-sequences are used again: only the chain tells the two histories apart.
+event ids (``core.event_chain``). Event ``n`` is stored with ``chain(n-1)``, the head with the chain of the last event,
+so a position is verified by its successor, or by the head if it has none. After a lost tail the epoch is the same and
+sequences are reused: only the chain distinguishes the two histories.
 
 Clients store and return the whole text and never combine parts of two cursors.
 """
@@ -38,24 +38,24 @@ class GapReason(StrEnum):
     TRIMMED = "trimmed"
     """Retention archived what follows the cursor."""
     EPOCH = "epoch"
-    """The stream was made anew."""
+    """The stream was recreated."""
     AHEAD = "ahead"
     """Beyond the end: acknowledged writes were lost."""
     FORKED = "forked"
-    """The sequence exists, with another history."""
+    """The sequence exists in another history."""
     LOST = "lost"
-    """Head or entries are missing, and no trim says why."""
+    """Head or entries are missing, without a trim."""
     LIMIT = "limit"
     """More missed events than the replay limit."""
     SLOW = "slow"
-    """Fell behind the ring and beyond the replay limit while open."""
+    """Fell behind the ring buffer and beyond the replay limit while connected."""
 
 
 def parse_cursor(text: str, field: str = "cursor") -> Cursor:
     """Reads a cursor text of at most 34 characters.
 
     Raises:
-        BadCursor: it is not one; names ``field``. (A cursor that parses and does not hold is a gap.)
+        BadCursor: it does not parse; names ``field``. (A cursor that parses but does not verify is a gap.)
     """
     match = _TEXT.fullmatch(text)
     if match is None:

@@ -1,12 +1,12 @@
-"""Compiles the definition of a frame into what reads it, writes it and draws it.
+"""Compiles the definition of a frame into its reader, its writer and its JSON Schema.
 
 A frame is a frozen dataclass with a ``TAG``, its type on the wire. Each field is annotated with the ``Wire`` that
 carries it. A field may be absent or null if it has a default or may be None.
 
-Reading and writing are written out for each frame, since a storm of devices is made of them.
+Readers and writers are generated per frame, since many devices may send frames at once.
 """
 
-# The annotations of a frame are read at run time, those of its parent among them.
+# Frame annotations are evaluated at run time, those of the base class included.
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Frame:
-    """What every frame has beside its fields: its type, and members that always say the same."""
+    """Members of every frame besides its fields: its type, and members with a fixed value."""
 
     __slots__ = ()
     TAG: ClassVar[str]
@@ -47,14 +47,14 @@ F_co = TypeVar("F_co", bound=Frame, covariant=True)
 
 
 class Reader(Protocol[F_co]):
-    """Reads a frame out of its members; ``at`` stands before the names of members in a refusal."""
+    """Reads a frame from its members; ``at`` prefixes member names in a refusal."""
 
     def __call__(self, members: JsonObject, at: str = "") -> F_co: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One field of a frame, and how it travels."""
+    """One field of a frame, and its wire form."""
 
     field: Field[Any]
     wire: Wire
@@ -63,7 +63,7 @@ class Member:
 
 
 class FrameCodec(Generic[F]):
-    """Reads, writes and draws one type of frame."""
+    """Reads and writes one type of frame, and makes its schema."""
 
     __slots__ = ("kind", "members", "read", "write")
 
@@ -75,11 +75,11 @@ class FrameCodec(Generic[F]):
             for item in fields(kind)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - frames are dataclasses
         )
         self.read: Reader[F] = _make_reader(kind, self.members)
-        """The frame. Raises InvalidInput, BadCursor where a member is missing or wrong."""
+        """Reads a frame. Raises InvalidInput or BadCursor if a member is missing or wrong."""
         self.write: Callable[[F], JsonObject] = _make_writer(kind, self.members)
-        """The members on the wire, without those that say nothing."""
+        """The members on the wire, without empty ones."""
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         """The JSON Schema of the frame; unknown members are allowed, since later versions add some."""
         shown: JsonObject = {"t": {"const": self.kind.TAG}}
         shown |= {name: {"const": value} for name, value in self.kind.FIXED.items()}
@@ -87,7 +87,7 @@ class FrameCodec(Generic[F]):
         for member in self.members:
             wire = member.wire
             about: JsonObject = {"description": wire.about} if wire.about else {}
-            shown[wire.name] = {**wire.kind.draw(), **about}
+            shown[wire.name] = {**wire.kind.make_schema(), **about}
             if member.needed:
                 needed.append(wire.name)
         return {
@@ -100,7 +100,7 @@ class FrameCodec(Generic[F]):
 
 
 class Nested(Generic[F]):
-    """A list of frames of one type inside another; they carry no type of their own."""
+    """A list of frames of one type inside another; they carry no ``t``."""
 
     __slots__ = ("_codec", "_most")
 
@@ -123,8 +123,8 @@ class Nested(Generic[F]):
             written.append(spelled)
         return written
 
-    def draw(self) -> JsonObject:
-        drawn = self._codec.draw()
+    def make_schema(self) -> JsonObject:
+        drawn = self._codec.make_schema()
         properties, required = drawn["properties"], drawn["required"]
         if isinstance(properties, dict) and isinstance(required, list):
             drawn["properties"] = {name: it for name, it in properties.items() if name != "t"}

@@ -1,14 +1,14 @@
 """Every frame of the channel protocol, in both directions: two closed unions, and the only definition of the wire.
 
 A WebSocket text message holds one or more JSON objects separated by a line feed; each has a member ``t``, its type. The
-``Wire`` of a field says under which short name it travels and what it may be. Decoder, encoder, JSON Schema, AsyncAPI
-document and the tables of the protocol page are made out of this file (``frame_codec``, ``tools``).
+``Wire`` of a field defines its short name and its values. Decoder, encoder, JSON Schema, AsyncAPI document and the
+tables of the protocol page are generated from this file (``frame_codec``, ``tools``).
 
-``p`` of an event says: no event of this view lies strictly between ``p`` and ``o``. A client that holds
-a cursor below ``p`` has missed something and subscribes again with the cursor it holds.
+``p`` of an event means: no event of this view lies strictly between ``p`` and ``o``. A client whose cursor is below
+``p`` has missed events and subscribes again with its cursor.
 """
 
-# The annotations are read at run time, so what they name is imported for real.
+# The annotations are evaluated at run time, so their names are imported at run time.
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from passerelle.protocol.reverse_frames import AgentFrame, HostFrame
 SUBPROTOCOL: Final = "passerelle.v1+json"
 VERSION: Final = 1
 CAPABILITIES: Final = frozenset({"rpc", "perm", "vol"})
-"""What this side can do; what is used is the intersection with the other side's list."""
+"""Capabilities of the gateway; used are those that both sides list."""
 _MOST_STREAMS: Final = 128
 _MOST_FOCUSED: Final = 16
 
 Role: TypeAlias = Literal["ui", "device", "peer", "agent"]
 StartAt: TypeAlias = Literal["ack", "snap", "live", "start"]
-SnapshotWish: TypeAlias = Literal["gap", "first", "never"]
+SnapshotPolicy: TypeAlias = Literal["gap", "first", "never"]
 Mode: TypeAlias = Literal["resumed", "acked", "snap", "live", "start", "gap"]
 SnapshotPlace: TypeAlias = Literal["inline", "fetch", "none"]
 UnsubscribeCode: TypeAlias = Literal["forbidden", "gone", "limit"]
@@ -83,15 +83,15 @@ class Subscribe(Frame):
         StartAt | None, Wire("from", Word(StartAt), "where to begin without a cursor")
     ] = None
     snapshot: Annotated[
-        SnapshotWish | None,
-        Wire("snap", Word(SnapshotWish), "when a snapshot is wanted; the stream has a default"),
+        SnapshotPolicy | None,
+        Wire("snap", Word(SnapshotPolicy), "when a snapshot is wanted; the stream has a default"),
     ] = None
     max_events: Annotated[
         int | None, Wire("max", Integer(least=1), "events that are replayed before a gap")
     ] = None
     id: _OptionalId = None
     volatile: Annotated[
-        bool, Wire("vol", PresentFlag(), "text on its way, too; for who has the capability `vol`")
+        bool, Wire("vol", PresentFlag(), "streamed text, too; needs the capability `vol`")
     ] = False
 
 
@@ -102,7 +102,7 @@ class Hello(Frame):
     TAG: ClassVar = "hello"
     version: Annotated[int, Wire("v", Integer(least=1), "minor version that the client speaks")]
     device: Annotated[str, Wire("device", Text(), "name of the device, lasting")]
-    role: Annotated[Role, Wire("role", Word(Role), "what dials in")]
+    role: Annotated[Role, Wire("role", Word(Role), "kind of client")]
     token: Annotated[
         str | None, Wire("token", Text(TOKEN), "bearer, where the handshake has none")
     ] = None
@@ -135,7 +135,7 @@ class Unsubscribe(Frame):
 
 @dataclass(frozen=True, slots=True)
 class AskSnapshot(Frame):
-    """Ask for the read model of a stream, now."""
+    """Request the read model of a stream."""
 
     TAG: ClassVar = "snap"
     stream: _Stream
@@ -144,7 +144,7 @@ class AskSnapshot(Frame):
 
 @dataclass(frozen=True, slots=True)
 class Ack(Frame):
-    """The device has everything up to there for good. Cumulative; sent after the client's own persistence (CHN-5)."""
+    """The device has stored everything up to there. Cumulative; sent after the client's own persistence (CHN-5)."""
 
     TAG: ClassVar = "ack"
     cursors: Annotated[
@@ -165,16 +165,14 @@ class ClientBeat(Frame):
 
 @dataclass(frozen=True, slots=True)
 class Call(Frame):
-    """A command or a read, or a call of an agent to another one. With ``idem`` it has its effect once (CHN-13)."""
+    """A command or a read, or a call of an agent to another one. With ``idem`` it takes effect once (CHN-13)."""
 
     TAG: ClassVar = "rpc"
     id: _Id
     method: Annotated[str, Wire("m", Text(), "method")]
     idem: Annotated[str | None, Wire("idem", Text(), "idempotency key")] = None
     data: _Data = field(default_factory=dict[str, Json])
-    to: Annotated[
-        str | None, Wire("to", Text(), "the agent that is called, of an `a2a:` method")
-    ] = None
+    to: Annotated[str | None, Wire("to", Text(), "the called agent of an `a2a:` method")] = None
     window: Annotated[
         int | None, Wire("win", Integer(least=1), "items that may be sent before `win` brings more")
     ] = None
@@ -185,7 +183,7 @@ class Call(Frame):
 
 @dataclass(frozen=True, slots=True)
 class Renew(Frame):
-    """A new bearer of the same principal, in place of one that expires. The link goes on."""
+    """A new bearer of the same principal, before the current one expires. The link stays open."""
 
     TAG: ClassVar = "auth"
     token: Annotated[str, Wire("token", Text(TOKEN), "bearer")]
@@ -193,13 +191,13 @@ class Renew(Frame):
 
 @dataclass(frozen=True, slots=True)
 class SayPresence(Frame):
-    """Who sits before the device, for the person's other devices. Renewed by heartbeats, and gone with the link."""
+    """The user's presence at the device, for the user's other devices. Refreshed by heartbeats, ends with the link."""
 
     TAG: ClassVar = "presence"
-    state: Annotated[PresenceState, Wire("state", Word(PresenceState), "there or away")]
-    focus: Annotated[
-        frozenset[str], Wire("focus", WordSet(_MOST_FOCUSED), "streams that are looked at")
-    ] = frozenset()
+    state: Annotated[PresenceState, Wire("state", Word(PresenceState), "presence of the user")]
+    focus: Annotated[frozenset[str], Wire("focus", WordSet(_MOST_FOCUSED), "streams in focus")] = (
+        frozenset()
+    )
 
 
 ClientFrame: TypeAlias = (
@@ -218,36 +216,36 @@ ClientFrame: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Welcome(Frame):
-    """Accepted. What is pending comes first, from keyed state, before any replay."""
+    """Accepted. Pending approvals come first, from stored state, before any replay."""
 
     TAG: ClassVar = "welcome"
     connection: Annotated[str, Wire("conn", Text(), "this connection")]
     channel: Annotated[str, Wire("channel", Text(), "this device and tab, lasting")]
     generation: Annotated[int, Wire("gen", Integer(), "counts the connections of the channel")]
-    principal: Annotated[str, Wire("principal", Text(NAME), "who was recognized")]
+    principal: Annotated[str, Wire("principal", Text(NAME), "authenticated principal")]
     capabilities: Annotated[frozenset[str], Wire("caps", WordSet(64), "what both sides can do")]
     heartbeat_s: Annotated[float, Wire("hb", Number(), "seconds between two heartbeats")]
     idle_s: Annotated[float, Wire("idle", Number(), "seconds of silence that end it")]
-    limits: Annotated[Mapping[str, int], Wire("limits", IntegerMap(), "those that a client needs")]
+    limits: Annotated[Mapping[str, int], Wire("limits", IntegerMap(), "limits that a client needs")]
     resume: Annotated[str, Wire("resume", Text(NAME), "to be given back in the next `hello`")]
     now: Annotated[str, Wire("now", Text(), "time of the server, RFC 3339")]
     pending: Annotated[
-        tuple[JsonObject, ...], Wire("pending", ObjectList(1_000), "open questions to the caller")
+        tuple[JsonObject, ...], Wire("pending", ObjectList(1_000), "open approvals of the caller")
     ]
     pending_more: Annotated[bool, Wire("pendingMore", Flag(), "whether there are more")]
     expires_s: Annotated[
-        int | None, Wire("exp", Integer(), "seconds for which the credential holds, where it ends")
+        int | None, Wire("exp", Integer(), "seconds until the credential expires, if it does")
     ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribed(Frame):
-    """Where a stream goes on; always with a cursor, also for a stream that has no event yet."""
+    """The position from which a stream continues; always with a cursor, also for an empty stream."""
 
     TAG: ClassVar = "sub"
     FIXED: ClassVar[Mapping[str, Json]] = {"ok": True}
     stream: _Stream
-    mode: Annotated[Mode, Wire("mode", Word(Mode), "what was honoured")]
+    mode: Annotated[Mode, Wire("mode", Word(Mode), "how the stream starts")]
     cursor: _After
     dense: Annotated[bool, Wire("dense", Flag(), "whether the view hides nothing")]
     missed: Annotated[int, Wire("n", Integer(), "sequences between `c` and the end")]
@@ -256,7 +254,7 @@ class Subscribed(Frame):
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribed(Frame):
-    """Nothing more of this stream comes."""
+    """The subscription has ended."""
 
     TAG: ClassVar = "unsub"
     stream: _Stream
@@ -265,7 +263,7 @@ class Unsubscribed(Frame):
 
 @dataclass(frozen=True, slots=True)
 class Event(Frame):
-    """One stored event; the server builds this frame out of stored bytes."""
+    """One stored event; the server builds this frame from stored bytes."""
 
     TAG: ClassVar = "ev"
     stream: _Stream
@@ -277,7 +275,7 @@ class Event(Frame):
 
 @dataclass(frozen=True, slots=True)
 class Volatile(Frame):
-    """Text on its way, for a block of ``at`` characters and no other. The event that closes the block has all of it."""
+    """Streamed text, for a block of exactly ``at`` characters. The event that closes the block has all of it."""
 
     TAG: ClassVar = "vol"
     stream: _Stream
@@ -290,7 +288,7 @@ class Volatile(Frame):
 
 @dataclass(frozen=True, slots=True)
 class Live(Frame):
-    """The replay has ended; sent each time a reader has caught up."""
+    """The replay has ended; sent each time a subscriber has caught up."""
 
     TAG: ClassVar = "live"
     stream: _Stream
@@ -305,7 +303,7 @@ class Gap(Frame):
     TAG: ClassVar = "gap"
     stream: _Stream
     why: Annotated[GapReason, Wire("why", Word(GapReason), "what happened")]
-    have: Annotated[Cursor | None, Wire("have", CursorText(), "cursor that does not hold")]
+    have: Annotated[Cursor | None, Wire("have", CursorText(), "cursor that does not verify")]
     top: Annotated[
         Cursor | None, Wire("top", CursorText(), "end of the stream; absent where none is left")
     ]
@@ -349,7 +347,7 @@ class Answer(Frame):
 
 @dataclass(frozen=True, slots=True)
 class Failure(Frame):
-    """The frame with this id was not carried out."""
+    """The frame with this id was not executed."""
 
     TAG: ClassVar = "err"
     id: Annotated[str, Wire("id", Text(NAME), "that of the call")]
@@ -375,10 +373,10 @@ class Refusal(Frame):
 
 @dataclass(frozen=True, slots=True)
 class Expiry(Frame):
-    """The credential ends soon: send ``auth`` with a new one. Sent again, with its time, when it is taken."""
+    """The credential expires soon: send ``auth`` with a new one. Sent again, with the new time, once accepted."""
 
     TAG: ClassVar = "auth"
-    expires_s: Annotated[int, Wire("exp", Integer(), "seconds for which the credential holds")]
+    expires_s: Annotated[int, Wire("exp", Integer(), "seconds until the credential expires")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +390,7 @@ class Drain(Frame):
 
 @dataclass(frozen=True, slots=True)
 class ShowPresence(Frame):
-    """The person's devices that have spoken within a minute, told to those that have. No event, and no fact."""
+    """The user's devices with a presence of the last minute, sent to these devices. No event, and no fact."""
 
     TAG: ClassVar = "presence"
     stream: Annotated[str, Wire("s", Text(NAME), "inbox of the person")]
@@ -404,13 +402,13 @@ class ShowPresence(Frame):
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn(Frame):
-    """This device may no longer see an open question, or no longer answer it. The question itself is unchanged."""
+    """This device may no longer see an open approval, or no longer answer it. The approval itself is unchanged."""
 
     TAG: ClassVar = "action.withdrawn"
-    action: Annotated[str, Wire("action", Text(NAME), "the question")]
+    action: Annotated[str, Wire("action", Text(NAME), "the approval")]
     why: Annotated[
         WithdrawalReason,
-        Wire("why", Word(WithdrawalReason), "what the device has no longer, or is no longer"),
+        Wire("why", Word(WithdrawalReason), "the right that the device has lost"),
     ]
 
 
@@ -436,4 +434,4 @@ ServerFrame: TypeAlias = (
 
 CLIENT_TYPES: Final = frozenset(frame.TAG for frame in get_args(ClientFrame))
 SERVER_ONLY_TYPES: Final = frozenset(frame.TAG for frame in get_args(ServerFrame)) - CLIENT_TYPES
-"""A client that sends one of these claims to be the server: refused, and nothing changes (CMD-29)."""
+"""A client that sends one of these claims to be the server: refused, without effect (CMD-29)."""

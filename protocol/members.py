@@ -1,7 +1,7 @@
-"""What a member of a frame may be: one small class for each kind.
+"""The kinds of values of frame members: one small class per kind.
 
-A kind reads a JSON value or refuses it by the member's name, writes it back, and draws itself as JSON Schema, so that
-decoder, encoder, schema and documents cannot disagree.
+A kind reads a JSON value or refuses it by the member's name, writes it, and makes its JSON Schema, so that decoder,
+encoder, schema and documents agree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SHORT: Final = 128
 NAME: Final = 255
 TOKEN: Final = 8_192
 SAFE_INTEGER: Final = 2**53 - 1
-"""The largest integer that every JSON reader keeps."""
+"""The largest integer that every JSON reader preserves."""
 _CURSOR: Final[JsonObject] = {
     "type": "string",
     "pattern": "^[0-9a-f]{8}\\.(0|[1-9][0-9]{0,15})\\.[0-9a-f]{8}$",
@@ -28,20 +28,20 @@ _CURSOR: Final[JsonObject] = {
 
 
 class MemberKind(Protocol):
-    """Reads, writes and draws one kind of value.
+    """Reads and writes one kind of value, and makes its schema.
 
-    ``read`` raises InvalidInput (or BadCursor) with ``at``, the name of the member. ``write`` gives None for what is
-    left out of the frame.
+    ``read`` raises InvalidInput (or BadCursor) with ``at``, the name of the member. ``write`` returns None for an
+    omitted member.
     """
 
     def read(self, value: Json, at: str) -> Any: ...  # noqa: ANN401 - the field's own annotation says which
     def write(self, value: Any) -> Json: ...  # noqa: ANN401 - as above
-    def draw(self) -> JsonObject: ...
+    def make_schema(self) -> JsonObject: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """How a field travels: its short name, its kind, and what it says."""
+    """The wire form of a field: its short name, its kind, and its description."""
 
     name: str
     kind: MemberKind
@@ -74,25 +74,25 @@ class Text:
     def write(self, value: str | None) -> Json:
         return value or None
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {"type": "string", "minLength": 1, "maxLength": self.limit}
 
 
 @dataclass(frozen=True, slots=True)
 class Prose(AsItIs):
-    """A text for people, which may be empty and is as long as the frame allows."""
+    """A text for people, which may be empty and as long as the frame allows."""
 
     def read(self, value: Json, at: str) -> str:
         if not isinstance(value, str):
             raise InvalidInput(at, "a text is required")
         return value
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {"type": "string"}
 
 
 class Word:
-    """One of a closed set: the words of a Literal, or the values of an enumeration."""
+    """One of a closed set: the values of a Literal or of an enumeration."""
 
     __slots__ = ("_words",)
 
@@ -108,13 +108,13 @@ class Word:
     def write(self, value: str | None) -> Json:
         return None if value is None else str(value)
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {"enum": [*sorted(self._words)]}
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A flag that travels as a word when it is set."""
+    """A flag that is written as a word when it is set."""
 
     on: str
     off: str
@@ -127,7 +127,7 @@ class Switch:
     def write(self, value: object) -> Json:
         return self.on if value else None
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {"enum": [self.on, self.off]}
 
 
@@ -143,13 +143,13 @@ class Flag:
     def write(self, value: object) -> Json:
         return bool(value)
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {"type": "boolean"}
 
 
 @dataclass(frozen=True, slots=True)
 class PresentFlag(Flag):
-    """A flag that is left out where it is not set."""
+    """A flag that is omitted when it is not set."""
 
     def write(self, value: object) -> Json:
         return True if value else None
@@ -157,7 +157,7 @@ class PresentFlag(Flag):
 
 @dataclass(frozen=True, slots=True)
 class Integer(AsItIs):
-    """An integer within bounds; true and false are none."""
+    """An integer within bounds; booleans are refused."""
 
     least: int = 0
 
@@ -170,7 +170,7 @@ class Integer(AsItIs):
             raise InvalidInput(at, f"an integer from {self.least} to {SAFE_INTEGER} is required")
         return value
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {"type": "integer", "minimum": self.least, "maximum": SAFE_INTEGER}
 
 
@@ -183,26 +183,26 @@ class Number(AsItIs):
             raise InvalidInput(at, "a number is required")
         return float(value)
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {"type": "number"}
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectValue(AsItIs):
-    """An object whose members are not the channel's business."""
+    """An object whose members the channel does not read."""
 
     def read(self, value: Json, at: str) -> JsonObject:
         if not isinstance(value, dict):
             raise InvalidInput(at, "an object is required")
         return value
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {"type": "object"}
 
 
 @dataclass(frozen=True, slots=True)
 class IntegerMap:
-    """Integers by name; a value that is none is passed over, since names are only ever added."""
+    """Integers by name; other values are ignored, since later versions add members."""
 
     def read(self, value: Json, at: str) -> dict[str, int]:
         return {
@@ -214,13 +214,13 @@ class IntegerMap:
     def write(self, value: dict[str, int]) -> Json:
         return {**value}
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {"type": "object", "additionalProperties": {"type": "integer"}}
 
 
 @dataclass(frozen=True, slots=True)
 class WordSet:
-    """A set of short texts; others are passed over, since words are only ever added."""
+    """A set of short texts; others are ignored, since later versions add words."""
 
     most: int
 
@@ -231,7 +231,7 @@ class WordSet:
     def write(self, value: frozenset[str]) -> Json:
         return [*sorted(value)]
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {"type": "array", "maxItems": self.most, "items": {"type": "string"}}
 
 
@@ -248,7 +248,7 @@ class ObjectList:
     def write(self, value: tuple[JsonObject, ...]) -> Json:
         return [*value]
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {"type": "array", "maxItems": self.most, "items": {"type": "object"}}
 
 
@@ -262,13 +262,13 @@ class CursorText:
     def write(self, value: Cursor | None) -> Json:
         return None if value is None else str(value)
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return _CURSOR
 
 
 @dataclass(frozen=True, slots=True)
 class CursorMap:
-    """Cursors by stream, at least ``least`` of them; none at all is left out."""
+    """Cursors by stream, at least ``least`` of them; an empty map is omitted."""
 
     most: int
     least: int = 0
@@ -285,7 +285,7 @@ class CursorMap:
     def write(self, value: dict[str, Cursor]) -> Json:
         return {stream: str(cursor) for stream, cursor in value.items()} or None
 
-    def draw(self) -> JsonObject:
+    def make_schema(self) -> JsonObject:
         return {
             "type": "object",
             "minProperties": self.least,
@@ -295,7 +295,7 @@ class CursorMap:
 
 
 def read_items(value: Json, at: str, most: int) -> list[Json]:
-    """The items of an array of at most ``most``."""
+    """The items of an array of at most ``most`` items."""
     if not isinstance(value, list) or len(value) > most:
         raise InvalidInput(at, f"an array of at most {most} items is required")
     return value

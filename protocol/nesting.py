@@ -1,4 +1,4 @@
-"""How deeply a frame may be nested: everything behind the edge that walks JSON does so by recursion."""
+"""The nesting limit of a frame: code that walks JSON is recursive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEPTH_LIMIT: Final = 64
 
 
 def may_be_too_deep(frame: bytes) -> bool:
-    """Whether the bytes of a frame have so many brackets that it is worth looking at what they are."""
+    """Whether the bytes have enough brackets to exceed the limit, so that the parsed frame must be checked."""
     return frame.count(b"{") + frame.count(b"[") > DEPTH_LIMIT
 
 

@@ -1,11 +1,11 @@
-"""What is too long for one frame goes ahead in pieces of text, in both directions."""
+"""Splits text that is too long for one frame into pieces, in both directions."""
 
 from __future__ import annotations
 
 from typing import Final
 
 PIECE_CHARS: Final = 131_072
-"""Of a call that is too long for one frame; in UTF-8, and escaped, a piece stays below a frame's limit."""
+"""Characters of a piece; in UTF-8, and escaped, it stays below the frame limit."""
 
 
 def split_text(text: str, size: int) -> list[str]:

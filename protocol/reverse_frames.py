@@ -1,14 +1,13 @@
 """Frames of an agent that dials in: it registers a name, is called under it, and answers over the same socket.
 
-It may call other agents over it, too: with ``rpc``, as everybody carries out commands. The ids of its calls never begin
-as those of the gateway's do, so a piece or an item says by its id which way the call went.
+It may also call other agents over it, with ``rpc`` like any command. The ids of its calls never begin with the prefix
+of the gateway's ids, so the id of a piece or an item shows the direction of its call.
 
-They belong to ``frames``, which is the definition of the whole wire. An A2A request or answer stands in ``d`` as it is.
-What is longer than one frame may be goes ahead in ``more`` frames: the JSON text in pieces, and a frame without ``d``
-behind the last one.
+They belong to ``frames``, which defines the whole wire. An A2A request or answer is in ``d``, unchanged. If it is
+longer than one frame, its JSON text is sent before in ``more`` frames, followed by a frame without ``d``.
 """
 
-# The annotations are read at run time, so what they name is imported for real.
+# The annotations are evaluated at run time, so their names are imported at run time.
 
 from __future__ import annotations
 
@@ -21,35 +20,35 @@ from passerelle.protocol.frame_codec import Frame
 from passerelle.protocol.members import NAME, Integer, ObjectValue, Prose, Text, Wire, Word
 
 AGENT_METHODS: Final = "a2a:"
-"""What stands before the A2A name of a method."""
+"""The prefix of an A2A method name."""
 HOST_IDS: Final = "g"
-"""How the ids of the gateway's calls begin."""
+"""The prefix of the ids of the gateway's calls."""
 
 UnregisterCode: TypeAlias = Literal["superseded", "forbidden", "asked"]
 
-_Agent: TypeAlias = Annotated[str, Wire("agent", Text(), "name that it is served under")]
+_Agent: TypeAlias = Annotated[str, Wire("agent", Text(), "registered name")]
 _Id: TypeAlias = Annotated[str, Wire("id", Text(), "that of the call")]
 _Data: TypeAlias = Annotated[
     JsonObject | None,
-    Wire("d", ObjectValue(), "what it says; absent where it went ahead in `more`"),
+    Wire("d", ObjectValue(), "content; absent if it was sent in `more`"),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Register(Frame):
-    """Be served as an agent. The name has to be granted to the credential."""
+    """Register as an agent. The name must be granted to the credential."""
 
     TAG: ClassVar = "reg"
     agent: _Agent
     card: Annotated[
-        JsonObject, Wire("card", ObjectValue(), "A2A agent card; its addresses do not count")
+        JsonObject, Wire("card", ObjectValue(), "A2A agent card; its addresses are ignored")
     ]
-    most: Annotated[int, Wire("max", Integer(least=1), "calls that it takes at once")] = 8
+    most: Annotated[int, Wire("max", Integer(least=1), "concurrent calls that it accepts")] = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Unregister(Frame):
-    """Be served no more; calls that are under way go on."""
+    """Stop serving an agent; active calls go on."""
 
     TAG: ClassVar = "unreg"
     agent: _Agent
@@ -57,7 +56,7 @@ class Unregister(Frame):
 
 @dataclass(frozen=True, slots=True)
 class AnswerItem(Frame):
-    """One more of the answers to a streaming call: a StreamResponse."""
+    """One answer of a streaming call: a StreamResponse."""
 
     TAG: ClassVar = "item"
     id: _Id
@@ -67,7 +66,7 @@ class AnswerItem(Frame):
 
 @dataclass(frozen=True, slots=True)
 class AnswerPiece(Frame):
-    """A piece of the JSON text that the next ``item``, ``ok`` or ``rpc`` with this id has as its ``d``."""
+    """A piece of the JSON text that is the ``d`` of the next ``item``, ``ok`` or ``rpc`` with this id."""
 
     TAG: ClassVar = "more"
     id: _Id
@@ -99,7 +98,7 @@ class Failed(Frame):
 
 @dataclass(frozen=True, slots=True)
 class TakeMore(Frame):
-    """So many more items of the agent's own call may be sent: what was sent before is taken."""
+    """Credit for ``n`` more items of the agent's own call: the earlier ones were processed."""
 
     TAG: ClassVar = "win"
     id: _Id
@@ -108,7 +107,7 @@ class TakeMore(Frame):
 
 @dataclass(frozen=True, slots=True)
 class StopAsking(Frame):
-    """The agent waits for its own call no more; what it began goes on."""
+    """The agent no longer waits for its own call; the started work goes on."""
 
     TAG: ClassVar = "cancel"
     id: _Id
@@ -121,13 +120,13 @@ class Registered(Frame):
     TAG: ClassVar = "reg"
     FIXED: ClassVar[Mapping[str, Json]] = {"ok": True}
     agent: _Agent
-    url: Annotated[str, Wire("url", Text(NAME), "where callers find it")]
+    url: Annotated[str, Wire("url", Text(NAME), "its address for callers")]
     generation: Annotated[int, Wire("gen", Integer(), "counts the registrations of the name")]
 
 
 @dataclass(frozen=True, slots=True)
 class Unregistered(Frame):
-    """The name is not served over this socket any more."""
+    """The name is no longer served over this socket."""
 
     TAG: ClassVar = "unreg"
     agent: _Agent
@@ -140,9 +139,11 @@ class AgentCall(Frame):
 
     TAG: ClassVar = "rpc"
     id: _Id
-    to: Annotated[str, Wire("to", Text(), "the agent, by the name it has registered")]
+    to: Annotated[str, Wire("to", Text(), "the agent, by its registered name")]
     method: Annotated[str, Wire("m", Text(), "`a2a:` and the A2A 1.0 name of the method")]
-    deadline_ms: Annotated[int | None, Wire("dl", Integer(), "ms for which an answer helps")] = None
+    deadline_ms: Annotated[
+        int | None, Wire("dl", Integer(), "ms until the answer is no longer needed")
+    ] = None
     window: Annotated[
         int | None, Wire("win", Integer(least=1), "items that may be sent before `win` brings more")
     ] = None
@@ -154,7 +155,7 @@ class AgentCall(Frame):
 
 @dataclass(frozen=True, slots=True)
 class Credit(Frame):
-    """So many more items may be sent: what was sent before is stored."""
+    """Credit for ``n`` more items: the earlier ones are stored."""
 
     TAG: ClassVar = "win"
     id: _Id
@@ -163,7 +164,7 @@ class Credit(Frame):
 
 @dataclass(frozen=True, slots=True)
 class StopWaiting(Frame):
-    """Nobody waits for this call any more; what it began goes on."""
+    """The gateway no longer waits for this call; the started work goes on."""
 
     TAG: ClassVar = "cancel"
     id: _Id
@@ -171,7 +172,7 @@ class StopWaiting(Frame):
 
 @dataclass(frozen=True, slots=True)
 class CallPiece(Frame):
-    """A piece of the JSON text of a call to the agent, or of an answer to its own call, ahead of it."""
+    """A piece of the JSON text of a call to the agent, or of an answer to its own call, sent before it."""
 
     TAG: ClassVar = "more"
     id: _Id
@@ -180,7 +181,7 @@ class CallPiece(Frame):
 
 @dataclass(frozen=True, slots=True)
 class StreamItem(Frame):
-    """One more of the answers to a streaming call of the agent's own: a StreamResponse."""
+    """One answer of the agent's own streaming call: a StreamResponse."""
 
     TAG: ClassVar = "item"
     id: _Id
@@ -192,14 +193,14 @@ class StreamItem(Frame):
 
 
 AnswerFrame: TypeAlias = AnswerItem | AnswerPiece | Done | Failed
-"""What an agent says about a call."""
+"""Frames of an agent about a call to it."""
 AskingFrame: TypeAlias = TakeMore | StopAsking
-"""What an agent says about its own calls."""
+"""Frames of an agent about its own calls."""
 ServingFrame: TypeAlias = Register | Unregister | AnswerFrame
-"""What it says about what it serves."""
+"""Frames of an agent about what it serves."""
 AgentFrame: TypeAlias = ServingFrame | AskingFrame
-"""What an agent may send beside what every client may."""
+"""Frames of an agent besides those of every client."""
 HostFrame: TypeAlias = (
     Registered | Unregistered | AgentCall | Credit | StopWaiting | CallPiece | StreamItem
 )
-"""What only an agent is sent."""
+"""Frames that are sent to agents only."""

@@ -1,10 +1,10 @@
-"""From bytes to frames and back, in both directions; a refusal names the member that is wrong.
+"""Encodes and decodes frames, in both directions; a refusal names the wrong member.
 
-A server decodes what clients may send and answers the rest with an ``error`` or ``err`` frame, as a value:
-a refused frame changes nothing (CMD-29). A client decodes what servers send and passes over a type it
-does not know, because inside one version only additions happen.
+A server decodes client frames and answers others with an ``error`` or ``err`` frame, as a value: a refused frame
+changes nothing (CMD-29). A client decodes server frames and ignores unknown types, because within one version only
+additions happen.
 
-An ``item`` is put together around the stored StreamResponse, which is neither decoded nor encoded again.
+An ``item`` is built around the stored StreamResponse, which is neither decoded nor encoded again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
 
 MESSAGE_BYTES: Final = 65_536
-"""Frames are put together into one message up to this size."""
+"""Frames are combined into one message up to this size."""
 CLIENT_CODECS: Final[Mapping[str, FrameCodec[Any]]] = {
     kind.TAG: FrameCodec(kind) for kind in get_args(ClientFrame)
 }
@@ -47,7 +47,7 @@ def split_message(message: str | bytes) -> list[bytes]:
 
 
 def pack_messages(frames: Sequence[bytes]) -> list[bytes]:
-    """As few messages as their bound allows; one larger frame goes alone."""
+    """As few messages as the limit allows; a larger frame gets its own message."""
     if frames and sum(map(len, frames)) + len(frames) <= MESSAGE_BYTES:
         return [b"\n".join(frames)]
     messages: list[bytes] = []
@@ -63,7 +63,7 @@ def pack_messages(frames: Sequence[bytes]) -> list[bytes]:
 
 
 def decode_client(frame: bytes) -> ClientFrame | Refusal | Failure:
-    """Reads a frame of a client. A malformed one is refused fatally, any other wrong one is not."""
+    """Reads a client frame. A malformed frame is refused fatally, any other wrong one is not."""
     try:
         members = _read_object(frame)
     except InvalidInput as error:
@@ -105,7 +105,7 @@ def encode_server(frame: ServerFrame) -> bytes:
 
 
 def build_item(call: str, number: int, cursor: str, data: bytes | None) -> bytes:
-    """The ``item`` frame of a stored StreamResponse, byte for byte in ``d``; without one it went ahead in pieces."""
+    """The ``item`` frame with a stored StreamResponse as its ``d``; without ``data`` it was sent in pieces."""
     after = b',"c":%b' % orjson.dumps(cursor) if cursor else b""
     content = b"" if data is None else b',"d":%b' % data
     return b'{"t":"item","id":%b,"n":%d%b%b}' % (orjson.dumps(call), number, after, content)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.ids import Shard
-    from passerelle.core.ports.agents import AgentNews
+    from passerelle.core.ports.agents import AgentUpdate
     from passerelle.store.hints import RedisHints
     from passerelle.store.nodes import Nodes
 
@@ -131,7 +131,7 @@ class RedisAgents:
             shard, pack("SPUBLISH", keys.agent_hints(shard, agent), f"c {remote}")
         )
 
-    async def listen(self, agent: str, on_news: Callable[[AgentNews], None]) -> None:
+    async def listen(self, agent: str, on_update: Callable[[AgentUpdate], None]) -> None:
         """Subscribes to updates about the agent; returns once the subscription is confirmed.
 
         Raises:
@@ -142,7 +142,7 @@ class RedisAgents:
         def take(raw: bytes) -> None:
             news = _parse(raw.decode("latin-1"))
             if news is not None:
-                on_news(news)
+                on_update(news)
 
         await self._hints.listen(shard, keys.agent_hints(shard, agent), take)
 
@@ -152,7 +152,7 @@ class RedisAgents:
         await self._hints.ignore(shard, keys.agent_hints(shard, agent))
 
 
-def _parse(text: str) -> AgentNews | None:
+def _parse(text: str) -> AgentUpdate | None:
     if said := _REGISTERED.fullmatch(text):
         return AgentRegistered(said[1], int(said[2]), pool=said[3] == "1")
     if said := _OFFERED.fullmatch(text):

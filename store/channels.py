@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import shard_of
 from passerelle.core.ports.channels import (
+    ConnectionOpened,
     DevicesChanged,
-    Greeted,
-    OwedLink,
+    HelloRecorded,
     OwnerForgotten,
-    PresenceMoved,
+    PendingLink,
+    PresenceChanged,
     PresentDevice,
-    SaidHello,
 )
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.session.presence import Presence
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import Incarnation
     from passerelle.core.ids import Shard
-    from passerelle.core.ports.channels import LinkNews
+    from passerelle.core.ports.channels import ChannelUpdate
     from passerelle.core.ports.due import DueRow
     from passerelle.store.connection import RespValue
     from passerelle.store.hints import RedisHints
@@ -60,10 +60,10 @@ REMEMBERED: Final = 64
 """The newest links of one principal, which can be listed."""
 
 
-def _read_greetings(reply: RespValue) -> list[Greeted]:
+def _read_greetings(reply: RespValue) -> list[HelloRecorded]:
     match cast("list[bytes | int]", reply):
         case [b"ok", questions, *generations]:
-            return [Greeted(int(generation), questions != 0) for generation in generations]
+            return [HelloRecorded(int(generation), questions != 0) for generation in generations]
         case _:
             reason = "this instance holds no lease in the shard"
             raise StoreUnavailable(reason, "no")
@@ -79,11 +79,11 @@ class RedisChannels:
     def __init__(self, nodes: Nodes, hints: RedisHints) -> None:
         self._nodes = nodes
         self._hints = hints
-        self._hellos: Coalescer[tuple[str, Incarnation | None], tuple[str, bytes], Greeted] = (
-            Coalescer(self._say_hellos)
-        )
+        self._hellos: Coalescer[
+            tuple[str, Incarnation | None], tuple[str, bytes], HelloRecorded
+        ] = Coalescer(self._say_hellos)
 
-    async def listen(self, owner: str, on_news: Callable[[LinkNews], None]) -> None:
+    async def listen(self, owner: str, on_update: Callable[[ChannelUpdate], None]) -> None:
         """Subscribes to updates about the owner's devices; returns once the subscription is confirmed.
 
         Raises:
@@ -93,13 +93,13 @@ class RedisChannels:
 
         def take(raw: bytes) -> None:
             if raw == _PRESENCE_HINT:
-                on_news(PresenceMoved())
+                on_update(PresenceChanged())
             elif raw == _DEVICES_HINT:
-                on_news(DevicesChanged())
+                on_update(DevicesChanged())
             elif raw == _FORGOTTEN_HINT:
-                on_news(OwnerForgotten())
+                on_update(OwnerForgotten())
             for said in _HELLO_HINT.finditer(raw):
-                on_news(SaidHello(said[1].decode(), int(said[2])))
+                on_update(ConnectionOpened(said[1].decode(), int(said[2])))
 
         await self._hints.listen(shard, keys.link_hints(shard, owner), take)
 
@@ -118,9 +118,9 @@ class RedisChannels:
         command = pack("SPUBLISH", keys.link_hints(shard, owner), _DEVICES_HINT)
         await self._nodes.update(shard, command)
 
-    def say_hello(
+    def record_hello(
         self, owner: str, channel: str, record: bytes, driver: Incarnation | None
-    ) -> Awaitable[Greeted]:
+    ) -> Awaitable[HelloRecorded]:
         """Writes the record, creates the owner's inbox if there is none, increments the generation.
 
         Retried after a lost reply: an unused generation does no harm.
@@ -137,7 +137,7 @@ class RedisChannels:
 
     def _say_hellos(
         self, said: tuple[str, Incarnation | None], hellos: list[tuple[str, bytes]]
-    ) -> Awaitable[list[Greeted]]:
+    ) -> Awaitable[list[HelloRecorded]]:
         owner, driver = said
         shard = shard_of(owner)
         inbox = StreamRef(StreamKind.INBOX, owner)
@@ -234,7 +234,7 @@ class RedisLinks:
             self._owe
         )
 
-    def owe(
+    def add_pending(
         self,
         channel: str,
         generation: int,
@@ -254,12 +254,12 @@ class RedisLinks:
         row = (channel, kind, wait_ms, most, str(generation))
         return self._owed.call((shard_of(channel), leaves), (row, payload))
 
-    async def lose(self, channel: str, payload: bytes, instance: str) -> None:
+    async def mark_lost(self, channel: str, payload: bytes, instance: str) -> None:
         """Notes that a link has ended with its instance, unless the device is connected elsewhere already."""
         row = (channel, "disconnected", 0, 0, False)
         await self._owed.call((shard_of(channel), instance), (row, payload))
 
-    async def read_owed(self, channel: str, kind: str) -> OwedLink | None:
+    async def read_pending(self, channel: str, kind: str) -> PendingLink | None:
         """The pending notification; None if the record is gone."""
         shard = shard_of(channel)
         wanted = ("s", f"o:{kind}", f"n:{kind}", f"t:{kind}")
@@ -268,9 +268,9 @@ class RedisLinks:
         record, payloads, total, delivered = found
         if record is None or payloads is None:
             return None
-        return OwedLink(record, payloads, int(total or 0), int(delivered or 0))
+        return PendingLink(record, payloads, int(total or 0), int(delivered or 0))
 
-    async def settle(self, row: DueRow, kind: str, owed: OwedLink, *, listed: bool) -> None:
+    async def settle(self, row: DueRow, kind: str, owed: PendingLink, *, listed: bool) -> None:
         """Marks the payloads that were read as delivered."""
         shard = shard_of(row.entity)
         await self._nodes.run(
@@ -281,7 +281,7 @@ class RedisLinks:
                 "channel": row.entity,
                 "kind": kind,
                 "told": str(owed.total),
-                "before": str(owed.told),
+                "before": str(owed.written),
                 "bytes": len(owed.payloads) if listed else 0,
                 "token": row.token,
                 "window": self._window_ms,
@@ -320,7 +320,7 @@ class RedisPresences:
         self._nodes = nodes
         self._keep_ms = keep_ms
 
-    async def say(self, owner: str, generation: int, presence: Presence) -> bool:
+    async def announce(self, owner: str, generation: int, presence: Presence) -> bool:
         """Stores the presence of a connection; False if a newer connection of the channel has stored one.
 
         Raises:

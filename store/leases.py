@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import SHARDS, Shard
-from passerelle.core.ports.leases import Alive, Lease, LeaseLost, LeaseWish, TakenOver
+from passerelle.core.ports.leases import Alive, Lease, LeaseLost, LeaseRequest, TakenOver
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.replies import as_text, as_texts
@@ -68,16 +68,16 @@ class RedisLeases:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
-    async def extend(self, wish: LeaseWish, lease_ms: int) -> Lease | LeaseLost:
+    async def extend(self, request: LeaseRequest, lease_ms: int) -> Lease | LeaseLost:
         """Opens or extends the lease; a duty that is held and no longer wanted is released."""
-        packed = _pack_lease(wish, lease_ms)
-        return _read_lease(await self._nodes.update(wish.shard, packed, lane="leases"))
+        packed = _pack_lease(request, lease_ms)
+        return _read_lease(await self._nodes.update(request.shard, packed, lane="leases"))
 
     async def extend_each(
-        self, wishes: Sequence[LeaseWish], lease_ms: int
+        self, requests: Sequence[LeaseRequest], lease_ms: int
     ) -> list[Lease | LeaseLost | StoreUnavailable]:
         """The same for one lease in each of many shards, together; nothing is retried."""
-        commands = [(wish.shard, _pack_lease(wish, lease_ms)) for wish in wishes]
+        commands = [(request.shard, _pack_lease(request, lease_ms)) for request in requests]
         seen, sent_s = self._nodes.generation, monotonic()
         replies = await self._nodes.lease_each(commands)
         received_s = monotonic()
@@ -86,20 +86,20 @@ class RedisLeases:
             for reply in replies
         ]
         if self._nodes.generation == seen:
-            self._note_times(wishes, answers, sent_s, received_s)
+            self._note_times(requests, answers, sent_s, received_s)
         return answers
 
     def _note_times(
         self,
-        wishes: Sequence[LeaseWish],
+        requests: Sequence[LeaseRequest],
         answers: Sequence[Lease | LeaseLost | StoreUnavailable],
         sent_s: float,
         received_s: float,
     ) -> None:
         """Records one server time of each primary that answered."""
         times = {
-            self._nodes.node(wish.shard): answer.now_ms
-            for wish, answer in zip(wishes, answers, strict=True)
+            self._nodes.node(request.shard): answer.now_ms
+            for request, answer in zip(requests, answers, strict=True)
             if isinstance(answer, Lease)
         }
         for node, now_ms in times.items():
@@ -143,9 +143,9 @@ class RedisLeases:
 
 
 @lru_cache(2 * SHARDS)
-def _pack_lease(wish: LeaseWish, lease_ms: int) -> bytes:
+def _pack_lease(request: LeaseRequest, lease_ms: int) -> bytes:
     """Cached: the same bytes are sent several times per lease, for the life of the instance."""
-    driver, shard = wish.driver, wish.shard
+    driver, shard = request.driver, request.shard
     return read_script("lease").pack_call(
         [
             keys.own(shard, driver.instance),
@@ -157,12 +157,12 @@ def _pack_lease(wish: LeaseWish, lease_ms: int) -> bytes:
         {
             "instance": driver.instance,
             "inc": str(driver.number),
-            "seen": str(wish.seen),
-            "opens": wish.opens,
-            "duty": wish.wants_duty,
+            "seen": str(request.seen),
+            "opens": request.opens,
+            "duty": request.wants_duty,
             "length": lease_ms,
-            "rest": lease_ms * _REST_LEASES if wish.may_rest else 0,
-            "living": wish.living,
+            "rest": lease_ms * _REST_LEASES if request.may_rest else 0,
+            "living": request.living,
             "hold": lease_ms * _DUTY_LEASES,
         },
     )

@@ -90,14 +90,14 @@ def _place(instance: str) -> Shard:
     return derive_shard("instance", instance)
 
 
-class RedisRuleNews:
-    """``core.ports.signals.RuleNews`` over a server or cluster."""
+class RedisRuleUpdates:
+    """``core.ports.signals.RuleUpdates`` over a server or cluster."""
 
     def __init__(self, nodes: Nodes, hints: RedisHints) -> None:
         self._nodes = nodes
         self._hints = hints
 
-    async def tell(self, home: str) -> None:
+    async def publish(self, home: str) -> None:
         """Notifies every instance, once.
 
         Raises:
@@ -106,16 +106,16 @@ class RedisRuleNews:
         shard = shard_of(home)
         await self._nodes.write(shard, pack("SPUBLISH", keys.rule_hints(shard, home), ""))
 
-    async def listen(self, home: str, on_news: Callable[[], None]) -> None:
-        """Returns once ``on_news`` is called for every further change, and when some may have been lost.
+    async def listen(self, home: str, on_update: Callable[[], None]) -> None:
+        """Returns once ``on_update`` is called for every further change, and when some may have been lost.
 
         Raises:
             StoreUnavailable: not confirmed within 5 s; nothing is subscribed then.
             ValueError: the home is subscribed already.
         """
         shard = shard_of(home)
-        await self._hints.listen(shard, keys.rule_hints(shard, home), lambda _raw: on_news())
-        self._hints.on_loss(on_news)
+        await self._hints.listen(shard, keys.rule_hints(shard, home), lambda _raw: on_update())
+        self._hints.on_loss(on_update)
 
 
 class RedisDeltas:

@@ -62,7 +62,7 @@ from passerelle.store.maintenance import RedisInspection, RedisViews
 from passerelle.store.nodes import Nodes
 from passerelle.store.peers import RedisCallbacks, RedisHabits
 from passerelle.store.projections import RedisProjections
-from passerelle.store.pubsub import RedisDeltas, RedisNudges, RedisRuleNews
+from passerelle.store.pubsub import RedisDeltas, RedisNudges, RedisRuleUpdates
 from passerelle.store.pushes import RedisBundles, RedisMutes
 from passerelle.store.queues import RedisQueues
 from passerelle.store.replicas import ALONE_AFTER_S, RedisReplicas
@@ -176,7 +176,7 @@ class Store:
         self.links = RedisLinks(nodes)
         self.agents = RedisAgents(nodes, self.hints)
         self.nudges = RedisNudges(nodes, self.hints)
-        self.rule_news = RedisRuleNews(nodes, self.hints)
+        self.rule_news = RedisRuleUpdates(nodes, self.hints)
         self.presences = RedisPresences(nodes)
         self.tickets = RedisTickets(nodes)
         self.mutes = RedisMutes(nodes)

@@ -54,7 +54,7 @@ def _draw_frame(codec: FrameCodec[Any]) -> Iterator[str]:
 def _draw_member(member: Member) -> str:
     name = f"`{member.wire.name}`"
     shown = name if member.needed else f"*{name}*"
-    return f"| {shown} | {_describe(member.wire.kind.draw())} | {member.wire.about} |"
+    return f"| {shown} | {_describe(member.wire.kind.make_schema())} | {member.wire.about} |"
 
 
 def _describe(schema: dict[str, Any]) -> str:

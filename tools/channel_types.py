@@ -41,7 +41,7 @@ def _draw_frame(codec: FrameCodec[Any]) -> Iterator[str]:
         if member.wire.about:
             yield f"  /** {member.wire.about} */"
         mark = "" if member.needed else "?"
-        yield f"  {member.wire.name}{mark}: {_spell(member.wire.kind.draw())};"
+        yield f"  {member.wire.name}{mark}: {_spell(member.wire.kind.make_schema())};"
     yield "}"
     yield ""
 

@@ -329,7 +329,7 @@ class StreamWebhooks:
             device_id="",
         )
         # A hello creates the inbox, if there is none.
-        await self.channels.say_hello(owner.key, stored.channel_id, to_bytes(record), None)
+        await self.channels.record_hello(owner.key, stored.channel_id, to_bytes(record), None)
         head = await self.log.read_head(name.stream)
         if head is None:
             raise StoreUnavailable("the inbox has gone again", "unknown")

@@ -1,1 +1,1 @@
-"""How peers ask in the middle of a task, and how each of them wants to be answered."""
+"""The forms in which agents ask for approvals within a task, and in which they are answered."""

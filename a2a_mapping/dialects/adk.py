@@ -1,14 +1,14 @@
-"""google-adk: what waits for a person is a function call, and its answer a function response of the same id.
+"""google-adk: a question is a function call, and its answer a function response of the same id.
 
 A question is a data part with ``metadata.adk_type = function_call``; several calls in one message are a group.
 
 - ``adk_request_confirmation``: may a tool run.
-- ``adk_request_input``: words, a small form, or (a workflow asks so) may a tool run.
-- ``adk_request_credential`` wants a secret, which never goes through an answer: it can only be cancelled.
+- ``adk_request_input``: words, a small form, or (in a workflow) may a tool run.
+- ``adk_request_credential`` asks for a secret, which must never be in an answer: it can only be cancelled.
 
-An answer with an id that the agent does not know fails its task for good, and words make a second confirmation: so the
-id is read here, kept, and sent back as it came. A message that holds any other call beside these is none of this
-dialect, since one message would have to answer all of them.
+An answer with an unknown id fails the agent's task for good, and an answer in words makes it ask again: so the id is
+read, kept, and sent back unchanged. A message with any other call besides these does not match this dialect, since one
+message would have to answer all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from passerelle.a2a_mapping.dialects.gate import ask_leave
+from passerelle.a2a_mapping.dialects.gate import make_permission_prompt
 from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer, read_flag
 from passerelle.a2a_mapping.dialects.pause import (
     AgentPause,
@@ -38,12 +38,12 @@ CREDENTIAL: Final = "adk_request_credential"
 INPUT: Final = "adk_request_input"
 _TYPE: Final = "adk_type"
 _LEAVE, _WORDS, _FORM = "leave ", "words ", "form "
-"""What an input was asked for stands before its id, which has no blank: the answer takes its form from that."""
+"""The kind of an input is a prefix of its id, which has no blank: it determines the form of the answer."""
 _RESULT: Final = "result"
 
 
 def detect(pause: AgentPause) -> list[PeerPrompt]:
-    """The calls of the status message that wait for a person; none when it holds one that cannot be read."""
+    """The waiting calls of the status message; empty if one of them cannot be read."""
     calls = [
         object_at(part, "data")
         for part in objects_at(pause.message, "parts")
@@ -55,7 +55,7 @@ def detect(pause: AgentPause) -> list[PeerPrompt]:
 
 
 def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
-    """One function response for each call; None where one has no answer, such as a credential: cancel the task."""
+    """One function response per call; None if one has no answer, such as a credential: cancel the task."""
     parts: list[Json] = []
     for reply in replies:
         response = _answer(reply)
@@ -69,7 +69,7 @@ def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonO
 
 
 def read_answers(message: JsonObject) -> list[NativeAnswer]:
-    """The confirmations in a caller's message, one function response each."""
+    """The confirmations in a caller's message, one per function response."""
     parts = objects_at(message, "parts")
     answers = [answer for part in parts if (answer := _read_response(part)) is not None]
     return [replace(answer, is_alone=len(parts) == len(answers)) for answer in answers]
@@ -82,7 +82,7 @@ def _read_response(part: JsonObject) -> NativeAnswer | None:
         return None
     if name not in {CONFIRMATION, INPUT}:
         return None
-    # The hint is that of the question, and a payload would change what was asked.
+    # The hint belongs to the question, and a payload would change the request.
     response = object_at(data, "response")
     said = read_flag(response, "confirmed", "payload", "hint")
     is_form = part.keys() <= {"data", "metadata", "mediaType"} and (
@@ -93,7 +93,7 @@ def _read_response(part: JsonObject) -> NativeAnswer | None:
         native_id if name == CONFIRMATION else _LEAVE + native_id,
         said if is_form else None,
         {PART: part},
-        # What an input wants may be words or a form as well.
+        # An input may also ask for words or a form.
         is_certain=name == CONFIRMATION,
     )
 
@@ -120,7 +120,7 @@ def _read_call(pause: AgentPause, call: JsonObject) -> PeerPrompt | None:
         wanted = object_at(args, "originalFunctionCall")
         hint = text_at(object_at(args, "toolConfirmation"), "hint")
         tool = text_at(wanted, "name")
-        return ask_leave(NAME, pause, native_id, tool, object_at(wanted, "args"), hint)
+        return make_permission_prompt(NAME, pause, native_id, tool, object_at(wanted, "args"), hint)
     if name == CREDENTIAL:
         return PeerPrompt(
             dialect=NAME,
@@ -142,11 +142,13 @@ def _read_input(pause: AgentPause, native_id: str, args: JsonObject) -> PeerProm
     tool = text_at(payload, "tool_name")
     if tool and "confirmed" in object_at(schema, "properties"):
         wanted = object_at(payload, "args")
-        return ask_leave(NAME, pause, _LEAVE + native_id, tool, wanted, text)
+        return make_permission_prompt(NAME, pause, _LEAVE + native_id, tool, wanted, text)
     form = _read_form(schema)
     if schema and form is None and schema.get("type") != "string":
         return None
-    asked = ask_leave(NAME, pause, (_FORM if form else _WORDS) + native_id, INPUT, {}, text)
+    asked = make_permission_prompt(
+        NAME, pause, (_FORM if form else _WORDS) + native_id, INPUT, {}, text
+    )
     return replace(
         asked,
         kind="input",
@@ -158,7 +160,7 @@ def _read_input(pause: AgentPause, native_id: str, args: JsonObject) -> PeerProm
 
 
 def _read_form(schema: JsonObject) -> JsonObject | None:
-    """The form that people can fill in; a single value is the one member of a form."""
+    """The form for people; a single value becomes the only member of a form."""
     if not schema or schema.get("type") == "string":
         return None
     form: JsonObject = schema

@@ -1,11 +1,11 @@
-"""CUGA: words, and in the metadata of the status message the id of an action that waits to be confirmed."""
+"""CUGA: text, and in the metadata of the status message the id of an action to be confirmed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from passerelle.a2a_mapping.dialects.gate import ask_leave
+from passerelle.a2a_mapping.dialects.gate import make_permission_prompt
 from passerelle.a2a_mapping.dialects.pause import AgentPause, DecidedQuestion, make_reply
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.approval.prompt import PeerPrompt
@@ -15,17 +15,17 @@ NAME: Final = "cuga"
 
 
 def detect(pause: AgentPause) -> list[PeerPrompt]:
-    """The one action that waits, if the metadata names one."""
+    """The action in the metadata, if there is one."""
     metadata = object_at(pause.message, "metadata")
     native_id = text_at(metadata, "action_id")
     if not native_id:
         return []
     tool = text_at(metadata, "tool") or text_at(metadata, "action")
-    return [ask_leave(NAME, pause, native_id, tool, metadata.get("args"), "")]
+    return [make_permission_prompt(NAME, pause, native_id, tool, metadata.get("args"), "")]
 
 
 def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
-    """The confirmation as a data part and as metadata: unclear words would make it ask again."""
+    """The confirmation as a data part and as metadata, since CUGA asks again after unclear text."""
     reply = replies[0]
     form: JsonObject = {"action_id": reply.prompt.native_id, "confirmed": reply.answer.allowed}
     message = make_reply((task, context), [reply.decision_id], [{"data": form}])

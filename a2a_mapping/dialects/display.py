@@ -1,7 +1,7 @@
-r"""Texts of peers made safe to show: what would act on a terminal or turn a line around becomes visible.
+r"""Escapes agents' texts for display: characters that control a terminal or change direction become visible.
 
-Control characters, ANSI sequences, zero-width and bidirectional characters are written as ``\u{202e}``.
-A cut says how much it left out: a preview that hides its end is how people approve what they never saw.
+Control characters, ANSI sequences, zero-width and bidirectional characters are written as ``\u{202e}``. A cut shows how
+much it left out: a preview with a hidden end leads people to approve what they never saw.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _LAYOUT: Final = frozenset("\n\t")
 
 
 def escape_text(text: str, limit: int = TEXT_LIMIT) -> str:
-    """``text`` with unsafe characters written out, and cut visibly after ``limit`` characters."""
+    """``text`` with unsafe characters escaped, and visibly cut after ``limit`` characters."""
     rest = len(text) - limit
     shown = "".join(_escape(letter) for letter in text[:limit])
     return f"{shown} [{rest} more characters]" if rest > 0 else shown
 
 
 def escape_value(value: Json) -> Json:
-    """A copy of ``value`` in which every text and every name is escaped; nothing is cut.
+    """A copy of ``value`` with every text and name escaped; nothing is cut.
 
-    A whole float reads as the whole number that it was before protobuf, so people see 40 and not 40.0.
+    A whole float is shown as a whole number, as it was before protobuf: 40, not 40.0.
     """
     if isinstance(value, str):
         return escape_text(value, len(value))

@@ -1,4 +1,4 @@
-"""A yes-or-no question about one tool call: what most frameworks ask, each in its own form."""
+"""A yes-or-no question about one tool call, which most frameworks ask, each in its own form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ APPROVE: Final = Option("approve", "Approve", "allow_once")
 REJECT: Final = Option("reject", "Reject", "reject_once")
 
 
-def ask_leave(
+def make_permission_prompt(
     dialect: str,
     pause: AgentPause,
     native_id: str | None,
@@ -22,7 +22,7 @@ def ask_leave(
     args: Json,
     text: str,
 ) -> PeerPrompt:
-    """The question whether ``tool`` may run with ``args``; where digits may be lost, only a no is on offer."""
+    """The question whether ``tool`` may run with ``args``; if digits may be lost, only a rejection is offered."""
     subject: JsonObject = {"type": "tool_call", "name": tool, "arguments": args}
     lossy = is_lossy(args)
     shown = escape_value(subject)

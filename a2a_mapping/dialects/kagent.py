@@ -1,7 +1,7 @@
 """kagent: tools to approve and questions to answer, in the metadata of the status message under its extension.
 
-The message has to name the extension as well. Where an agent waits for one that it called itself (``nested``), the
-tools of that one are what is decided, and their ids are answered. One message answers all tools of a pause.
+The message must also list the extension. If an agent waits for an agent that it called (``nested``), the decision is
+about the nested tools, and their ids are answered. One message answers all tools of a pause.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from passerelle.a2a_mapping.dialects.display import escape_text
-from passerelle.a2a_mapping.dialects.gate import ask_leave
+from passerelle.a2a_mapping.dialects.gate import make_permission_prompt
 from passerelle.a2a_mapping.dialects.native import METADATA, NativeAnswer
 from passerelle.a2a_mapping.dialects.pause import AgentPause, DecidedQuestion, make_reply
 from passerelle.a2a_mapping.dialects.plain_text import CANCEL, NO_CONSENT, REPLY
@@ -27,7 +27,7 @@ _MEMBER: Final = "answer"
 
 
 def detect(pause: AgentPause) -> list[PeerPrompt]:
-    """The tools or the questions of the status message; none when one of them cannot be answered."""
+    """The tools or the questions of the status message; empty if one of them cannot be answered."""
     form = _read_form(pause.message)
     match text_at(form, "type"):
         case "tool_approval_request":
@@ -39,7 +39,7 @@ def detect(pause: AgentPause) -> list[PeerPrompt]:
 
 
 def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
-    """One response for the whole pause; None where a question has no answer: cancel the task."""
+    """One response for the whole pause; None if a question has no answer: cancel the task."""
     ids = [reply.decision_id for reply in replies]
     first = replies[0]
     if first.prompt.kind == "permission":
@@ -59,7 +59,7 @@ def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonO
 
 
 def read_answers(message: JsonObject) -> list[NativeAnswer]:
-    """The approvals in a caller's message; the text that it may have says nothing to the agent, and stays behind."""
+    """The approvals in a caller's message; its text means nothing to the agent, and is not sent."""
     form = object_at(object_at(message, "metadata"), KAGENT_HITL)
     if text_at(form, "type") != "tool_approval_response":
         return []
@@ -101,12 +101,12 @@ def _detect_tools(pause: AgentPause, form: JsonObject) -> list[PeerPrompt]:
         return []
     hint = text_at(form, "hint")
     return [
-        ask_leave(
+        make_permission_prompt(
             NAME,
             pause,
             text_at(tool, "id"),
             text_at(tool, "name"),
-            # A call without arguments may have null.
+            # The args of a call without arguments may be null.
             {} if tool.get("args") is None else tool["args"],
             hint,
         )
@@ -123,8 +123,8 @@ def _detect_questions(pause: AgentPause, form: JsonObject) -> list[PeerPrompt]:
     native_id = text_at(tools[0] if nested else form, "id")
     if not native_id or not 0 < len(questions) <= PROPERTY_LIMIT:
         return []
-    words = "\n".join(map(_put, questions))
-    asked = ask_leave(NAME, pause, native_id, _ASK_USER, {}, words)
+    words = "\n".join(map(_format_question, questions))
+    asked = make_permission_prompt(NAME, pause, native_id, _ASK_USER, {}, words)
     return [
         replace(
             asked,
@@ -132,22 +132,22 @@ def _detect_questions(pause: AgentPause, form: JsonObject) -> list[PeerPrompt]:
             action_type="free_input",
             options=(REPLY, CANCEL),
             subject=None,
-            response_schema=_draw(questions) if len(questions) > 1 else None,
+            response_schema=_make_form_schema(questions) if len(questions) > 1 else None,
         )
     ]
 
 
-def _put(question: JsonObject) -> str:
+def _format_question(question: JsonObject) -> str:
     choices = ", ".join(texts_at(question, "choices"))
     text = text_at(question, "question")
     return f"{text} ({choices})" if choices else text
 
 
-def _draw(questions: list[JsonObject]) -> JsonObject:
-    """A form with one member for each question, in their order; the choices are no limit, and stand in its title."""
+def _make_form_schema(questions: list[JsonObject]) -> JsonObject:
+    """A form with one member per question, in order; the choices are suggestions, and are in its title."""
     names = [f"{_MEMBER}{place}" for place in range(1, len(questions) + 1)]
     properties: JsonObject = {
-        name: {"type": "string", "title": escape_text(_put(question), 200)}
+        name: {"type": "string", "title": escape_text(_format_question(question), 200)}
         for name, question in zip(names, questions, strict=True)
     }
     return {
@@ -167,7 +167,7 @@ def _approve(reply: DecidedQuestion) -> JsonObject:
 
 
 def _answer(reply: DecidedQuestion) -> list[Json] | None:
-    """What was said to each question, in their order, which is that of the names in the form."""
+    """The answers in order of the questions, which is that of the member names."""
     content = reply.answer.content
     if not reply.answer.allowed or content is None:
         return None

@@ -1,11 +1,10 @@
-"""LangGraph: an artifact named ``Interrupt`` beside a status without a word; the answer is what it resumes with.
+"""LangGraph: an artifact named ``Interrupt`` and a status without text; the answer is the resume value.
 
-Its middleware for human decisions lists tool calls (``action_requests``) with the decisions that each allows; one
-resume answers all of them, in their order. Any other interrupt wants words. Whatever is sent to a parked task becomes
-the resume value, text as well, so nothing but a decision is ever sent. Where a call allows no rejection, a no is
-CancelTask.
+Its middleware for human decisions lists tool calls (``action_requests``) with the allowed decisions of each; one resume
+answers all of them, in order. Any other interrupt asks for words. Anything sent to a parked task becomes the resume
+value, text included, so only decisions are ever sent. If a call allows no rejection, a rejection is CancelTask.
 
-Seen with LangGraph API 0.16: the artifact stands in the answer to a message and in streams, and GetTask leaves it out.
+Observed with LangGraph API 0.16: the artifact is in the answer to a message and in streams, but not in GetTask.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from passerelle.a2a_mapping.dialects.gate import APPROVE, REJECT, ask_leave
+from passerelle.a2a_mapping.dialects.gate import APPROVE, REJECT, make_permission_prompt
 from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer
 from passerelle.a2a_mapping.dialects.pause import AgentPause, DecidedQuestion, make_reply
 from passerelle.a2a_mapping.dialects.plain_text import CANCEL, NO_CONSENT, REPLY
@@ -28,15 +27,15 @@ _SEPARATOR: Final = " "
 
 
 def detect(pause: AgentPause) -> list[PeerPrompt]:
-    """The calls and questions of every interrupt; none when one of them has no id."""
+    """The calls and questions of every interrupt; empty if one of them has no id."""
     asked = [one for one in pause.artifacts if text_at(one, "name") == _ARTIFACT]
-    # Artifacts stay: the last one is that of this pause.
+    # Artifacts stay in the Task: the last one is that of this pause.
     parts = objects_at(asked[-1], "parts") if asked else []
     found = [data for part in parts if (data := object_at(part, "data"))]
     ids = {text_at(interrupt, "id") for interrupt in found}
     if "" in ids or len(ids) != len(found):
         return []
-    # Asked for its task again it says that it waits and not for what: then the time tells which pause it is.
+    # GetTask returns the waiting state without the question: then the time identifies the pause.
     said_at = pause.at or None
     return [
         replace(prompt, said_at=said_at)
@@ -46,9 +45,9 @@ def detect(pause: AgentPause) -> list[PeerPrompt]:
 
 
 def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
-    """One resume for the whole pause; None when a no has no words here: cancel the task."""
+    """One resume for the whole pause; None if a rejection cannot be expressed: cancel the task."""
     resumed: dict[str, Json] = {}
-    for reply in sorted(replies, key=_place):
+    for reply in sorted(replies, key=_position):
         value = _answer(reply)
         if value is None:
             return None
@@ -66,9 +65,9 @@ def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonO
 
 
 def read_answers(message: JsonObject) -> list[NativeAnswer]:
-    """The decision with which a caller resumes the one call that waits; what resumes anything else names its own form.
+    """The decision in a caller's resume of one call; any other resume has another form.
 
-    It says to no call in particular what was decided, and an edit is no plain yes.
+    It names no call, and an edit is no plain approval.
     """
     parts = objects_at(message, "parts")
     part = next((one for one in parts if "resume" in object_at(one, "data")), None)
@@ -105,7 +104,7 @@ def _read(pause: AgentPause, interrupt: JsonObject) -> list[PeerPrompt]:
             for place, call in enumerate(calls)
         ]
     words = value if isinstance(value, str) else ""
-    asked = ask_leave(NAME, pause, f"{name}{_SEPARATOR}", "", value, words)
+    asked = make_permission_prompt(NAME, pause, f"{name}{_SEPARATOR}", "", value, words)
     return [replace(asked, kind="input", action_type="free_input", options=(REPLY, CANCEL))]
 
 
@@ -114,7 +113,7 @@ def _read_call(
 ) -> PeerPrompt:
     tool = text_at(call, "name")
     args = call.get("args", call.get("arguments"))
-    asked = ask_leave(NAME, pause, native_id, tool, args, text_at(call, "description"))
+    asked = make_permission_prompt(NAME, pause, native_id, tool, args, text_at(call, "description"))
     decisions = allowed.get(tool, ["approve", "reject"])
     yes = [APPROVE] if "approve" in decisions and APPROVE in asked.options else []
     return replace(asked, options=(*yes, REJECT if "reject" in decisions else CANCEL))
@@ -136,6 +135,6 @@ def _split(reply: DecidedQuestion) -> tuple[str, str]:
     return name, place
 
 
-def _place(reply: DecidedQuestion) -> tuple[str, int]:
+def _position(reply: DecidedQuestion) -> tuple[str, int]:
     name, place = _split(reply)
     return name, int(place or 0)

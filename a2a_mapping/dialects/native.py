@@ -1,8 +1,8 @@
-"""An answer in the agent's own dialect, as a caller gives it that speaks with the agent and knows of no gateway. Pure.
+"""Answers in the agent's own dialect, from callers that do not know the gateway's form. Pure.
 
-Such an answer counts like one in our own form, so it is read as strictly: literal booleans, exactly the members that
-the form has, nothing beside it. What is read is a claim: whether it names a question that is open, and whether its
-sender may decide, is for others to judge.
+Such an answer counts like one in the gateway's form, so it is read as strictly: literal booleans, and exactly the
+members of the form. The result is a claim: whether its question is open, and whether its sender may decide, is checked
+elsewhere.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ METADATA: Final = "metadata"
 
 @dataclass(frozen=True, slots=True)
 class NativeAnswer:
-    """One yes or no. ``native_id`` is the agent's id of the question, None where the dialect has none.
+    """One allow or reject. ``native_id`` is the agent's id of the question, None if the dialect has none.
 
-    ``allows`` is None for what is neither, or changes what was asked. ``kept`` is what goes on to the agent as it came:
-    ``{"part": …}``, or ``{"metadata": …}`` of the message. ``is_alone``: the message says nothing else.
+    ``allows`` is None for anything else, or if the request is changed. ``kept`` is what is forwarded to the agent
+    unchanged: ``{"part": …}``, or ``{"metadata": …}`` of the message. ``is_alone``: the message has nothing else.
     """
 
     dialect: str
@@ -33,13 +33,13 @@ class NativeAnswer:
     comment: str | None = None
     is_alone: bool = True
     is_certain: bool = True
-    """Whether nothing else has this form. Where something may have, it counts as one for a question that is known."""
+    """Whether no other content has this form. If not, it counts only for a known question."""
 
 
 def keep_native(message: JsonObject, kept: Sequence[JsonObject | None]) -> JsonObject:
-    """``message``, which answers a pause, with what was given in its form in place of ours.
+    """``message``, which answers a pause, with the native forms of the answers instead of the generated ones.
 
-    Of parts each is the answer to one question. Metadata is that of the whole pause, so all answers have to share it.
+    Each part is the answer to one question. Metadata is that of the whole pause, so all answers must share it.
     """
     first = kept[0]
     if first is not None and METADATA in first:
@@ -54,10 +54,10 @@ def keep_native(message: JsonObject, kept: Sequence[JsonObject | None]) -> JsonO
     return {**message, "parts": chosen}
 
 
-def read_flag(form: JsonObject, name: str, *beside: str) -> bool | None:
-    """A literal boolean of a form that has nothing but it and what stands ``beside``; None where it is not so.
+def read_flag(form: JsonObject, name: str, *also: str) -> bool | None:
+    """A literal boolean of a form that has no other members than it and those in ``also``; otherwise None.
 
-    To some programs the text "false" is true, and of a member that nobody knows nobody has judged what it does.
+    Some programs read the text "false" as true, and the effect of an unknown member is unknown.
     """
     value = form.get(name)
-    return value if isinstance(value, bool) and form.keys() <= {name, *beside} else None
+    return value if isinstance(value, bool) and form.keys() <= {name, *also} else None

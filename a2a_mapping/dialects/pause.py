@@ -1,4 +1,4 @@
-"""The pause of a peer: the state, the status message and the ids that every dialect reads."""
+"""The pause of an agent: the state, the status message and the ids that every dialect reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMESPACE: Final = hashlib.sha1(b"urn:passerelle:decision", usedforsecurity=Fal
 
 @dataclass(frozen=True, slots=True)
 class AgentPause:
-    """A task of a peer that waits. ``task`` and ``context`` are the peer's own ids."""
+    """A waiting task of an agent. ``task`` and ``context`` are the agent's own ids."""
 
     peer: str
     task: str
@@ -27,7 +27,7 @@ class AgentPause:
     native_status: str
     message: JsonObject
     at: str = ""
-    """The time of the status as the peer says it; empty when it says none."""
+    """The time of the status by the agent's clock; empty if it sent none."""
     artifacts: tuple[JsonObject, ...] = ()
 
     @property
@@ -37,7 +37,7 @@ class AgentPause:
 
     @property
     def text(self) -> str:
-        """The text parts of the status message, escaped, one below the other."""
+        """The text parts of the status message, escaped, joined by line feeds."""
         texts = [text_at(part, "text") for part in objects_at(self.message, "parts")]
         return escape_text("\n".join(text for text in texts if text))
 
@@ -50,11 +50,11 @@ class DecidedQuestion:
     answer: PeerAnswer
     decision_id: str
     native: JsonObject | None = None
-    """The answer in the dialect's own form, where it was given so."""
+    """The answer in the dialect's own form, if it was given so."""
 
 
 def read_pause(peer: str, task: JsonObject) -> AgentPause | None:
-    """The pause that a peer's Task (with the peer's ids) is in, or None when it does not wait."""
+    """The pause of an agent's Task (with the agent's ids), or None if it does not wait."""
     status = object_at(task, "status")
     state = text_at(status, "state")
     if state not in INTERRUPTED_STATES:
@@ -71,10 +71,10 @@ def read_pause(peer: str, task: JsonObject) -> AgentPause | None:
 
 
 def identify_occurrence(pause: AgentPause, native_id: str | None) -> str:
-    """The key of one question, equal at every sight of it: stream, poll, or the history of the peer.
+    """The key of one question, equal for every observation of it: stream, poll, or the agent's history.
 
-    By the peer's id of the question, else by the status message, else by what was asked and when: a peer that waits
-    again without a word has asked again.
+    Derived from the agent's id of the question, else from the status message, else from content and time: an agent that
+    waits again without a message has asked again.
     """
     by: tuple[str, ...]
     if native_id is not None:
@@ -87,7 +87,7 @@ def identify_occurrence(pause: AgentPause, native_id: str | None) -> str:
 
 
 def is_lossy(value: Json) -> bool:
-    """Whether digits may have been lost: a number beyond 2^53, which a reader of floats cannot hold."""
+    """Whether digits may be lost: a number beyond 2^53, which a reader of floats cannot hold."""
     if isinstance(value, dict):
         return any(is_lossy(member) for member in value.values())
     if isinstance(value, list):
@@ -98,7 +98,7 @@ def is_lossy(value: Json) -> bool:
 def make_reply(
     pause_ids: tuple[str, str], decision_ids: list[str], parts: list[Json]
 ) -> JsonObject:
-    """The one message that answers a pause; its id is made of the decisions, so a repeat has the same one."""
+    """The one message that answers a pause; its id is derived from the decisions, so a repeat has the same one."""
     task, context = pause_ids
     message: JsonObject = {
         "messageId": derive_message_id(decision_ids),
@@ -110,7 +110,7 @@ def make_reply(
 
 
 def derive_message_id(decision_ids: list[str]) -> str:
-    """A UUID, version 5, of one decision or of all decisions of a group, whatever their order."""
+    """A UUID, version 5, of one decision or of all decisions of a group, in any order."""
     name = ",".join(sorted(decision_ids)).encode()
     raw = bytearray(hashlib.sha1(_NAMESPACE + name, usedforsecurity=False).digest()[:16])
     raw[6] = raw[6] & 0x0F | 0x50

@@ -1,9 +1,9 @@
-"""Our own extension ``urn:passerelle:ext:permission:1``: a typed question, and a typed answer.
+"""The gateway's own extension ``urn:passerelle:ext:permission:1``: a typed question, and a typed answer.
 
-A question is a data part ``{URI: {action_id, rev, digest, kind, title, subject, options, expires_at, risk}}`` on
-a waiting status; an answer is a data part ``{URI: {action_id, rev, digest, decision_id, option_id, comment}}``
-that names exactly what was read. A data part that carries the URI and is not well-formed is no question of
-this dialect: it falls through to plain text, where nothing can be approved.
+A question is a data part ``{URI: {action_id, rev, digest, kind, title, subject, options, expires_at, risk}}`` on a
+waiting status. An answer is a data part ``{URI: {action_id, rev, digest, decision_id, option_id, comment}}`` that names
+exactly what was read. A data part with the URI that is not well-formed does not match this dialect: it falls through to
+plain text, which cannot approve.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def detect(pause: AgentPause) -> list[PeerPrompt]:
         if (form := object_at(object_at(part, "data"), PERMISSION))
     ]
     prompts = [_read_form(pause, form) for form in forms]
-    # One that cannot be read could not be answered, and one message has to answer the whole pause.
+    # An unreadable one could not be answered, and one message must answer the whole pause.
     return [prompt for prompt in prompts if prompt] if all(prompts) else []
 
 
 def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
-    """One message with a typed answer per question; None when a no is due and none was offered: cancel the task."""
+    """One message with a typed answer per question; None if a rejection is due but not offered: cancel the task."""
     parts: list[Json] = []
     for reply in replies:
         form = _write_form(reply)
@@ -95,7 +95,7 @@ def _read_form(pause: AgentPause, form: JsonObject) -> PeerPrompt | None:
 
 
 def _read_native_id(form: JsonObject) -> str | None:
-    """What an answer has to name, in one text: action id, revision, digest."""
+    """The members that an answer must name, in one text: action id, revision, digest."""
     action_id, rev, digest = (
         text_at(form, "action_id"),
         whole_at(form, "rev"),
@@ -144,10 +144,10 @@ def _write_form(reply: DecidedQuestion) -> JsonObject | None:
 
 
 def choose_option(options: Sequence[Option], answer: PeerAnswer) -> Option | None:
-    """The peer's option that says what was decided, and no more than that.
+    """The agent's option for the decision, and no wider one.
 
-    "Allow always" is a grant on our side: the peer gets a single allow where it offers one. A no never
-    becomes anything but an option that rejects.
+    "Allow always" is a grant in the gateway: the agent gets a single allow if it offers one. A rejection is only ever
+    sent as an option that rejects.
     """
     kinds: tuple[OptionKind, ...] = (
         ("allow_once", "answer", "allow_always")

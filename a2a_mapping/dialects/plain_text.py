@@ -1,8 +1,8 @@
-"""The last dialect: words only. They can be replied to, or the task can be cancelled.
+"""The last dialect: text only. It can be replied to, or the task can be cancelled.
 
-There is no Approve here. Whether "yes" means consent is for the peer to say, and a peer that wants consent
-has to ask in a form that names what is consented to. A peer that waits for authorization in words only gets
-the same two options: what is secret never goes into a reply.
+There is no Approve here. Only the agent knows whether "yes" means consent, and an agent that needs consent must ask in
+a form that names the subject. An agent that asks for an authorization in text gets the same two options: a secret must
+never be in a reply.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_CONSENT: Final = "Not approved: no consent was given. Do not retry, and do no
 
 
 def detect(pause: AgentPause) -> list[PeerPrompt]:
-    """One question, whatever the pause says."""
+    """One question, whatever the pause contains."""
     authorizes = pause.native_status == AUTH_REQUIRED
     return [
         PeerPrompt(
@@ -45,7 +45,7 @@ def detect(pause: AgentPause) -> list[PeerPrompt]:
 
 
 def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
-    """The reply as text; None for what words cannot say without being taken for an answer: cancel the task."""
+    """The reply as text; None if text could be mistaken for an answer: cancel the task."""
     reply = replies[0]
     if reply.answer.option_id == CANCEL.option_id:
         return None

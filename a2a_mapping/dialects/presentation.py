@@ -1,6 +1,6 @@
-"""Our own questions towards a caller of the A2A face: shown on a waiting status, answered by a typed part.
+"""The gateway's approvals towards A2A callers: shown on a waiting status, answered by a typed part.
 
-The caller sees a text for people and a data part for programs. Only the data part decides; a plain "yes" on a
+The caller gets a text for people and a data part for programs. Only the data part decides; a plain "yes" on a
 permission is a remark, answered by :data:`STRUCTURED_NEEDED`.
 """
 
@@ -23,7 +23,7 @@ STRUCTURED_NEEDED: Final = "A structured decision is needed: plain text approves
 
 
 def relabel_prompt(prompt: PeerPrompt, ids: Relabel) -> PeerPrompt:
-    """A question fit to be shown: what the peer says in it names our ids. What the answer needs stays as it is."""
+    """A question with facade ids in its texts, fit to be shown. Members for the answer stay unchanged."""
     subject = scrub_value(prompt.subject, ids)
     return replace(
         prompt,
@@ -34,7 +34,7 @@ def relabel_prompt(prompt: PeerPrompt, ids: Relabel) -> PeerPrompt:
 
 
 def list_request_parts(request: ApprovalRequest, rev: int) -> list[Json]:
-    """The parts of a status message that shows ``request``; the peer's words stand below ours."""
+    """The parts of a status message that shows ``request``; the agent's text comes last."""
     text = request.title
     if request.description:
         text = f"{text}\n\n{request.description}"
@@ -65,14 +65,14 @@ def show_parts(
     state: str | None,
     own: JsonObject,
     *,
-    beside: bool = False,
+    with_native: bool = False,
 ) -> JsonObject:
-    """A copy of a task or status frame, with ``parts`` in place of the peer's words and in ``state`` if given.
+    """A copy of a task or status frame, with ``parts`` instead of the agent's and in ``state`` if given.
 
-    ``own`` is the message that holds them where the peer's status has none.
+    ``own`` is the message that holds them if the agent's status has none.
 
-    ``beside`` keeps what the peer says in its own form behind them, byte for byte: a caller that knows the form can
-    answer in it. Its words stand in ours already.
+    ``with_native`` keeps the agent's native parts after them, byte for byte: a caller that knows the form can answer
+    in it. Their text is already in the gateway's parts.
     """
     for name in ("task", "statusUpdate"):
         if name in frame:
@@ -82,7 +82,7 @@ def show_parts(
             if parts is not None:
                 message = object_at(status, "message") or own
                 native = [part for part in objects_at(message, "parts") if "text" not in part]
-                shown["message"] = {**message, "parts": [*parts, *native] if beside else parts}
+                shown["message"] = {**message, "parts": [*parts, *native] if with_native else parts}
             if state is not None:
                 shown["state"] = state
             return {name: {**holder, "status": shown}}
@@ -90,10 +90,10 @@ def show_parts(
 
 
 def read_decision(message: JsonObject) -> RespondAction | None:
-    """The typed answer in a caller's message, or None when it has none.
+    """The typed answer in a caller's message, or None if it has none.
 
     Raises:
-        InvalidInput: there is one and it is malformed, or there are several; the field is named.
+        InvalidInput: it is malformed, or there are several; naming the field.
     """
     forms = [
         (f"message.parts[{index}].data.{PERMISSION}.", form)

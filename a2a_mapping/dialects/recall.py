@@ -1,8 +1,8 @@
-"""A task that waits and does not say for what: some agents show a question once, and afterwards only that they wait.
+"""Waiting tasks without their question: some agents show a question once, and later only the waiting state.
 
-Such a status is no new question. It repeats those that were seen before, unless the agent has begun to wait since.
-Agents of LangGraph leave the question out of every later answer. The Python SDKs move it from the status into the
-history with the next message that they are sent.
+Such a status is no new question. It repeats the earlier one, unless the agent has begun to wait since. Agents of
+LangGraph leave the question out of every later answer. The Python SDKs move it from the status into the history with
+the next message that they receive.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _SHOW_ONCE: Final = frozenset({langgraph.NAME})
 
 
 def recall(task: JsonObject, asked: Iterable[RemotePause]) -> frozenset[str]:
-    """Occurrences of the questions, of those that were asked, in whose pause a task of the peer still is.
+    """Occurrences of those asked questions in whose pause the agent's task still is.
 
-    None where the task waits with words or artifacts: then they say what it asks.
+    Empty if the task waits with a message or artifacts: then they contain the question.
     """
     pause = read_pause("", task)
     if pause is None or pause.message or pause.artifacts:
@@ -42,10 +42,10 @@ def recall(task: JsonObject, asked: Iterable[RemotePause]) -> frozenset[str]:
 def restate(
     task: JsonObject, asked: RemotePause, shown: JsonObject, known_as: str
 ) -> JsonObject | None:
-    """A task of the peer as it stood when it asked ``asked``; None where nobody knows its words any more.
+    """The agent's task as it was when it asked ``asked``; None if its message is no longer available.
 
-    ``shown`` is the Task that callers see, in which the status message of the question is called ``known_as`` and
-    stands behind our own form of it.
+    ``shown`` is the Task that callers see: there the status message of the question has the id ``known_as``, and its
+    parts come after the gateway's form.
     """
     own = _find(task, asked.message_id or "")
     message = own or _find(shown, known_as)
@@ -78,7 +78,7 @@ def _has_moved(task: JsonObject, asked: RemotePause) -> bool:
 
 
 def _find(task: JsonObject, message_id: str) -> JsonObject | None:
-    """The message of the agent of that id in the history."""
+    """The agent's message of that id in the history."""
     return next(
         (
             one
@@ -90,7 +90,7 @@ def _find(task: JsonObject, message_id: str) -> JsonObject | None:
 
 
 def _is_later(at: str, known: str | None) -> bool:
-    """Whether the peer says that it began to wait after ``known``; one that says no time has said nothing new."""
+    """Whether the agent began to wait after ``known``; without a time nothing is new."""
     try:
         return known is not None and parse_ms(at) > parse_ms(known)
     except ValueError:

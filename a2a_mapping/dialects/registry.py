@@ -1,4 +1,4 @@
-"""The dialects in the order in which they are tried; the first that finds a question has found them all."""
+"""The dialects in the order in which they are tried; the first match determines the dialect."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from passerelle.core.wire.json import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one family of peers asks and is answered."""
+    """The questions and answers of one family of agents."""
 
     name: str
     detect: Callable[[AgentPause], list[PeerPrompt]]
     encode: Callable[[Sequence[DecidedQuestion], str, str], JsonObject | None]
     read: Callable[[JsonObject], list[NativeAnswer]] | None = None
-    """What a caller answers in this form; None where the form is ours, or its answers are no decisions."""
+    """Reads a caller's answers in this form; None if the form is the gateway's, or its answers are no decisions."""
 
 
 DIALECTS: Final = (
@@ -48,9 +48,9 @@ DIALECTS: Final = (
 
 
 def detect(peer: str, task: JsonObject) -> list[PeerPrompt]:
-    """The questions of a peer's Task, with the peer's own ids in it; none unless it waits.
+    """The questions of an agent's Task, with the agent's own ids; empty unless it waits.
 
-    Several questions in one pause are a group: one message has to answer them all.
+    Several questions in one pause are a group: one message must answer them all.
     """
     pause = read_pause(peer, task)
     if pause is None:
@@ -62,10 +62,10 @@ def detect(peer: str, task: JsonObject) -> list[PeerPrompt]:
 
 
 def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
-    """The message that answers a pause, for the peer's task and context id.
+    """The message that answers a pause, for the agent's task and context id.
 
-    ``replies`` are all questions of one pause, at least one. None means that the dialect has no words
-    for it, and CancelTask takes its place.
+    ``replies`` are all questions of one pause, at least one. None: the dialect cannot express it, and CancelTask is
+    sent instead.
     """
     name = replies[0].prompt.dialect
     dialect = next(dialect for dialect in DIALECTS if dialect.name == name)
@@ -74,7 +74,7 @@ def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonO
 
 
 def read_native(message: JsonObject) -> list[NativeAnswer]:
-    """The decisions in a caller's message that are given in the form of an agent; none when it is no such message."""
+    """The decisions in a caller's message that are in an agent's form; empty for any other message."""
     for dialect in DIALECTS:
         if dialect.read is not None and (found := dialect.read(message)):
             return found

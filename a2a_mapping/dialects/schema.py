@@ -1,7 +1,8 @@
-"""A form: a data part that is a JSON Schema wants data that fits it, and gets just that.
+"""A form: a data part that is a JSON Schema asks for matching data, and gets exactly that.
 
-One schema in a pause, small and flat enough to be filled in on a phone (``core/approval/response_schema``). What is not
-is no question of this dialect: it is one in words. Nor is a form under AUTH_REQUIRED, where data could be a secret.
+One schema in a pause, small and flat enough to be filled in on a phone (``core/approval/response_schema``). Any other
+pause does not match this dialect and is answered in text. Nor does a form under AUTH_REQUIRED match, where data could
+be a secret.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ANSWER_TYPE: Final = "application/json"
 
 
 def detect(pause: AgentPause) -> list[PeerPrompt]:
-    """The form of the status message; none when there are several, or it is more than a form."""
+    """The form of the status message; empty if there are several, or it is more than a form."""
     forms = [
         object_at(part, "data")
         for part in objects_at(pause.message, "parts")
@@ -57,7 +58,7 @@ def detect(pause: AgentPause) -> list[PeerPrompt]:
 
 
 def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
-    """The data that was filled in; None where there is none: cancel the task."""
+    """The submitted data; None if there is none: cancel the task."""
     reply = replies[0]
     if not reply.answer.allowed or reply.answer.content is None:
         return None

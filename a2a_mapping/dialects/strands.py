@@ -1,7 +1,7 @@
-"""Strands: a data part lists what is interrupted; the answer has one response for each, and nothing else.
+"""Strands: a data part lists the interrupts; the answer has one response for each, and nothing else.
 
-What an interrupt means is the agent's. Only one whose name says that it is an approval is a yes-or-no question,
-answered by ``y`` or ``n`` as the framework's own examples are; any other one wants words.
+The agent defines the meaning of an interrupt. Only one whose name means an approval is a yes-or-no question, answered
+by ``y`` or ``n`` as in the framework's own examples; any other one asks for text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from passerelle.a2a_mapping.dialects.gate import ask_leave
+from passerelle.a2a_mapping.dialects.gate import make_permission_prompt
 from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer
 from passerelle.a2a_mapping.dialects.pause import AgentPause, DecidedQuestion, make_reply
 from passerelle.a2a_mapping.dialects.plain_text import CANCEL, REPLY
@@ -23,7 +23,7 @@ _GATES: Final = ("approv", "confirm", "permission")
 
 
 def detect(pause: AgentPause) -> list[PeerPrompt]:
-    """Each interrupt of the status message; none when one of them has no id."""
+    """Each interrupt of the status message; empty if one of them has no id."""
     found = [
         interrupt
         for part in objects_at(pause.message, "parts")
@@ -35,7 +35,7 @@ def detect(pause: AgentPause) -> list[PeerPrompt]:
 
 
 def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
-    """One response for each interrupt; None when words are missing: cancel the task."""
+    """One response per interrupt; None if text is missing: cancel the task."""
     parts: list[Json] = []
     for reply in replies:
         response = _answer(reply)
@@ -47,7 +47,7 @@ def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonO
 
 
 def read_answers(message: JsonObject) -> list[NativeAnswer]:
-    """The responses in a caller's message. What an interrupt wants may be words as well: its id says which it is."""
+    """The responses in a caller's message. A response may also be text: the question with its id decides."""
     parts = objects_at(message, "parts")
     answers = [answer for part in parts if (answer := _read_response(part)) is not None]
     return [replace(answer, is_alone=len(parts) == len(answers)) for answer in answers]
@@ -79,7 +79,7 @@ def _read(pause: AgentPause, interrupt: JsonObject) -> PeerPrompt | None:
     name, reason = text_at(interrupt, "name"), interrupt.get("reason")
     tool = text_at(reason, "tool") if isinstance(reason, dict) else ""
     text = reason if isinstance(reason, str) else ""
-    gate = ask_leave(NAME, pause, native_id, tool or name, reason, text)
+    gate = make_permission_prompt(NAME, pause, native_id, tool or name, reason, text)
     if any(word in name.lower() for word in _GATES):
         return gate
     return replace(gate, kind="input", action_type="free_input", options=(REPLY, CANCEL))

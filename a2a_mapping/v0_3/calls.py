@@ -1,4 +1,4 @@
-"""Calls of 0.3: the operation that a name stands for, its params as those of 1.0, its result in the form of 0.3."""
+"""Calls of 0.3: maps method names, converts params to 1.0 and results to 0.3."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ METHODS: Final = {
     "tasks/pushNotificationConfig/list": Method.LIST_PUSH_CONFIGS,
     "tasks/pushNotificationConfig/delete": Method.DELETE_PUSH_CONFIG,
     "agent/getAuthenticatedExtendedCard": Method.GET_EXTENDED_CARD,
-    # The spelling of the text on the life of a task (LT-15).
+    # The spelling in the specification's text on the life of a task (LT-15).
     "message.send": Method.SEND_MESSAGE,
 }
-"""JSON-RPC names; there is no list of tasks in 0.3."""
+"""JSON-RPC names; 0.3 has no list of tasks."""
 NAMES: Final = {method: name for name, method in reversed(METHODS.items())}
 
 _SENDS: Final = frozenset({Method.SEND_MESSAGE, Method.SEND_STREAMING_MESSAGE})
@@ -58,7 +58,7 @@ _PUSH_ID_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LegacyCall:
-    """A call of 0.3 as 1.0 has it. ``first`` takes the first of a list: 0.3 could ask for "the" config of a task."""
+    """A call of 0.3 converted to 1.0. ``first`` takes the first of a list: 0.3 could ask for "the" config of a task."""
 
     method: Method
     params: JsonObject
@@ -97,7 +97,7 @@ class LegacyCall:
 
 
 def read_call(method: Method, params: JsonObject, form: Form) -> LegacyCall:
-    """The call as 1.0 has it; what is malformed stays so, for the readers of 1.0 to name it."""
+    """The call in 1.0; malformed values stay, so that the readers of 1.0 name them."""
     match method:
         case Method.SEND_MESSAGE | Method.SEND_STREAMING_MESSAGE:
             return LegacyCall(method, _read_send(params, form), form)
@@ -112,7 +112,7 @@ def read_call(method: Method, params: JsonObject, form: Form) -> LegacyCall:
 
 
 def write_params(method: Method, params: JsonObject, form: Form) -> JsonObject:
-    """1.0 params of the operations on messages and tasks, for a peer that speaks 0.3."""
+    """1.0 params of the operations on messages and tasks, for an agent that speaks 0.3."""
     if method is Method.CREATE_PUSH_CONFIG:
         return write_task_config(params, form)
     if method not in _SENDS:
@@ -120,7 +120,7 @@ def write_params(method: Method, params: JsonObject, form: Form) -> JsonObject:
     written = {name: value for name, value in params.items() if name != "tenant"}
     written["message"] = write_message(object_at(params, "message"), form)
     configuration = dict(object_at(params, "configuration"))
-    # Said plainly, since what an absent one means differs from peer to peer.
+    # Always set, since agents differ in the default.
     blocking = configuration.pop("returnImmediately", None) is not True
     push = configuration.pop("taskPushNotificationConfig", None)
     if isinstance(push, dict):
@@ -158,7 +158,7 @@ def _read_task(params: JsonObject) -> JsonObject:
 
 
 def _read_create(params: JsonObject) -> JsonObject:
-    """JSON-RPC has the config in the params, ProtoJSON one level deeper, beside an id and a resource name."""
+    """JSON-RPC has the config in the params, ProtoJSON one level deeper, with an id and a resource name."""
     renamed = rename(params, {"config_id": "configId", "push_notification_config": NESTED})
     inner = object_at(renamed, "config") or renamed
     read = read_task_config(inner)
@@ -187,7 +187,7 @@ def _read_push(method: Method, params: JsonObject, form: Form) -> LegacyCall:
 
 
 def _name_task(read: JsonObject, member: str) -> None:
-    """ProtoJSON names a task as ``tasks/<id>``; an id that is there wins."""
+    """ProtoJSON names a task as ``tasks/<id>``; an existing id takes precedence."""
     name = read.pop("name", None)
     if member not in read and isinstance(name, str):
         read[member] = split_name(name)[0] or name

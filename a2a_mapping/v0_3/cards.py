@@ -1,7 +1,7 @@
-"""Cards of A2A 0.3: read into the form of 1.0, and written for readers that know nothing newer.
+"""Cards of A2A 0.3: converted to the form of 1.0, and written for readers that know nothing newer.
 
-A 0.3 card has one main address and further ones; 1.0 has one list. A merged card is a 1.0 card that carries the address
-members of 0.3 as well: readers of either version find theirs.
+A 0.3 card has one main address and further ones; 1.0 has one list. A merged card is a 1.0 card with the address members
+of 0.3 as well: readers of either version find theirs.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _SCHEMES: Final[Mapping[str, str]] = {kind: name for name, kind in _KINDS.items(
 
 
 def is_legacy(card: JsonObject) -> bool:
-    """Whether a card is one of 0.3 and nothing newer."""
+    """Whether a card is in the form of 0.3 only."""
     return not card.get("supportedInterfaces") and "url" in card
 
 
 def lift_card(card: JsonObject) -> JsonObject:
-    """A card as it was received, in the form of 1.0; a merged one loses the members of 0.3."""
+    """A received card in the form of 1.0; a merged one loses the members of 0.3."""
     rest: JsonObject = {name: value for name, value in card.items() if name not in LEGACY_MEMBERS}
     if not is_legacy(card):
         return rest
@@ -55,7 +55,7 @@ def lift_card(card: JsonObject) -> JsonObject:
 
 
 def spell_card(card: JsonObject) -> JsonObject:
-    """A 0.3 card in the words of its protobuf, whose security is spelled as in 1.0."""
+    """A 0.3 card in the form of its protobuf, which has the security members of 1.0."""
     lifted = lift_card(card)
     spelled: JsonObject = {
         **card,
@@ -76,7 +76,7 @@ def spell_card(card: JsonObject) -> JsonObject:
 
 
 def lower_card(card: JsonObject) -> JsonObject | None:
-    """A 1.0 card of ours for readers of 0.3, or None where no interface of 0.3 stands on it."""
+    """A 1.0 card of the gateway for readers of 0.3, or None if it lists no interface of 0.3."""
     addresses = list_addresses(card)
     if addresses is None:
         return None
@@ -100,7 +100,7 @@ def lower_card(card: JsonObject) -> JsonObject | None:
 
 
 def list_addresses(card: JsonObject) -> JsonObject | None:
-    """The address members of 0.3, made of the 0.3 interfaces of a 1.0 card."""
+    """The address members of 0.3, from the 0.3 interfaces of a 1.0 card."""
     older = [
         entry
         for entry in objects_at(card, "supportedInterfaces")
@@ -128,7 +128,7 @@ def _lift_interfaces(card: JsonObject) -> Iterator[JsonObject]:
         (text_at(entry, "url"), text_at(entry, "transport"))
         for entry in objects_at(card, "additionalInterfaces")
     ]
-    # The main address is often listed again among the further ones.
+    # The main address is often repeated among the further ones.
     for url, binding in dict.fromkeys(addresses):
         yield {"url": url, "protocolBinding": binding, "protocolVersion": version}
 

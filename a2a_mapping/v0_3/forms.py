@@ -1,4 +1,4 @@
-"""The two spellings of 0.3, and the words that differ between them and 1.0."""
+"""The two forms of 0.3, and the enum values that differ between them and 1.0."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from passerelle.core.wire.json import Json, JsonObject
 
 
 class Form(StrEnum):
-    """A spelling of 0.3."""
+    """A form of 0.3."""
 
     KIND = "kind"
-    """JSON-RPC: objects carry ``kind``, states and roles are small words."""
+    """JSON-RPC: objects carry ``kind``, states and roles are lower-case words."""
     PROTO = "proto"
     """HTTP+JSON and gRPC: ProtoJSON of the package ``a2a.v1``."""
 
@@ -33,20 +33,20 @@ _STATES: Final[Mapping[str, str]] = {
 _KIND_OF_STATE: Final = {state: word for word, state in _STATES.items()}
 _CANCELED: Final = "TASK_STATE_CANCELED"
 _CANCELLED: Final = "TASK_STATE_CANCELLED"
-"""The protobuf of 0.3 has two l."""
+"""The protobuf of 0.3 spells it with two l."""
 _ROLES: Final[Mapping[str, str]] = {"user": "ROLE_USER", "agent": "ROLE_AGENT"}
 _KIND_OF_ROLE: Final = {role: word for word, role in _ROLES.items()}
 
 
 def read_state(state: Json) -> Json:
-    """The 1.0 state of a word of either spelling; one that is not known stays as it is."""
+    """The 1.0 state for a state of either form; an unknown one stays unchanged."""
     if not isinstance(state, str):
         return state
     return _CANCELED if state == _CANCELLED else _STATES.get(state, state)
 
 
 def write_state(state: Json, form: Form) -> Json:
-    """The word for a 1.0 state; one that 0.3 does not know is unknown there."""
+    """The word for a 1.0 state; a state that 0.3 does not have becomes unknown."""
     if form is Form.PROTO:
         known = isinstance(state, str) and state in _KIND_OF_STATE
         return (_CANCELLED if state == _CANCELED else state) if known else UNSPECIFIED
@@ -54,7 +54,7 @@ def write_state(state: Json, form: Form) -> Json:
 
 
 def read_role(role: Json) -> Json:
-    """The 1.0 role of a word of either spelling; one that is not known stays as it is."""
+    """The 1.0 role for a role of either form; an unknown one stays unchanged."""
     return _ROLES.get(role, role) if isinstance(role, str) else role
 
 
@@ -66,19 +66,19 @@ def write_role(role: Json, form: Form) -> Json:
 
 
 def map_object(value: Json, change: Callable[[JsonObject], JsonObject]) -> Json:
-    """``value`` changed if it is an object; anything else is for somebody else to judge."""
+    """``value`` changed if it is an object; anything else stays, for later checks."""
     return change(value) if isinstance(value, dict) else value
 
 
 def map_objects(value: Json, change: Callable[[JsonObject], JsonObject]) -> Json:
-    """The objects of a list changed, everything else as it is."""
+    """The objects of a list changed, everything else unchanged."""
     if not isinstance(value, list):
         return value
     return [map_object(item, change) for item in value]
 
 
 def rename(holder: JsonObject, names: Mapping[str, str]) -> JsonObject:
-    """A copy without ``kind`` and nulls, members renamed; the new name wins where both are given."""
+    """A copy without ``kind`` and nulls, members renamed; the new name takes precedence if both are given."""
     renamed: JsonObject = {}
     for name, value in holder.items():
         wire = names.get(name, name)
@@ -88,7 +88,7 @@ def rename(holder: JsonObject, names: Mapping[str, str]) -> JsonObject:
 
 
 def drop_empty(holder: JsonObject, *names: str) -> JsonObject:
-    """``holder`` without those of ``names`` that hold nothing: 0.3 leaves them out."""
+    """``holder`` without those of ``names`` that are empty: 0.3 omits them."""
     for name in names:
         if name in holder and not holder[name]:
             del holder[name]

@@ -24,7 +24,7 @@ from passerelle.a2a_mapping.v0_3.forms import (
 from passerelle.core.wire.json import Json, JsonObject
 
 _WRAPPED: Final = "data_part_compat"
-"""Marks data that is no object: 0.3 has objects only, so a value stands as ``{"value": …}`` (as a2a-sdk does it)."""
+"""Marks data that is not an object: 0.3 has objects only, so a value becomes ``{"value": …}`` (as in a2a-sdk)."""
 _FILE_NAMES: Final = {
     "file_with_bytes": "fileWithBytes",
     "file_with_uri": "fileWithUri",
@@ -75,7 +75,7 @@ def write_part(part: JsonObject, form: Form) -> JsonObject:
 
 def _read_file(file: JsonObject) -> JsonObject:
     contents = [(wire, file[name]) for name, wire in _CONTENT.items() if name in file]
-    # ProtoJSON of some writers names the other one too, empty.
+    # ProtoJSON of some writers also has the other member, empty.
     contents.sort(key=lambda content: not content[1])
     read: JsonObject = dict(contents[:1])
     for name, wire in _LABELS.items():
@@ -112,11 +112,11 @@ _ARTIFACT_NAMES: Final = {"artifact_id": "artifactId"}
 _IDS: Final = {"context_id": "contextId", "task_id": "taskId"}
 _EVENT_NAMES: Final = {**_IDS, "last_chunk": "lastChunk"}
 _ENDS: Final = TERMINAL_STATES | {INPUT_REQUIRED}
-"""States with which a turn ends in 0.3: its streams close there, ``final`` on the last event."""
+"""States that end a turn in 0.3: its streams close there, with ``final`` on the last event."""
 
 
 def read_message(message: JsonObject, form: Form) -> JsonObject:
-    """A 1.0 Message; what is malformed stays so, for the reader of 1.0 to name it."""
+    """A 1.0 Message; malformed values stay, so that the reader of 1.0 names them."""
     read = rename(message, _MESSAGE_NAMES)
     if "role" in read:
         read["role"] = read_role(read["role"])
@@ -195,7 +195,7 @@ def write_task(task: JsonObject, form: Form) -> JsonObject:
 
 
 def read_status_event(event: JsonObject, form: Form) -> JsonObject:
-    """A 1.0 TaskStatusUpdateEvent; ``final`` says nothing that the state does not."""
+    """A 1.0 TaskStatusUpdateEvent; ``final`` is redundant with the state."""
     read = rename(event, _EVENT_NAMES)
     read.pop("final", None)
     if "status" in read:
@@ -228,5 +228,5 @@ def write_artifact_event(event: JsonObject, form: Form) -> JsonObject:
 
 
 def ends_turn(status: Json) -> bool:
-    """Whether a 1.0 TaskStatus is one with which a turn of 0.3 ends."""
+    """Whether a 1.0 TaskStatus ends a turn of 0.3."""
     return isinstance(status, dict) and status.get("state") in _ENDS

@@ -1,4 +1,4 @@
-"""Push notification configs: nested in 0.3, flat in 1.0, with a list of schemes there and one scheme here."""
+"""Push notification configs: nested and with several schemes in 0.3, flat and with one scheme in 1.0."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write_config(config: JsonObject) -> JsonObject:
 
 
 def read_task_config(value: JsonObject) -> JsonObject:
-    """A 1.0 TaskPushNotificationConfig; in ProtoJSON the resource name tells task and config."""
+    """A 1.0 TaskPushNotificationConfig; in ProtoJSON the resource name has task and config."""
     renamed = rename(value, {"task_id": "taskId", "push_notification_config": NESTED})
     read = read_config(object_at(renamed, NESTED))
     task, config = split_name(text_at(renamed, "name"))
@@ -53,7 +53,7 @@ def write_task_config(config: JsonObject, form: Form) -> JsonObject:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Task and config of a resource name; what it does not name is empty."""
+    """Task and config of a resource name; empty if not named."""
     words = name.split("/")
     task = words[1] if len(words) > 1 and words[0] == "tasks" else ""
     named = len(words) > 3 and words[2] == CONFIGS  # noqa: PLR2004  tasks/<id>/pushNotificationConfigs/<id>
@@ -65,7 +65,7 @@ def _read_authentication(authentication: JsonObject) -> JsonObject:
     schemes = texts_at(read, "schemes")
     read.pop("schemes", None)
     if schemes:
-        # 1.0 has one; the first is the one that the caller prefers.
+        # 1.0 has one; the first is the preferred one.
         read["scheme"] = schemes[0]
     return read
 

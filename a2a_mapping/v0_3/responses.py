@@ -1,8 +1,8 @@
-"""Responses and frames of A2A 0.3 in either spelling, by the four kinds of answer, and errors of its HTTP+JSON.
+"""Responses and frames of A2A 0.3 in either form, by the four kinds of answer, and errors of its HTTP+JSON.
 
-0.3 never said how an error of HTTP+JSON looks. Its clients read ``type`` and ``message`` at the top, as the SDK for
-Python does; the Google ``Status`` of 1.0 stands beside them, so that nothing is lost. JSON-RPC errors are the same in
-both versions.
+0.3 does not define the errors of HTTP+JSON. Its clients read ``type`` and ``message`` at the top level, as the Python
+SDK does; the Google ``Status`` of 1.0 is included too, so that nothing is lost. JSON-RPC errors are the same in both
+versions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _READERS: Final[Mapping[str, tuple[str, _Change]]] = {
 
 
 def write_response(response: JsonObject, form: Form) -> JsonObject:
-    """A SendMessageResponse or StreamResponse in 0.3; JSON-RPC has the object bare."""
+    """A SendMessageResponse or StreamResponse in 0.3; in JSON-RPC the object is not wrapped."""
     for name, write in _WRITERS.items():
         value = response.get(name)
         if isinstance(value, dict):
@@ -51,7 +51,7 @@ def write_response(response: JsonObject, form: Form) -> JsonObject:
 
 
 def read_response(response: JsonObject, form: Form) -> JsonObject:
-    """A 1.0 StreamResponse; what is none of the four kinds stays as it is."""
+    """A 1.0 StreamResponse; any other object stays unchanged."""
     kind = response.get("kind")
     if isinstance(kind, str) and kind in _READERS:
         name, read = _READERS[kind]
@@ -66,8 +66,8 @@ def read_response(response: JsonObject, form: Form) -> JsonObject:
 def ends_stream(frame: JsonObject, *, is_first: bool, follows_on: bool) -> bool:
     """Whether a stream of 0.3 ends with this 1.0 frame: with a message, and at the end of a turn.
 
-    ``follows_on``: the task was there before the stream. Then the Task that opens it says only where things stood, so
-    a waiting one ends nothing.
+    ``follows_on``: the task existed before the stream. Then the opening Task only shows the state at that time, so a
+    waiting one does not end the stream.
     """
     if "message" in frame:
         return True
@@ -98,7 +98,7 @@ TYPES: Final[Mapping[int, str]] = {
 
 
 def name_type(error: PasserelleError) -> str:
-    """The name that clients of 0.3 know the error by."""
+    """The error name in 0.3."""
     return TYPES[ROWS[classify(error)].jsonrpc]
 
 

@@ -9,7 +9,7 @@ import typer
 from passerelle.a2a_mapping.members import object_at, text_at, whole_at
 from passerelle.cli.verbs.fitting import format_age, read_now_ms
 from passerelle.cli.verbs.verb import GatewayLink, add_verb, flatten, format_fields
-from passerelle.core.wire.counts import say_count
+from passerelle.core.wire.counts import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +84,7 @@ def _describe_runtime(runtime: JsonObject) -> Iterator[tuple[str, str]]:
     share = runtime.get("memoryShare")
     full = f", {share:.0%} of its memory" if isinstance(share, float) and share else ""
     alone = f", {runtime['alone']} alone" if runtime.get("alone") else ""
-    primaries = say_count(whole_at(runtime, "primaries") or 0, "primary", "primaries")
+    primaries = format_count(whole_at(runtime, "primaries") or 0, "primary", "primaries")
     yield "store", f"{primaries}, {replicas} replicated{alone}{full}"
     yield "configuration", flatten(text_at(runtime, "configFault"), _WIDEST)
 

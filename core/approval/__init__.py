@@ -1,1 +1,1 @@
-"""The life of an approval request: its machine, votes, guards, audience and record."""
+"""The life of an approval request: machine, votes, guards, audience and record."""

@@ -1,8 +1,8 @@
-"""Whose question it is: who may decide, and who may look at it.
+"""The audience of an approval: who may decide it and who may read it.
 
-Without an audience the owner decides. With one, the principals of the steps that have begun do, and the owner goes on
-seeing what is asked in its name. A step that comes later takes nothing from those before it. Where a step wants paired
-devices, the same people with another credential are nobody: the question is not shown to them, and they decide nothing.
+Without an audience the owner decides. With one, the principals of the steps that have begun decide, and the owner may
+still read. A later step adds principals and removes none. Where a step requires paired devices, the same principals
+with another credential neither see the approval nor decide it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ if TYPE_CHECKING:
 
 
 def may_decide(record: ActionRecord, who: Principal) -> bool:
-    """Whether a principal is among those who decide by now."""
+    """Whether a principal may decide now."""
     request = record.request
     if not request.quorum.allow_self and who.id == request.principal:
         return False
     return who.key == request.owner if not request.audience else _is_asked(record, who)
 
 
-def asks(record: ActionRecord, who: Principal) -> bool:
-    """Whether a question comes from this very credential: of a worker, or of an agent that dials in with it.
+def is_asking_side(record: ActionRecord, who: Principal) -> bool:
+    """Whether an approval was requested with this credential: by a worker, or by an agent that dials in with it.
 
-    Whoever may serve every agent is the asking side only as a program: the operator of a runtime is a person.
+    A principal that may serve every agent is the asking side only as a program, since the operator of a runtime is a
+    person.
     """
     origin = record.request.origin
     if origin.peer is None or who.tenant != record.request.tenant:
@@ -46,14 +47,14 @@ def asks(record: ActionRecord, who: Principal) -> bool:
 
 
 def list_readers(record: ActionRecord) -> tuple[str, ...]:
-    """Owner keys of everybody in whose inbox the question stands: the owner, and who decides by now."""
+    """Owner keys of all inboxes that list the approval: the owner's, and those of the principals who may decide now."""
     request = record.request
     named = (name for step in _list_begun(record) for name in step.principals)
     return tuple(dict.fromkeys((request.owner, *(_find_key(record, name) for name in named))))
 
 
 def list_paired_readers(record: ActionRecord) -> frozenset[str]:
-    """Those of the readers who see the question from paired devices alone; never the owner."""
+    """Those readers who see the approval on paired devices only; never the owner."""
     begun = _list_begun(record)
     paired = {name for step in begun if step.devices == "paired" for name in step.principals}
     anywhere = {name for step in begun if step.devices is None for name in step.principals}
@@ -62,7 +63,7 @@ def list_paired_readers(record: ActionRecord) -> frozenset[str]:
 
 
 def may_read(record: ActionRecord, who: Principal) -> bool:
-    """Whether the question is shown to a principal; to others it looks like none."""
+    """Whether a principal may read the approval; for others it does not exist."""
     request = record.request
     return who.tenant == request.tenant and (who.key == request.owner or _is_asked(record, who))
 

@@ -1,4 +1,4 @@
-"""What can be told to a question; ``core/approval/machine.py`` says when each is allowed and what it does.
+"""The commands of an approval; ``core/approval/machine.py`` states when each is allowed and what it does.
 
 There is no command for a lost connection, a closed app, a drain or a restart: those decide nothing (I6).
 """
@@ -29,7 +29,7 @@ PolicyCause: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class OpenAction:
-    """Asks. ``scope`` names what the question belongs to; its action id is filled in."""
+    """Opens an approval. ``scope`` has the ids that it belongs to; the action id is filled in."""
 
     request: ApprovalRequest
     scope: Scope
@@ -37,11 +37,11 @@ class OpenAction:
 
 @dataclass(frozen=True, slots=True)
 class AnswerAction:
-    """Answers (CMD-14). ``who`` is the authenticated principal, never a name out of a body.
+    """Answers (CMD-14). ``who`` is the authenticated principal, never a name from the request body.
 
-    ``rev`` and ``digest`` say what was read. Without ``option_id`` the one option that takes an answer is meant.
-    ``turn_id`` is set where the answer came as a message to the task: the turn then gives the decision its id,
-    and no other answer may name a turn.
+    ``rev`` and ``digest`` name what the caller read. Without ``option_id`` it answers the one option that takes
+    content. ``turn_id`` is set if the answer came as a message to the task: then the decision has the id of that turn,
+    which no other answer may use.
     """
 
     who: Principal
@@ -53,29 +53,29 @@ class AnswerAction:
     comment: str | None = None
     turn_id: str | None = None
     is_host: bool = False
-    """Whether it is the policy of a host, and so for whomever (CMD-21)."""
+    """Whether the policy of a host answers, for any owner of its tenant (CMD-21)."""
     rights: DeviceRights = EVERYTHING
-    """What the device may say that it comes from."""
+    """What the device that sent the answer may choose."""
     signature: DecisionSignature | None = None
-    """Verified by whoever made this."""
+    """Verified by the caller of this module."""
     must_sign: bool = False
-    """Whether a yes to something of this risk takes a signature here."""
+    """Whether allowing something of this risk requires a signature here."""
     native: JsonObject | None = None
-    """The answer as it was given in the agent's own form, which the agent is sent in place of ours."""
+    """The answer in the agent's own form; the agent gets it instead of the gateway's form."""
     void: frozenset[str] = frozenset()
-    """Devices whose votes do not count any more: they were revoked since."""
+    """Devices that were revoked: their votes do not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class WithdrawVotes:
-    """Votes that came from a device which is revoked are taken back."""
+    """Takes back the votes that came from a revoked device."""
 
     devices: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class SeeAction:
-    """The question was shown to a principal, at this revision. To have seen something decides nothing."""
+    """The approval was shown to a principal at this revision. This decides nothing."""
 
     who: Principal
     rev: int
@@ -83,14 +83,14 @@ class SeeAction:
 
 @dataclass(frozen=True, slots=True)
 class Escalate:
-    """Nobody has decided in time: the principals of step ``step`` may decide as well."""
+    """No decision in time: the principals of ``step`` may decide as well."""
 
     step: int
 
 
 @dataclass(frozen=True, slots=True)
 class SettleAction:
-    """Policy answers in nobody's place; it comes in the append that opens the question, so nobody is asked."""
+    """Policy answers in the append that opens the approval, so no approver is asked."""
 
     allows: bool
     cause: PolicyCause
@@ -99,7 +99,7 @@ class SettleAction:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeAction:
-    """What was allowed is about to be done, here and once; ``evaluation`` is how policy judges it by now."""
+    """The allowed act is about to run, here and once; ``evaluation`` is the policy decision of this moment."""
 
     evaluation: PermissionEvaluated
     digest: str
@@ -107,47 +107,47 @@ class ConsumeAction:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """The time is over by the store's clock, which reads ``at_ms``; without it the time of ``decide`` counts."""
+    """The approval expired by the store's clock, which reads ``at_ms``; without it the time of ``decide`` counts."""
 
     at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CancelAction:
-    """Nobody waits for the answer any more."""
+    """The asking side no longer waits for the answer."""
 
     cause: CancelCause
 
 
 @dataclass(frozen=True, slots=True)
 class SupersedeAction:
-    """The peer asks something else instead; ``by`` is the action that opens in the same append."""
+    """The agent asks something else; ``by`` is the action that opens in the same append."""
 
     by: str
 
 
 @dataclass(frozen=True, slots=True)
 class BeginReturn:
-    """An attempt to tell the asking side begins: stored before anything is sent."""
+    """Begins an attempt to deliver the decision: stored before anything is sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishReturn:
-    """The asking side has the answer; ``native_status`` is its state since then."""
+    """The asking side has the decision; ``native_status`` is its state since then."""
 
     native_status: str
 
 
 @dataclass(frozen=True, slots=True)
 class FailReturn:
-    """The answer cannot be delivered any more."""
+    """The decision can no longer be delivered."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class RetryReturn:
-    """Somebody wants an undeliverable answer tried again."""
+    """Retries an undeliverable decision on request."""
 
 
 FurtherCommand: TypeAlias = (
@@ -165,5 +165,5 @@ FurtherCommand: TypeAlias = (
     | FailReturn
     | RetryReturn
 )
-"""What may come to a question that was opened."""
+"""The commands of an open or closed approval."""
 ActionCommand: TypeAlias = OpenAction | FurtherCommand

@@ -1,4 +1,4 @@
-"""The facts of a question: how its opening, its closing and each step of its return are written down."""
+"""The facts of an approval: its opening, its closing and each step of its delivery."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ _GATED: Final = frozenset({"permission", "confirmation"})
 """Kinds whose options allow or reject: ``permission.*`` accompanies ``action.*``."""
 
 
-def tell_opening(scope: Scope, request: ApprovalRequest) -> list[Fact]:
-    """The question stands."""
+def record_opening(scope: Scope, request: ApprovalRequest) -> list[Fact]:
+    """The facts that open an approval."""
     scope = replace(scope, action_id=request.action_id)
     facts = [Fact(scope, ActionRequired(request))]
     if request.kind in _GATED:
@@ -59,14 +59,14 @@ def tell_opening(scope: Scope, request: ApprovalRequest) -> list[Fact]:
 def record_answer(
     state: ActionRecord, answer: AnswerAction, option: Option, now_ms: int
 ) -> ApprovalDecision:
-    """The decision that a valid answer makes. A message that may be a credential is not in it."""
+    """The decision of a valid answer. A message that may contain a credential is left out."""
     who = answer.who
     offered = state.find_option(option.option_id)
     by_caller = answer.turn_id is not None and state.request.kind == "auth"
     return ApprovalDecision(
         decision_id=answer.decision_id,
         outcome="answered_by_caller" if by_caller else OUTCOMES[option.kind],
-        # A service that decides is policy at work; nobody may read it as a person's word.
+        # A service that decides is policy: it must never read as the decision of a person.
         cause="human" if who.kind == "person" and not answer.is_host else "host_policy",
         source="answer",
         rev=answer.rev,
@@ -76,7 +76,7 @@ def record_answer(
         decided_at=format_ms(now_ms),
         option_id=offered.option_id if offered is not None else None,
         device=who.device,
-        # A device that was never given a name is known by what it calls itself.
+        # An unnamed device is shown by the name that it gives itself.
         device_name=who.device_name or who.device,
         comment=answer.comment,
         content=None if by_caller else answer.content,
@@ -93,7 +93,7 @@ def decide_alone(
     source: AnswerSource,
     now_ms: int,
 ) -> ApprovalDecision:
-    """A closing without a decider; its id follows from the action, so that a repeat has the same one."""
+    """A closing without a decider; its id is derived from the action, so a repeat has the same id."""
     action_id = state.request.action_id
     return ApprovalDecision(
         decision_id=derive_id("dec", shard_of(action_id), action_id, cause),
@@ -110,10 +110,10 @@ def decide_alone(
 
 
 def settle(state: ActionRecord, command: SettleAction, now_ms: int) -> ApprovalDecision:
-    """The decision of policy: the first option that says no more than a single yes, or than a no.
+    """The decision of policy: the first option that is a single allow, or a single reject.
 
     Raises:
-        UnsupportedOperation: nothing on offer allows.
+        UnsupportedOperation: no option allows.
     """
     kinds = _YES if command.allows else _NO
     fitting = (option for option in state.request.options if option.kind in kinds)
@@ -125,10 +125,10 @@ def settle(state: ActionRecord, command: SettleAction, now_ms: int) -> ApprovalD
     return replace(decision, option_id=option.option_id, grant_id=command.grant_id)
 
 
-def tell_closing(
+def record_closing(
     state: ActionRecord, decision: ApprovalDecision, superseded_by: str | None = None
 ) -> list[Fact]:
-    """The one terminal fact (I7), with what accompanies it; all of it belongs into one append."""
+    """The one terminal fact (I7) and its companions; all of them belong in one append."""
     returns = _is_owed(state.request, decision)
     facts = [Fact(state.scope, ActionResolved(decision, superseded_by, returns))]
     if state.request.kind in _GATED:
@@ -143,31 +143,31 @@ def tell_closing(
         )
         facts.insert(0, Fact(state.scope, permission))
     if decision.source != "system":
-        said = ChannelPermissionReturned(
+        payload = ChannelPermissionReturned(
             direction="answer",
             source=decision.source,
             accepted=True,
             outcome="owed" if returns else "not_needed",
             channel_id=decision.device,
         )
-        facts.append(Fact(state.scope, said))
+        facts.append(Fact(state.scope, payload))
     return facts
 
 
-def tell_use(state: ActionRecord, command: ConsumeAction) -> Fact:
-    """What was allowed is about to be done: the judgement of right now, which uses the answer up."""
+def record_use(state: ActionRecord, command: ConsumeAction) -> Fact:
+    """The allowed act is about to run: the policy evaluation that uses the approval up."""
     return Fact(state.scope, replace(command.evaluation, consumes=True))
 
 
-def tell_return(
+def record_return(
     state: ActionRecord,
     outcome: ReturnOutcome,
     *,
     native_status: str | None = None,
     reason: str | None = None,
 ) -> Fact:
-    """One step of the answer on its way back; beginning an attempt counts it."""
-    told = ChannelPermissionReturned(
+    """One step of the delivery of a decision; beginning an attempt counts it."""
+    payload = ChannelPermissionReturned(
         direction="delivery",
         source=state.decision.source if state.decision else "system",
         accepted=True,
@@ -176,19 +176,19 @@ def tell_return(
         native_status=native_status,
         reason=reason,
     )
-    return Fact(state.scope, told)
+    return Fact(state.scope, payload)
 
 
-def tell_escalation(state: ActionRecord, step: int) -> Fact:
-    """The audience is wider from here on.
+def record_escalation(state: ActionRecord, step: int) -> Fact:
+    """Widens the audience by a step.
 
     Raises:
         UnsupportedOperation: there is no such step, or it has begun.
     """
     if not state.step < step < len(state.request.audience):
-        raise UnsupportedOperation("the audience has no such step to come", step=step)
+        raise UnsupportedOperation("the audience has no such later step", step=step)
     origin = state.request.origin
-    told = ChannelPermissionForwarded(
+    payload = ChannelPermissionForwarded(
         transport="none",
         outcome="escalated",
         attempt=step,
@@ -197,11 +197,11 @@ def tell_escalation(state: ActionRecord, step: int) -> Fact:
         channel_scoped=origin.applies_to == "channel",
         step=step,
     )
-    return Fact(state.scope, told)
+    return Fact(state.scope, payload)
 
 
-def tell_seen(state: ActionRecord, who: Principal) -> Fact:
-    """Somebody has it before their eyes; its device is named where it has one."""
+def record_seen(state: ActionRecord, who: Principal) -> Fact:
+    """An approver has seen the approval; the device is named if it has an id."""
     origin = state.request.origin
     seen = ChannelPermissionForwarded(
         transport="ws" if who.device else "none",
@@ -217,6 +217,6 @@ def tell_seen(state: ActionRecord, who: Principal) -> Fact:
 
 
 def _is_owed(request: ApprovalRequest, decision: ApprovalDecision) -> bool:
-    """Whether a peer waits for this: an answer or a timeout, not the end of the asking itself."""
+    """Whether an agent waits for the decision: for an answer or a timeout, not for the end of its own request."""
     remote = request.remote
     return decision.source != "system" and remote is not None and remote.answerable

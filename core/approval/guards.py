@@ -1,10 +1,10 @@
-"""What must hold before a question is opened or an answer counts: each guard raises one typed error."""
+"""Checks before an approval opens or an answer counts: each guard raises one typed error."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.approval.audience import asks, may_decide, may_read
+from passerelle.core.approval.audience import is_asking_side, may_decide, may_read
 from passerelle.core.approval.response_schema import check_content, check_schema, is_blank
 from passerelle.core.errors import (
     Forbidden,
@@ -36,29 +36,30 @@ DECISION_ID_LIMIT: Final = 128
 MAX_LIFETIME_MS: Final = 30 * 24 * 3_600_000
 
 _WORDS: Final = frozenset({"input", "auth"})
-"""Kinds of questions that a message to the task is an answer to."""
+"""Kinds of approvals that a message to the task answers."""
 _MESSAGE: Final = Option("message", "Write to the agent", "answer")
-"""What a message to the task is to a request for an authorization that offers no answer: never on offer, since nobody
-but who owns the task may write to its agent."""
+"""The implied option of a message to the task that answers an authorization request without an answer option. It is
+never offered, since only the owner of the task may write to its agent.
+"""
 _DECIDERS: Final[frozenset[PrincipalKind]] = frozenset({"person", "service"})
 
 
 def check_opening(command: OpenAction) -> None:
-    """Refuses a question that nobody could answer, or that would never end.
+    """Refuses an approval that no principal could answer, or that would never end.
 
     Raises:
         InvalidInput: naming the field.
     """
     request = command.request
     if read_shard(request.action_id) is None:
-        raise InvalidInput("actionId", "is not an id of ours")
+        raise InvalidInput("actionId", "is not an id of this gateway")
     check_scope("permission.requested", command.scope)
     if not 0 < len(request.title) <= TITLE_LIMIT or not request.title.isprintable():
         raise InvalidInput("title", f"must be one line of 1 to {TITLE_LIMIT} characters")
     if not request.owner:
-        raise InvalidInput("owner", "somebody must be able to decide")
+        raise InvalidInput("owner", "an approval needs an owner who can decide")
     if not request.digest:
-        raise InvalidInput("digest", "an answer needs something to be bound to")
+        raise InvalidInput("digest", "an answer must be bound to a digest")
     if not 0 < request.expires_ms - request.created_ms <= MAX_LIFETIME_MS:
         raise InvalidInput("expiresMs", "must be after createdMs, and within 30 days of it")
     if request.on_timeout == "keep_waiting" and request.kind != "input":
@@ -68,19 +69,19 @@ def check_opening(command: OpenAction) -> None:
 
 
 def check_audience(record: ActionRecord, answer: AnswerAction) -> None:
-    """Only its audience decides, and only as a person or a service that holds the right.
+    """Only the audience decides, and only as a person or a service with the right scope.
 
-    An agent's credential never decides, whatever its scopes say, nor does the one that this very question comes from:
-    it is the asking side. Words are no decision: who owns a task may answer a question of kind input or auth by writing
-    to the task, as in any A2A conversation (ST-6).
+    An agent's credential never decides, whatever its scopes are, nor does the credential that asked. The owner of a
+    task may also answer an approval of kind input or auth with a message to the task, as in any A2A conversation
+    (ST-6).
 
     Raises:
-        NotFound: the question of others looks like none.
-        Forbidden: the credential does not carry the right, or its principal may look and not decide.
+        NotFound: the approval does not exist for this principal.
+        Forbidden: the credential lacks the scope, or its principal may read but not decide.
     """
     who, request = answer.who, record.request
-    if answer.turn_id is None and asks(record, who):
-        raise Forbidden("whoever asks never decides", why="asker")
+    if answer.turn_id is None and is_asking_side(record, who):
+        raise Forbidden("the asking side never decides its own approval", why="asker")
     if answer.is_host:
         _check_host(record, who)
         return
@@ -101,7 +102,7 @@ def check_audience(record: ActionRecord, answer: AnswerAction) -> None:
 
 
 def _check_host(record: ActionRecord, who: Principal) -> None:
-    """A host's policy decides what one person may, for every owner of its tenant; never what several must."""
+    """A host's policy decides for every owner of its tenant what one person may decide; never what needs several."""
     request = record.request
     if who.tenant != request.tenant:
         raise NotFound("action", request.action_id)
@@ -112,43 +113,43 @@ def _check_host(record: ActionRecord, who: Principal) -> None:
 
 
 def check_right(record: ActionRecord, answer: AnswerAction, option: Option) -> None:
-    """A yes from high risk on takes a right of its own. A no never does, and words that answer a question are no yes.
+    """Allowing high risk needs a scope of its own. Rejecting never does, nor does a message that answers.
 
     Raises:
-        Forbidden: the credential does not carry it.
+        Forbidden: the credential lacks the scope.
     """
     says_yes = option.kind not in NEGATIVE and answer.turn_id is None and not answer.is_host
     is_high_risk = not reaches("medium", record.request.risk)
     if says_yes and is_high_risk and AccessScope.DECIDE_HIGH not in answer.who.scopes:
         raise Forbidden(
-            f"a yes at {record.request.risk} risk takes {AccessScope.DECIDE_HIGH}",
+            f"allowing at {record.request.risk} risk requires {AccessScope.DECIDE_HIGH}",
             scope=AccessScope.DECIDE_HIGH,
         )
 
 
 def check_device(record: ActionRecord, answer: AnswerAction, option: Option) -> None:
-    """What the device of an answer may say, and whether it had to sign.
+    """Checks what the device of an answer may choose, and whether it had to sign.
 
-    A no needs no signature: to stop something must not fail for want of a key.
+    A rejection needs no signature: stopping something must not fail for want of a key.
 
     Raises:
-        Forbidden: the device is narrowed to less, or a yes of this risk comes without its signature.
+        Forbidden: the rights of the device exclude the option, or a required signature is missing.
     """
     if not answer.rights.allow(option.kind, record.request.risk):
         raise Forbidden("this device may not choose this", why="device_scope")
     if answer.must_sign and answer.signature is None and option.kind not in NEGATIVE:
         raise Forbidden(
-            f"a yes at {record.request.risk} risk takes the signature of a device",
+            f"allowing at {record.request.risk} risk requires the signature of a device",
             why="signature_required",
         )
 
 
 def check_binding(record: ActionRecord, answer: AnswerAction) -> None:
-    """The answer must be to what stands here now, not to an earlier state of it.
+    """The answer must be to the current revision and digest.
 
     Raises:
         StaleAnswer: another revision, or another digest.
-        InvalidInput: ``rev`` is no number.
+        InvalidInput: ``rev`` is not a whole number.
     """
     if isinstance(answer.rev, bool):
         raise InvalidInput("rev", "must be a whole number")
@@ -159,33 +160,33 @@ def check_binding(record: ActionRecord, answer: AnswerAction) -> None:
 
 
 def check_use(record: ActionRecord, command: ConsumeAction, now_ms: int) -> None:
-    """What was allowed must be what runs, once, in time, and with no rule against it by now.
+    """What runs must be what was allowed: once, in time, and not denied by policy now.
 
     Raises:
-        StaleAnswer: something else is about to be done.
-        UnsupportedOperation: it was used before, its time is over, or policy denies it by now.
+        StaleAnswer: another act is about to run.
+        UnsupportedOperation: it was used before, it has expired, or policy denies it now.
     """
     if record.request.remote is not None:
         raise UnsupportedOperation(
-            "its answer goes to an agent, which acts on it", state=record.state
+            "its decision is delivered to an agent, which acts on it", state=record.state
         )
     if command.digest != record.request.digest:
         raise StaleAnswer("digest_mismatch", "digest")
     if record.consumed_at is not None:
-        raise UnsupportedOperation("it was used already", usedAt=record.consumed_at)
+        raise UnsupportedOperation("the approval was already used", usedAt=record.consumed_at)
     if now_ms >= record.request.expires_ms:
-        raise UnsupportedOperation("its time is over", state=record.state)
+        raise UnsupportedOperation("the approval has expired", state=record.state)
     if command.evaluation.decision == "deny":
-        raise UnsupportedOperation(f"policy denies it by now: {command.evaluation.reason}")
+        raise UnsupportedOperation(f"policy now denies it: {command.evaluation.reason}")
 
 
 def choose_option(record: ActionRecord, answer: AnswerAction) -> Option:
-    """The option that an answer names; without a name, the one that takes an answer.
+    """The option that an answer names; without a name, the one option that takes content.
 
-    A message of who owns the task answers a request for an authorization without any.
+    A message of the task's owner answers an authorization request that has no such option.
 
     Raises:
-        UnknownOption: the question does not offer it.
+        UnknownOption: the approval does not offer it.
     """
     if answer.option_id is not None:
         option = record.find_option(answer.option_id)
@@ -201,29 +202,29 @@ def choose_option(record: ActionRecord, answer: AnswerAction) -> Option:
 
 
 def check_words(record: ActionRecord, answer: AnswerAction, option: Option) -> None:
-    """What was said beside the option: ids, comment, content.
+    """Checks the other members of an answer: ids, comment, content.
 
     Raises:
         InvalidInput: the decision id or the comment is out of bounds.
-        InvalidContent: the content is missing, blank, unasked for, or not what the schema wants.
+        InvalidContent: the content is missing, blank, not asked for, or does not match the schema.
     """
     if not 0 < len(answer.decision_id) <= DECISION_ID_LIMIT:
         raise InvalidInput("decisionId", f"must have 1 to {DECISION_ID_LIMIT} characters")
-    # What is sent to the peer for a decision named after a turn is that turn's message.
+    # For a decision named after a turn, the agent is sent the message of that turn.
     names_turn = answer.decision_id.startswith("turn_")
     if names_turn != (answer.turn_id is not None) or answer.turn_id not in {
         None,
         answer.decision_id,
     }:
         raise InvalidInput(
-            "decisionId", "only an answer that came as a turn has the id of its turn"
+            "decisionId", "only an answer that came as a message may have the id of its turn"
         )
     if names_turn and (option.kind != "answer" or record.request.kind not in _WORDS):
-        raise InvalidInput("optionId", "a message answers in words, and nothing else")
+        raise InvalidInput("optionId", "a message can choose only an option of kind answer")
     if answer.comment is not None and len(answer.comment) > COMMENT_LIMIT:
         raise InvalidInput("comment", f"must have at most {COMMENT_LIMIT} characters")
     if option.kind == "answer":
-        # A message goes to the agent as it is, which judges it as it would without us; the content only shows it.
+        # A message goes to the agent unchanged, and the agent judges it; the content only shows it.
         if not names_turn:
             _check_content(answer.content, record.request.response_schema)
             _check_size(answer.content)
@@ -235,7 +236,7 @@ def check_words(record: ActionRecord, answer: AnswerAction, option: Option) -> N
 
 def _check_content(content: JsonObject | None, schema: JsonObject | None) -> None:
     if content is None or is_blank(content):
-        raise InvalidContent("content", "an empty answer answers nothing")
+        raise InvalidContent("content", "must not be empty")
     if schema is not None:
         check_content(schema, content)
 
@@ -252,20 +253,26 @@ def _check_size(content: JsonObject | None) -> None:
 def _check_audience(request: ApprovalRequest) -> None:
     quorum = request.quorum
     if quorum.need > 1 and request.kind not in {"permission", "confirmation"}:
-        raise InvalidInput("quorum", "words have one author")
+        raise InvalidInput(
+            "quorum", "only approvals of kind permission or confirmation can need several approvers"
+        )
     named = {name for step in request.audience for name in step.principals} or {request.principal}
     able = named if quorum.allow_self else named - {request.principal}
     if len(able) < max(quorum.need, 1):
         raise InvalidInput("audience", f"{quorum.need} must agree, and {len(able)} may decide")
     starts = [step.after_ms for step in request.audience]
     if starts != sorted(starts) or starts[:1] not in ([], [0]):
-        raise InvalidInput("audience", "its steps begin with the opening, one after the other")
+        raise InvalidInput(
+            "audience", "the first step must start at 0, and later steps must be in order"
+        )
 
 
 def _check_options(request: ApprovalRequest) -> None:
     names = [option.option_id for option in request.options]
     if not names or len(set(names)) != len(names) or not all(names):
-        raise InvalidInput("options", "must have distinct, non-empty ids, and be at least one")
+        raise InvalidInput(
+            "options", "needs at least one option, each with a distinct, non-empty id"
+        )
     wants_words = request.kind in {"input", "auth"}
     for option in request.options:
         if (option.kind == "answer" and not wants_words) or (

@@ -1,37 +1,37 @@
-"""The approval machine: what a question can be told, and what follows.
+"""The approval machine: its commands, and the facts that they lead to.
 
-A question is opened once and closed at most once (I7). Two things are kept apart that other systems mix: the
-*resolution*, which is a fact the moment it is stored, and the *return*, which is the long way of that answer to the
-peer that waits for it. A person who has decided is done, even while the peer is away.
+An approval is opened once and closed at most once (I7). The machine keeps two things apart that other systems mix. The
+*resolution* is a fact as soon as it is stored. The *return* is the delivery of that decision to the agent that waits
+for it. A person who has decided is done, even while the agent is away.
 
-Resolution. A question is *pending* until the first valid answer, its expiry, or the end of what asked for it. It
-then is *allowed*, *rejected*, *answered* (words were wanted, and came), *answered by the caller* (an authorization was
-wanted, and its task's own caller wrote to the agent), *expired*, *cancelled* or *superseded*, and nothing moves it
-again: whoever comes late learns who closed it and how. The repeat of the very answer that won is no loser: it changes
-nothing and is told the same as the first time. A timeout never allows. Who may decide is checked before anything else,
-so that a stranger learns nothing.
+Resolution. An approval is *pending* until the first valid answer, its expiry, or the end of what asked for it. Then it
+is *allowed*, *rejected*, *answered* (words were asked for and given), *answered by the caller* (an authorization was
+asked for, and the owner of the task wrote to the agent), *expired*, *cancelled* or *superseded*, and nothing changes it
+again. A late answer gets who closed it and how. A repeat of the winning answer changes nothing and gets the same result
+as the first one. A timeout never allows. The machine checks who may decide before anything else, so a caller without
+the right learns nothing.
 
-Return. Where a peer waits, the append that closes the question also owes it the answer: *owed*, then *returning* for
-each attempt (stored before anything is sent), then *returned* or *undeliverable*. The latter is visible and can be
-tried again; it never reopens the question. ``none`` means that nobody waits for it elsewhere.
+Return. Where an agent waits, the append that closes the approval also sets the return to *owed*. It becomes *returning*
+for each attempt (stored before anything is sent), then *returned* or *undeliverable*. An undeliverable decision is
+visible and can be retried; it never reopens the approval. ``none``: no agent waits for it.
 
-Where more than one must agree (``Quorum``), an answer that is not enough is a vote: the question stays *pending* and
-its revision as it is, since what is asked has not changed. An audience can be widened in steps, which changes as
-little; those who could decide before still can.
+Where several must agree (``Quorum``), an answer that is not enough is a vote: the approval stays *pending* at the same
+revision, since the request has not changed. Widening the audience does not change the revision either; earlier
+approvers keep their right.
 
-Policy may answer in the very append that opens a question (``SettleAction``); then nobody is ever asked.
+Policy may answer in the append that opens an approval (``SettleAction``); then no approver is asked.
 
-What nobody but the gateway or a worker of this machine waits for has no return. There an allowed question is *used*
-instead, once, right before what it allows is done (``ConsumeAction``): what was allowed is held against what is about
-to run, and policy is asked again, since a rule that denies by now outweighs an answer of before.
+An approval that only the gateway or a local worker waits for has no return. Instead it is *used* once, right before the
+allowed act runs (``ConsumeAction``). The machine compares the act with what was allowed, and policy is evaluated again:
+a rule that denies now outweighs an earlier answer.
 
-Presence does not occur. There is no command for a lost connection, a closed app, a drain or a restart, so none of
-these can decide (I6). Nor does this file look at a clock: an answer that is too late is refused by the store, which
-compares ``not_after_ms`` with its own time, and so gateways with clocks apart agree.
+Presence plays no role. There is no command for a lost connection, a closed app, a drain or a restart, so none of these
+can decide (I6). Nor does this module read a clock: the store refuses a late answer by comparing ``not_after_ms`` with
+its own time, so gateways with different clocks agree.
 
-``TABLE`` is the whole of it: for a command, from which state it is allowed and where it may lead. None is a question
-that does not exist. Resolution commands read the state, return commands the return state. ``decide`` turns a command
-into facts, ``evolve`` folds facts into the record and never raises.
+``TABLE`` lists every transition: for a command, the states it is allowed in and the states it may lead to. None means
+that the approval does not exist. Resolution commands read the state, return commands read the return state. ``decide``
+turns a command into facts; ``evolve`` folds facts into the record and never raises.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ from passerelle.core.approval.facts import (
     OUTCOMES,
     decide_alone,
     record_answer,
+    record_closing,
+    record_escalation,
+    record_opening,
+    record_return,
+    record_seen,
+    record_use,
     settle,
-    tell_closing,
-    tell_escalation,
-    tell_opening,
-    tell_return,
-    tell_seen,
-    tell_use,
 )
 from passerelle.core.approval.guards import (
     check_audience,
@@ -91,7 +91,7 @@ from passerelle.core.approval.votes import (
     fold_vote,
     is_cast,
     make_vote,
-    tell_vote,
+    record_vote,
     withdraw,
 )
 from passerelle.core.errors import (
@@ -125,9 +125,9 @@ __all__ = [
     "render_table",
 ]
 
-Stand: TypeAlias = ActionState | ReturnState
+AnyState: TypeAlias = ActionState | ReturnState
 
-TABLE: Final[dict[type[ActionCommand], dict[Stand | None, frozenset[Stand]]]] = {
+TABLE: Final[dict[type[ActionCommand], dict[AnyState | None, frozenset[AnyState]]]] = {
     OpenAction: {None: frozenset({"pending"})},
     AnswerAction: {"pending": frozenset({*OUTCOMES.values(), "answered_by_caller", "pending"})},
     WithdrawVotes: {"pending": frozenset({"pending"})},
@@ -157,12 +157,12 @@ _RETURN_MOVES: Final = frozenset(
 
 
 def decide(state: ActionRecord | None, command: ActionCommand, now_ms: int) -> list[Fact]:
-    """The facts that a command leads to, all for one append; none for the repeat of an answer that counts already.
+    """The facts of a command, all for one append; none for a repeat of the winning answer.
 
     Raises:
-        NotFound: no such question, or another owner's.
-        Forbidden: the credential does not decide.
-        ActionClosed: the question is closed; ``winner`` says by whom (I7).
+        NotFound: the approval does not exist, or not for this principal.
+        Forbidden: the credential may not decide.
+        ActionClosed: the approval is closed; ``winner`` names who closed it (I7).
         StaleAnswer: the answer was to another revision or digest.
         UnknownOption, InvalidContent, InvalidInput: naming the field.
         UnsupportedOperation: the state does not allow the command, or it is too early to expire.
@@ -171,21 +171,21 @@ def decide(state: ActionRecord | None, command: ActionCommand, now_ms: int) -> l
         if state is not None:
             raise InvalidInput("actionId", "the approval is pending already")
         check_opening(command)
-        return tell_opening(command.scope, command.request)
+        return record_opening(command.scope, command.request)
     if state is None:
         raise NotFound("action", "")
     if isinstance(command, AnswerAction):
         check_audience(state, command)
         if find_replay(state, command) is not None:
             return []
-    stand = state.return_state if isinstance(command, _RETURNING) else state.state
-    if stand not in TABLE[type(command)]:
-        raise _refuse(state, command, stand)
+    current = state.return_state if isinstance(command, _RETURNING) else state.state
+    if current not in TABLE[type(command)]:
+        raise _refuse(state, command, current)
     return _decide(state, command, now_ms)
 
 
 def find_replay(state: ActionRecord | None, answer: AnswerAction) -> ApprovalDecision | None:
-    """The recorded decision, if ``answer`` is the repeat of it: same id, principal, option and content."""
+    """The recorded decision, if ``answer`` repeats it: same id, principal, option and content."""
     won = state.decision if state is not None else None
     if state is None or won is None or won.source != "answer":
         return None
@@ -195,7 +195,7 @@ def find_replay(state: ActionRecord | None, answer: AnswerAction) -> ApprovalDec
 
 
 def find_not_after(state: ActionRecord | None, command: ActionCommand) -> int | None:
-    """``not_after_ms`` of the append: an answer counts until the question expires, by the store's clock."""
+    """``not_after_ms`` of the append: an answer counts until the approval expires by the store's clock."""
     return (
         state.request.expires_ms
         if state is not None and isinstance(command, AnswerAction)
@@ -227,7 +227,7 @@ def folds_action(event: Event) -> bool:
 
 
 def evolve(state: ActionRecord | None, event: Event) -> ActionRecord | None:
-    """The record after an event; total. What it does not know, or has folded already, changes nothing."""
+    """The record after an event. Total: an unknown or already folded event changes nothing."""
     payload = event.fact.payload
     if state is None:
         return _start(payload, event) if isinstance(payload, ActionRequired) else None
@@ -261,7 +261,7 @@ def evolve(state: ActionRecord | None, event: Event) -> ActionRecord | None:
 
 
 def render_table() -> str:
-    """``TABLE`` as Markdown: a diagram and every row of it."""
+    """``TABLE`` as Markdown: a diagram and all rows."""
     arrows = [
         f"    {_name(source)} --> {target} : {command.__name__}"
         for command, rows in TABLE.items()
@@ -288,7 +288,7 @@ def render_table() -> str:
     )
 
 
-def _name(source: Stand | None) -> str:
+def _name(source: AnyState | None) -> str:
     return "[*]" if source is None else source
 
 
@@ -305,16 +305,16 @@ def _decide(
         case SeeAction(who=who, rev=rev):
             if rev != state.rev:
                 raise StaleAnswer("stale_revision", "rev")
-            return [] if who.id in state.seen else [tell_seen(state, who)]
+            return [] if who.id in state.seen else [record_seen(state, who)]
         case Escalate(step=step):
-            return [tell_escalation(state, step)]
+            return [record_escalation(state, step)]
         case ConsumeAction():
             check_use(state, command, now_ms)
-            return [tell_use(state, command)]
+            return [record_use(state, command)]
         case SettleAction() | Expire() | CancelAction() | SupersedeAction():
             return _close(state, command, now_ms)
         case BeginReturn() | FinishReturn() | FailReturn() | RetryReturn():
-            return [_go_back(state, command)]
+            return [_record_return_step(state, command)]
         case _:
             assert_never(command)
 
@@ -324,42 +324,44 @@ def _close(
     command: SettleAction | Expire | CancelAction | SupersedeAction,
     now_ms: int,
 ) -> list[Fact]:
-    """Nobody has answered, and nobody can any more."""
+    """Closes an approval without an answer."""
     match command:
         case SettleAction():
-            return tell_closing(state, settle(state, command, now_ms))
+            return record_closing(state, settle(state, command, now_ms))
         case Expire(at_ms=at_ms):
             now_ms = now_ms if at_ms is None else at_ms
             if now_ms < state.request.expires_ms:
                 raise UnsupportedOperation("the approval has not expired", state=state.state)
-            return tell_closing(state, decide_alone(state, "expired", "timeout", "timeout", now_ms))
+            return record_closing(
+                state, decide_alone(state, "expired", "timeout", "timeout", now_ms)
+            )
         case CancelAction(cause=cause):
-            return tell_closing(state, decide_alone(state, "cancelled", cause, "system", now_ms))
+            return record_closing(state, decide_alone(state, "cancelled", cause, "system", now_ms))
         case SupersedeAction(by=by):
             decision = decide_alone(state, "superseded", "superseded", "system", now_ms)
-            return tell_closing(state, decision, by)
+            return record_closing(state, decision, by)
         case _:
             assert_never(command)
 
 
-def _go_back(
+def _record_return_step(
     state: ActionRecord, command: BeginReturn | FinishReturn | FailReturn | RetryReturn
 ) -> Fact:
     match command:
         case BeginReturn():
-            return tell_return(state, "returning")
+            return record_return(state, "returning")
         case FinishReturn(native_status=native_status):
-            return tell_return(state, "returned", native_status=native_status)
+            return record_return(state, "returned", native_status=native_status)
         case FailReturn(reason=reason):
-            return tell_return(state, "undeliverable", reason=reason)
+            return record_return(state, "undeliverable", reason=reason)
         case RetryReturn():
-            return tell_return(state, "owed")
+            return record_return(state, "owed")
         case _:
             assert_never(command)
 
 
 def _refuse(
-    state: ActionRecord, command: ActionCommand, stand: Stand
+    state: ActionRecord, command: ActionCommand, current: AnyState
 ) -> ActionClosed | UnsupportedOperation:
     closed = state.closed_as
     if closed is not None and not isinstance(command, _RETURNING):
@@ -368,7 +370,7 @@ def _refuse(
     done = "delivered again" if isinstance(command, RetryReturn) else f"given {name}"
     return UnsupportedOperation(
         f"an approval that is {state.state}, delivery {DELIVERY_STATES[state.return_state]}, cannot be {done}",
-        state=stand,
+        state=current,
         command=name,
     )
 
@@ -382,12 +384,12 @@ def _answer(state: ActionRecord, answer: AnswerAction, now_ms: int) -> list[Fact
     if state.request.quorum.need > 1:
         vote = make_vote(answer, option, now_ms)
         if not closes(state, vote, answer.void):
-            return [] if is_cast(state, vote) else [tell_vote(state, vote)]
+            return [] if is_cast(state, vote) else [record_vote(state, vote)]
     decision = record_answer(state, answer, option, now_ms)
     if option.grant is not None and decision.outcome == "allowed":
         written = name_grant(state.request.action_id, state.request.owner)
         decision = replace(decision, grant_id=written)
-    return tell_closing(state, decision)
+    return record_closing(state, decision)
 
 
 def _start(payload: ActionRequired, event: Event) -> ActionRecord:
@@ -404,9 +406,9 @@ def _start(payload: ActionRequired, event: Event) -> ActionRecord:
 
 
 def _fold_return(
-    state: ActionRecord, moved: ActionRecord, told: ChannelPermissionReturned
+    state: ActionRecord, moved: ActionRecord, returned: ChannelPermissionReturned
 ) -> ActionRecord:
-    match told.outcome:
+    match returned.outcome:
         case ("owed" | "returning" | "returned" | "undeliverable") as outcome if (
             state.return_state,
             outcome,
@@ -414,8 +416,8 @@ def _fold_return(
             return replace(
                 moved,
                 return_state=outcome,
-                return_attempts=told.attempts,
-                return_error=told.reason,
+                return_attempts=returned.attempts,
+                return_error=returned.reason,
             )
         case _:
             return state

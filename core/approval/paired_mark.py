@@ -1,7 +1,7 @@
-"""Events of an inbox that are for paired devices alone: a mark that is read without decoding them.
+"""Marks inbox events that only paired devices may read, in a form that needs no decoding.
 
-An inbox belongs to a person, and a question may be for that person at a paired device only
-(``core/approval/audience.py``). Each event about it carries the mark in the inbox of that person, and in no other one.
+An inbox belongs to one person, and an approval may be visible to that person on paired devices only
+(``core/approval/audience.py``). Then each of its events carries the mark in that person's inbox, and in no other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MARK: Final = b'"devices":"paired",'
 
 def mark_for_paired(event: EncodedEvent) -> EncodedEvent:
     """The event with the mark, as its first member after the sequence."""
-    return replace(event, rest=_MARK + event.begin, opening=None)
+    return replace(event, rest=_MARK + event.begin, shared_members=None)
 
 
 def is_for_paired(data: bytes) -> bool:
@@ -30,6 +30,6 @@ def is_for_paired(data: bytes) -> bool:
 
 
 def is_view_for_paired(view: bytes) -> bool:
-    """Whether the view of a question in an inbox carries the mark."""
+    """Whether the view of an approval in an inbox carries the mark."""
     shown: JsonObject = orjson.loads(view)
     return PAIRED.items() <= shown.items()

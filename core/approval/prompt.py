@@ -1,4 +1,4 @@
-"""What a peer asks, in one form for every dialect: made by the dialects, read by the permission bridge."""
+"""The question of an agent in one form for every dialect: dialects make it, the permission bridge reads it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _GIVEN: Final = frozenset({"allowed", "answered", "answered_by_caller"})
 
 @record
 class PeerPrompt:
-    """One question in one pause of a peer.
+    """One question in one pause of an agent.
 
-    ``occurrence`` is equal for every sight of the same question (stream, poll, re-attach), so that it is
-    opened once. ``text`` is the peer's, untrusted. ``native_id`` is the peer's id, used for nothing but the answer.
-    ``lossy`` says that digits were lost on the way, so no option that allows may be offered.
+    ``occurrence`` is equal for every observation of the same question (stream, poll, re-attach), so it is opened once.
+    ``text`` is the agent's and untrusted. ``native_id`` is the agent's id, used only for the answer. ``lossy``: digits
+    were lost in transit, so no option that allows may be offered.
     """
 
     dialect: str
@@ -44,7 +44,7 @@ class PeerPrompt:
 
 @record
 class PeerAnswer:
-    """What goes back: the decision in the words that every dialect can encode from."""
+    """The decision in the form that every dialect encodes from."""
 
     allowed: bool
     option_id: str | None = None
@@ -54,7 +54,7 @@ class PeerAnswer:
 
 
 def read_answer(decision: ApprovalDecision, option: Option | None = None) -> PeerAnswer:
-    """The answer that a decision for ``option`` stands for; everything but a yes or an answer is a no."""
+    """The answer for a decision and its ``option``; everything except an allow or an answer is a rejection."""
     sends = option.sends if option is not None else None
     text = decision.content.get("text") if decision.content else None
     return PeerAnswer(

@@ -1,4 +1,4 @@
-"""The record of one question: what ``core/approval/machine.py`` folds out of the facts about it."""
+"""The record of one approval: ``core/approval/machine.py`` folds it from the facts."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ DELIVERY_STATES: Final[Mapping[ReturnState, DecisionDelivery]] = {
     "returned": "delivered",
     "undeliverable": "undeliverable",
 }
-"""How callers read the way of a decision back to the agent; ``returnState`` is the older name of it."""
+"""The delivery of a decision as callers read it; ``returnState`` is the older name."""
 
 
 @record
 class ActionRecord:
-    """One question, its answer, and how far the answer is on its way back.
+    """One approval, its decision, and how far its delivery is.
 
-    ``rev`` counts what a reader sees: 1 when opened, one more when closed; the return does not move it.
-    ``scope`` has the ids of the session, thread, turn, task, run and step that the question belongs to.
-    ``first_seq`` and ``last_seq`` are the sequences of the first and the last event that changed the record;
-    ``updated_at`` is the time of the latter, and so, while the answer is ``returning``, the time of the attempt.
+    ``rev`` counts what a reader sees: 1 when opened, one more when closed; delivery does not change it. ``scope`` has
+    the ids of session, thread, turn, task, run and step. ``first_seq`` and ``last_seq`` are the sequences of the first
+    and the last event that changed the record; ``updated_at`` is the time of the last one, and so, while ``returning``,
+    the time of the attempt.
     """
 
     schema: int
@@ -56,16 +56,16 @@ class ActionRecord:
     return_attempts: int = 0
     return_error: str | None = None
     consumed_at: str | None = None
-    """When what was allowed was about to be done; only where no peer waits for the answer."""
+    """When the allowed act was about to run; only if no agent waits for the decision."""
     votes: tuple[Vote, ...] = ()
     step: int = 0
-    """How far the audience has been widened; what widens it, like a vote, leaves ``rev`` alone."""
+    """The last audience step that has begun. Widening the audience and votes leave ``rev`` unchanged."""
     seen: tuple[str, ...] = ()
-    """Principals to whom it was shown while it was open."""
+    """Principals that saw it while it was open."""
 
     @property
     def is_open(self) -> bool:
-        """Whether an answer is still wanted."""
+        """Whether it still takes an answer."""
         return self.state == "pending"
 
     @property
@@ -75,23 +75,23 @@ class ActionRecord:
 
     @property
     def was_settled(self) -> bool:
-        """Whether policy answered, and nobody was asked."""
+        """Whether policy answered and no approver was asked."""
         return self.decision is not None and self.decision.source.startswith("policy_")
 
     @property
     def closed_as(self) -> ClosedState | None:
-        """What a late answer is told; None while it would not be late."""
+        """The error code of a late answer; None while the approval is open."""
         if self.state == "pending":
             return None
         if self.state == "expired" or self.state == "superseded":  # noqa: PLR1714  narrows for pyright
             return self.state
-        # What a person cancelled was decided; what ended by itself was not.
+        # A cancel by a person is a decision; an end without a decider is not.
         by_itself = self.decision is not None and self.decision.source == "system"
         return "cancelled" if self.state == "cancelled" and by_itself else "already_resolved"
 
     @property
     def cancels_task(self) -> bool:
-        """Whether what goes back to the peer is CancelTask: chosen by a person, or owed by a timeout."""
+        """Whether the delivery is CancelTask: chosen by a person, or due after a timeout."""
         if self.decision is None or self.decision.source == "system":
             return False
         if self.state == "expired":
@@ -99,11 +99,11 @@ class ActionRecord:
         return self.state == "cancelled"
 
     def find_option(self, option_id: str) -> Option | None:
-        """The option of that id, if the question offers it."""
+        """The option of that id, if the approval offers it."""
         return next((o for o in self.request.options if o.option_id == option_id), None)
 
     def describe_winner(self) -> JsonObject:
-        """Who closed it and how, for whoever comes late (I7); empty while it is open."""
+        """Who closed it and how, for late answers (I7); empty while it is open."""
         won = self.decision
         if won is None:
             return {}

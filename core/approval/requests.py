@@ -1,7 +1,6 @@
-"""Requests about questions beside an answer: attention, mutes, and audits.
+"""Requests about approvals other than the answer: seen marks, delivery retries, mutes and audits.
 
-People see a question, have an answer tried again, or hear less of an agent. An audit asks how something came to be
-decided: it has the facts themselves, with what proves them (CHN-14).
+An audit returns the facts of a decision with the data that proves them (CHN-14).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from passerelle.core.wire.record import record
 
 @record
 class NoteSeen:
-    """A question was shown to the caller, at this revision; it decides nothing."""
+    """Record that the caller was shown an approval at this revision; it decides nothing."""
 
     action_id: Id
     rev: Annotated[int, Field(ge=1)]
@@ -25,7 +24,7 @@ class NoteSeen:
 
 @record
 class SeenNoted:
-    """Who has seen the question by now."""
+    """Who has seen the approval so far."""
 
     action_id: str
     seen_by: tuple[str, ...]
@@ -33,14 +32,14 @@ class SeenNoted:
 
 @record
 class ReturnAgain:
-    """An answer that could not be delivered is to be tried again."""
+    """Retry the delivery of an undeliverable decision."""
 
     action_id: Id
 
 
 @record
 class ReturnOwed:
-    """It is owed again, and will be tried."""
+    """The delivery is pending again."""
 
     action_id: str
     return_state: str
@@ -52,7 +51,7 @@ MuteMinutes: TypeAlias = Annotated[int, Field(ge=1, le=480)]
 
 @record
 class MutePeer:
-    """No pushes for what this agent asks, except at high risk. It answers nothing, and everything is in the inbox."""
+    """Send no pushes for this agent's approvals, except at high risk. All of them stay in the inbox, undecided."""
 
     peer: Id
     minutes: MuteMinutes = 60
@@ -60,7 +59,7 @@ class MutePeer:
 
 @record
 class UnmutePeer:
-    """Pushes for what this agent asks from now on; what was held back comes at the time that it was told."""
+    """Send pushes for this agent's approvals again; those held back come at the time that was announced."""
 
     peer: Id
 
@@ -80,7 +79,7 @@ class ListMutes:
 
 @record
 class Mutes:
-    """The agents that are muted now, those that end first at the top."""
+    """The muted agents, by the end of the mute."""
 
     mutes: tuple[PeerMuted, ...]
 
@@ -96,7 +95,7 @@ AUDIT_LIMIT = 500
 class GetAudit:
     """Recorded events of one approval; without one those of the caller's home: devices, grants, policy.
 
-    The newest ``limit`` ones, or the newest before the sequence ``before``.
+    The newest ``limit`` events, or the newest before the sequence ``before``.
     """
 
     action_id: Annotated[str, Field(min_length=1, max_length=255)] | None = None
@@ -106,7 +105,7 @@ class GetAudit:
 
 @record
 class AuditedFact:
-    """One stored fact as it stands; ``sha256`` is that of the bytes of its envelope."""
+    """One stored event; ``sha256`` is the hash of its envelope bytes."""
 
     sequence: int
     sha256: str
@@ -115,10 +114,10 @@ class AuditedFact:
 
 @record
 class AuditProof:
-    """The stream in which the facts stand, and whether its chain holds from its first kept event to its head.
+    """The stream of the events, and whether its chain is intact from the first kept event to its head.
 
-    ``broken``: an event was removed, put in or moved. ``trimmed``: what came before ``first`` is not kept any more, so
-    only what is kept was checked.
+    ``broken``: an event was removed, inserted or moved. ``trimmed``: events before ``first`` are no longer kept, so
+    only the kept ones were verified.
     """
 
     session_id: str
@@ -131,7 +130,7 @@ class AuditProof:
 
 @record
 class Audit:
-    """Facts in their order, and the proof of their stream. The token leads to earlier ones, if ``more``."""
+    """Events in order, and the proof of their stream. The token leads to earlier ones, if ``more``."""
 
     facts: tuple[AuditedFact, ...]
     proof: AuditProof | None = None

@@ -1,8 +1,7 @@
 """Flat schemas of answers: the part of JSON Schema that a form on a phone can show.
 
-An object whose members are texts, numbers, whole numbers or booleans. What this module does not know it
-refuses, so that no answer is let through unread. Nothing is coerced: ``"false"`` is no boolean, and
-``True`` is no number.
+An object whose members are texts, numbers, whole numbers or booleans. An unknown keyword is refused, so no answer
+passes unchecked. Nothing is coerced: ``"false"`` is not a boolean, and ``True`` is not a number.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ TEXT_SCHEMA: Final[JsonObject] = {
     "required": ["text"],
     "additionalProperties": False,
 }
-"""What an answer in plain words looks like."""
+"""The schema of an answer in plain words."""
 
 _NOTES: Final = frozenset({"title", "description", "default", "$schema"})
 _ROOT: Final = _NOTES | {"type", "properties", "required", "additionalProperties"}
@@ -33,7 +32,7 @@ _LIMITS: Final[Mapping[str, frozenset[str]]] = {
 
 
 def check_schema(schema: JsonObject) -> None:
-    """Refuses a schema that is not flat, or has a keyword that is not read here.
+    """Refuses a schema that is not flat, or uses an unsupported keyword.
 
     Raises:
         InvalidInput: ``field`` is the path in the schema.
@@ -54,7 +53,7 @@ def check_schema(schema: JsonObject) -> None:
 
 
 def check_content(schema: JsonObject, content: JsonObject) -> None:
-    """Holds an answer against a schema that ``check_schema`` has accepted.
+    """Checks an answer against a schema that ``check_schema`` accepted.
 
     Raises:
         InvalidContent: ``field`` is the path, such as ``content.amount``.
@@ -72,7 +71,7 @@ def check_content(schema: JsonObject, content: JsonObject) -> None:
 
 
 def is_blank(content: JsonObject) -> bool:
-    """Whether an answer says nothing: no member, or only blank ones."""
+    """Whether an answer has no member, or only blank ones."""
     return all(
         value is None or value in ("", [], {}) or (isinstance(value, str) and not value.strip())
         for value in content.values()
@@ -131,7 +130,7 @@ def _find_fault(member: JsonObject, value: Json) -> str | None:
 def _is_listed(member: JsonObject, value: Json) -> bool:
     offered = cast("list[Json]", member.get("enum", [value]))
     offered = [member["const"]] if "const" in member else offered
-    # True == 1 in Python, and is another value in JSON.
+    # True == 1 in Python, but they are different JSON values.
     return any(isinstance(one, bool) is isinstance(value, bool) and one == value for one in offered)
 
 

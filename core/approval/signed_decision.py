@@ -1,6 +1,6 @@
-"""What a device signs when it decides: the bytes that bind the answer to the very question that was shown.
+"""The bytes that a device signs when it decides: they bind the answer to the approval that was shown.
 
-A relay between device and gateway can keep such an answer back, and cannot make one or change it.
+A relay between device and gateway can withhold such an answer, but cannot make or change one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VERSION: Final = 1
 def compose_decision(
     answer: RespondAction, option_id: str | None, device_id: str, iat: int
 ) -> bytes:
-    """Canonical JSON (RFC 8785) of the answer. ``content`` stands in it by its digest, or as null.
+    """Canonical JSON (RFC 8785) of the answer. ``content`` is replaced by its digest, or by null.
 
     Raises:
         InvalidInput: the content has no canonical form.

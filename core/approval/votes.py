@@ -1,7 +1,7 @@
-"""More than one principal decides: votes, and when they are enough.
+"""Votes, where several principals must agree, and when they are enough.
 
-A vote belongs to a principal, whatever the device it came from, so two devices of one person are one vote. A later vote
-of the same principal takes the place of the earlier one. Votes of devices that were revoked since do not count.
+A vote belongs to a principal, whatever the device: two devices of one person are one vote. A later vote of the same
+principal replaces the earlier one. Votes of revoked devices do not count.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def make_vote(answer: AnswerAction, option: Option, now_ms: int) -> Vote:
-    """The vote that a valid answer is."""
+    """The vote of a valid answer."""
     who = answer.who
     return Vote(
         principal=who.id,
@@ -38,7 +38,7 @@ def make_vote(answer: AnswerAction, option: Option, now_ms: int) -> Vote:
 
 
 def closes(record: ActionRecord, vote: Vote, void: frozenset[str]) -> bool:
-    """Whether a vote brings the decision: it is a veto, or one of enough of its kind for the same option."""
+    """Whether a vote decides: it is a veto, or it completes the quorum of its kind for the same option."""
     quorum = record.request.quorum
     if not vote.agrees and quorum.veto:
         return True
@@ -47,13 +47,13 @@ def closes(record: ActionRecord, vote: Vote, void: frozenset[str]) -> bool:
         for one in record.votes
         if one.principal != vote.principal and one.device not in void and one.agrees is vote.agrees
     ]
-    # Two who agree to different things have not agreed.
+    # Votes for different options do not add up.
     same = [one for one in others if not vote.agrees or one.option_id == vote.option_id]
     return len(same) + 1 >= quorum.need
 
 
 def count_agreeing(record: ActionRecord) -> int:
-    """How many agree to the same: the votes that stand, and the answer that decided with them."""
+    """The most votes for one option: counted votes plus the deciding answer."""
     decision = record.decision
     decided_by = decision.decided_by if decision else None
     named = [one.option_id for one in record.votes if one.agrees and one.principal != decided_by]
@@ -64,7 +64,7 @@ def count_agreeing(record: ActionRecord) -> int:
 
 
 def is_cast(record: ActionRecord, vote: Vote) -> bool:
-    """Whether this very vote stands already: the repeat of a message says nothing new."""
+    """Whether this vote is already recorded, as for a repeated message."""
     return any(
         (one.decision_id, one.principal, one.option_id)
         == (vote.decision_id, vote.principal, vote.option_id)
@@ -72,9 +72,9 @@ def is_cast(record: ActionRecord, vote: Vote) -> bool:
     )
 
 
-def tell_vote(record: ActionRecord, vote: Vote) -> Fact:
-    """A vote that is counted and closes nothing."""
-    said = ChannelPermissionReturned(
+def record_vote(record: ActionRecord, vote: Vote) -> Fact:
+    """A vote that counts but closes nothing."""
+    payload = ChannelPermissionReturned(
         direction="answer",
         source="answer",
         accepted=True,
@@ -82,18 +82,18 @@ def tell_vote(record: ActionRecord, vote: Vote) -> Fact:
         channel_id=vote.device,
         vote=vote,
     )
-    return Fact(record.scope, said)
+    return Fact(record.scope, payload)
 
 
 def withdraw(record: ActionRecord, command: WithdrawVotes) -> list[Fact]:
-    """The votes of devices that decide no more, taken back one by one.
+    """Takes back the votes of revoked devices, one by one.
 
     Raises:
-        UnsupportedOperation: none of them has voted here.
+        UnsupportedOperation: none of these devices has voted here.
     """
     gone = [vote for vote in record.votes if vote.device in command.devices]
     if not gone:
-        raise UnsupportedOperation("no vote of this device stands here")
+        raise UnsupportedOperation("this device has no vote here")
     return [
         Fact(
             record.scope,
@@ -111,11 +111,11 @@ def withdraw(record: ActionRecord, command: WithdrawVotes) -> list[Fact]:
     ]
 
 
-def fold_vote(votes: tuple[Vote, ...], said: ChannelPermissionReturned) -> tuple[Vote, ...]:
+def fold_vote(votes: tuple[Vote, ...], payload: ChannelPermissionReturned) -> tuple[Vote, ...]:
     """The votes after a fact."""
-    vote = said.vote
+    vote = payload.vote
     if vote is None:
         return votes
-    if said.outcome == "withdrawn":
+    if payload.outcome == "withdrawn":
         return tuple(one for one in votes if one.decision_id != vote.decision_id)
     return (*(one for one in votes if one.principal != vote.principal), vote)

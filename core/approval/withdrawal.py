@@ -1,4 +1,4 @@
-"""Why an open question leaves the sight of a device: not for what became of it, but for who the device is by now."""
+"""Why a device may no longer see an open approval: its rights changed, not the approval."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def find_withdrawal(
     record: ActionRecord, before: Principal, now: Principal
 ) -> WithdrawalReason | None:
-    """Why ``now`` may no longer see or answer a question that ``before`` could; None where nothing was lost.
+    """Why ``now`` may no longer see or answer an approval that ``before`` could; None if nothing was lost.
 
-    A yes that takes a right of its own, or a signature, is refused where it is given: such a question can be answered
-    with a no, and stays.
+    A missing scope or signature for an allow is refused when the answer is given: such an approval can still be
+    rejected, so it stays visible.
     """
     if not _sees(record, before):
         return None

@@ -1,1 +1,1 @@
-"""Evidence: bundles of facts that somebody can check who trusts nobody here (CMD-20, CMD-26, EVC-15)."""
+"""Evidence: bundles of facts that a third party can verify without trusting this gateway (CMD-20, CMD-26, EVC-15)."""

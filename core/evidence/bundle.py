@@ -1,14 +1,14 @@
-"""The form of a bundle: lines of JSON below a manifest that commits to each of them, signed, in a container.
+"""The form of a bundle: JSON lines after a manifest that commits to each of them, signed, in a container.
 
-Line 1 is the manifest, the last line holds the signatures over it, and between the two stand the entries, each with its
-SHA-256 in the manifest. A fact is the very envelope that is stored; everything else is made from facts, or from the
-list of a person's devices. Nothing in a manifest depends on when, where or for whom it is made: the same scope at the
-same sequence has the same bytes, and so the same hash and the same id.
+Line 1 is the manifest and the last line holds the signatures over it. Between them are the entries, each with its
+SHA-256 in the manifest. A fact is the stored envelope itself; everything else is made from facts, or from the list of a
+person's devices. A manifest does not depend on when, where or for whom it is made: the same scope at the same sequence
+has the same bytes, and so the same hash and id.
 
-The container is a gzip member that any tool unpacks. Deflate has bits that no reader looks at, so its header carries a
-SHA-256 of all that follows it: no byte of a file can change unseen.
+The container is a gzip member that any tool unpacks. Deflate has bits that readers ignore, so the header carries a
+SHA-256 of everything after it: no byte of a file can change undetected.
 
-``cli/check_evidence.py`` reads this form, without any of this code.
+``cli/check_evidence.py`` reads this form and shares no code with this module.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _GZIP: Final = b"\x1f\x8b\x08\x04\0\0\0\0\0\xff"
 _FIELD: Final = b"PE"
 _LEVEL: Final = 6
 _RUN: Final = 512
-"""Ids that one line of omitted facts holds."""
+"""Maximum ids in one line of omitted facts."""
 
 
 @value
 class BundleEntry:
-    """A line of a bundle, without its end; ``name`` is the id that it is known by."""
+    """A line of a bundle, without its line end; ``name`` is its id."""
 
     kind: str
     name: str
@@ -57,7 +57,7 @@ class BundleEntry:
 
 @value
 class Bundle:
-    """A bundle that nobody has signed yet. ``notes`` say what is missing in it, or open."""
+    """An unsigned bundle. ``notes`` list what is missing in it, or open."""
 
     kind: BundleKind
     selection: Selection
@@ -67,12 +67,12 @@ class Bundle:
 
     @property
     def sha256(self) -> str:
-        """The hash of the manifest, which stands for all of the bundle but its signatures."""
+        """The hash of the manifest, which commits to everything in the bundle except its signatures."""
         return hashlib.sha256(self.manifest).hexdigest()
 
     @property
     def evidence_id(self) -> str:
-        """The id: a function of kind and content."""
+        """The id, derived from kind and content."""
         return derive_id("evd", shard_of(self.selection.scope.session_id), self.kind, self.sha256)
 
 
@@ -83,7 +83,7 @@ def compose_bundle(
     devices: Mapping[str, SigningDevice],
     evidence: Bundle | None = None,
 ) -> Bundle:
-    """The bundle of a selection; ``evidence`` is the one that a review is made from."""
+    """The bundle of a selection; ``evidence`` is the bundle that a review is made from."""
     facts, entries = _compose_entries(kind, selection, evidence)
     kept = {fact.entry.event_id for fact in facts}
     signed = [one for one in answers if one.event in kept]
@@ -131,7 +131,7 @@ def compose_bundle(
 def _compose_entries(
     kind: BundleKind, selection: Selection, evidence: Bundle | None
 ) -> tuple[Sequence[StoredFact], list[BundleEntry]]:
-    """The facts that a kind of bundle has, and all entries that are made from them."""
+    """The facts of a kind of bundle, and all entries made from them."""
     made: list[BundleEntry] = []
     facts = selection.facts
     if kind == "replay":
@@ -157,13 +157,13 @@ def _compose_entries(
 
 
 def _flatten(fact: StoredFact) -> bytes:
-    """A stored envelope is one line; of one that an agent's bytes have broken into lines, the same JSON in one."""
+    """A stored envelope on one line. If an agent's bytes contain line feeds, they become spaces."""
     data = fact.entry.data
     return data if b"\n" not in data else data.replace(b"\n", b" ")
 
 
-def _write(kind: str, name: str, said: DataclassInstance) -> BundleEntry:
-    return BundleEntry(kind, name, canonicalize(to_wire(said)))
+def _write(kind: str, name: str, content: DataclassInstance) -> BundleEntry:
+    return BundleEntry(kind, name, canonicalize(to_wire(content)))
 
 
 def _write_review(
@@ -182,7 +182,7 @@ def _write_review(
 
 
 def _write_omitted(left_out: Sequence[tuple[int, str]]) -> Iterator[BundleEntry]:
-    """Facts in the range that are not in the bundle: consecutive ones in one line, by their ids."""
+    """Facts of the range that are not in the bundle: consecutive ones on one line, by id."""
     run: list[tuple[int, str]] = []
     for one in left_out:
         if run and (one[0] != run[-1][0] + 1 or len(run) == _RUN):
@@ -200,20 +200,20 @@ def _write_run(run: Sequence[tuple[int, str]]) -> BundleEntry:
 
 
 def _list_files(facts: Iterable[StoredFact]) -> Iterator[JsonObject]:
-    """Content that facts name by its hash and that stands elsewhere, each once, with the first fact that names it.
+    """Content that facts reference by hash, each once, with the first fact that names it.
 
     The hash of an artifact is over the canonical JSON of its ``parts``.
     """
     seen: set[str] = set()
     for fact in facts:
-        said, event = fact.event.fact, fact.entry.event_id
+        decoded, event = fact.event.fact, fact.entry.event_id
         named: list[tuple[str, str, str, int | None]] = [
             ("content", name, ref.blob, ref.size)
-            for name, ref in said.refs.items()
+            for name, ref in decoded.refs.items()
             if ref.blob is not None
         ]
-        if isinstance(said.payload, ArtifactChanged):
-            changed = said.payload
+        if isinstance(decoded.payload, ArtifactChanged):
+            changed = decoded.payload
             named.append(("parts", changed.artifact_id, changed.sha256, changed.size))
         for of, name, sha256, size in named:
             if sha256 not in seen:
@@ -227,10 +227,10 @@ def _list_missing(selection: Selection, devices: Sequence[str]) -> list[JsonObje
         text = f"facts before {selection.first} are not kept any more"
         missing.append({"kind": "facts", "id": str(selection.first), "text": text})
     for fact in selection.facts:
-        said = fact.event.fact.payload
-        if isinstance(said, OutputExpired):
-            text = f"content with SHA-256 {said.sha256} is not kept any more"
-            missing.append({"kind": "file", "id": said.sha256, "text": text})
+        payload = fact.event.fact.payload
+        if isinstance(payload, OutputExpired):
+            text = f"content with SHA-256 {payload.sha256} is not kept any more"
+            missing.append({"kind": "file", "id": payload.sha256, "text": text})
     for name in devices:
         text = f"the key of device {name} is not kept any more"
         missing.append({"kind": "device", "id": name, "text": text})
@@ -238,14 +238,14 @@ def _list_missing(selection: Selection, devices: Sequence[str]) -> list[JsonObje
 
 
 def write_bundle(bundle: Bundle, signatures: Sequence[JsonObject]) -> bytes:
-    """The file: manifest, entries and signatures, each a line, in their container."""
+    """The file: manifest, entries and signatures, one per line, in their container."""
     last = canonicalize({"signatures": list[Json](signatures)})
     lines = (bundle.manifest, *(entry.line for entry in bundle.entries), last)
     return pack(b"".join(line + b"\n" for line in lines))
 
 
 def pack(content: bytes) -> bytes:
-    """Content in a gzip member whose header has the SHA-256 of what follows it."""
+    """Content in a gzip member whose header has the SHA-256 of everything after it."""
     deflate = zlib.compressobj(_LEVEL, wbits=-zlib.MAX_WBITS)
     packed = deflate.compress(content) + deflate.flush()
     packed += struct.pack("<LL", zlib.crc32(content), len(content) & 0xFFFFFFFF)

@@ -1,4 +1,4 @@
-"""What a session remembers of the bundles that were exported of it."""
+"""The bundles of a session: what its record keeps of them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from passerelle.core.wire.record import record
 BundleKind: TypeAlias = Literal["evidence", "replay", "review"]
 ScopeKind: TypeAlias = Literal["session", "thread", "turn", "task"]
 Proof: TypeAlias = Literal["whole", "trimmed", "broken"]
-"""What the chain of the stream says of the facts of a bundle."""
+"""The result of verifying the chain over the facts of a bundle."""
 
 KEPT_BUNDLES: Final = 32
-"""Bundles that a session and a task name, the newest ones; the others stand in the stream."""
+"""Bundles that a session or task record keeps, newest first; the others are in the stream only."""
 REF: Final = "evidence"
-"""The reference of ``evidence.changed`` to the bundle."""
+"""The reference from ``evidence.changed`` to the bundle."""
 MEDIA_TYPE: Final = "application/gzip"
 
 

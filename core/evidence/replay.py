@@ -1,7 +1,7 @@
-"""What is needed to play a scope again: what came in, in which order, and nothing of what came out of it.
+"""The steps to replay a scope: its inputs in order, and none of its outputs.
 
-A step names the fact in which all of it stands. What agents said is not among them: it is what a second run is compared
-by, and stands in the evidence of the same scope.
+A step names the fact that holds its data. Answers of agents are not steps: a second run is compared with them, and the
+evidence of the same scope has them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ACTS: Final[dict[str, ReplayAct]] = {
 
 @record
 class ReplayStep:
-    """One thing that is done again, the ``number``th from 1; ``event`` is the fact that says it."""
+    """One act to repeat, the ``number``th from 1; ``event`` is the fact that records it."""
 
     number: int
     act: ReplayAct
@@ -52,29 +52,29 @@ class ReplayStep:
     turn_id: str | None = None
     action_id: str | None = None
     files: tuple[str, ...] = ()
-    """What of it stands elsewhere, by SHA-256."""
+    """Referenced content, by SHA-256."""
 
 
 def is_step(fact: StoredFact) -> bool:
-    """Whether a fact is something that is done again: a task that goes on by itself is not."""
-    said = fact.event.fact.payload
-    if isinstance(said, TaskResumed):
-        return said.status is not None
+    """Whether a fact is a step: a task that resumes without a command is none."""
+    payload = fact.event.fact.payload
+    if isinstance(payload, TaskResumed):
+        return payload.status is not None
     return fact.entry.type in _ACTS
 
 
 def list_steps(facts: Iterable[StoredFact]) -> Iterator[ReplayStep]:
-    """The steps of facts, in their order."""
+    """The steps of the facts, in order."""
     steps = (fact for fact in facts if is_step(fact))
     for number, fact in enumerate(steps, 1):
-        said = fact.event.fact
+        decoded = fact.event.fact
         yield ReplayStep(
             number=number,
             act=_ACTS[fact.entry.type],
             event=fact.entry.event_id,
             at=fact.event.timestamp,
-            task_id=said.scope.task_id,
-            turn_id=said.scope.turn_id,
-            action_id=said.scope.action_id,
-            files=tuple(ref.blob for ref in said.refs.values() if ref.blob is not None),
+            task_id=decoded.scope.task_id,
+            turn_id=decoded.scope.turn_id,
+            action_id=decoded.scope.action_id,
+            files=tuple(ref.blob for ref in decoded.refs.values() if ref.blob is not None),
         )

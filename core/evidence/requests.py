@@ -1,4 +1,4 @@
-"""What can be asked about evidence, and what is answered. Each is the form in which it is sent, too."""
+"""Requests about evidence and their answers. Each class is also the wire form."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from passerelle.core.task.requests import Id
 from passerelle.core.wire.record import record
 
 PART_BYTES: Final = 1024 * 1024
-"""Bytes of a bundle that one answer holds."""
+"""Maximum bytes of a bundle in one answer."""
 
 
 @record
 class ExportParams:
-    """Of what: one of session, thread and task; of a session or thread perhaps one turn alone.
+    """The scope: exactly one of session, thread and task; for a session or thread optionally one turn.
 
-    ``through`` is the last sequence that may be in it. Without it the bundle ends with the last fact of its scope that
-    no export has written, so two exports of what has not changed are one.
+    ``through`` is the last sequence that may be included. Without it the bundle ends with the last fact of its scope
+    that no export wrote, so two exports of an unchanged scope are identical.
     """
 
     session_id: Id | None = None
@@ -33,7 +33,7 @@ class ExportParams:
 
 @dataclass(frozen=True, slots=True)
 class ExportBundle:
-    """Make a bundle of facts that can be checked elsewhere, and record it (CMD-20, CMD-26)."""
+    """Make a bundle of facts that can be verified elsewhere, and record it (CMD-20, CMD-26)."""
 
     kind: BundleKind
     of: ExportParams
@@ -43,7 +43,7 @@ class ExportBundle:
         """The narrowest scope that is named.
 
         Raises:
-            InvalidInput: not exactly one of session, thread and task is, or a turn of a task.
+            InvalidInput: not exactly one of session, thread and task, or a turn together with a task.
         """
         ids: tuple[tuple[ScopeKind, str | None], ...] = (
             ("session", self.of.session_id),
@@ -64,7 +64,7 @@ class ExportBundle:
 
 @record
 class GetBundle:
-    """A part of a bundle, at most ``limit`` bytes from ``offset`` on; ``sessionId`` or ``taskId`` says whose it is."""
+    """A part of a bundle, at most ``limit`` bytes from ``offset`` on; ``sessionId`` or ``taskId`` names its scope."""
 
     evidence_id: Id
     session_id: Id | None = None
@@ -75,7 +75,7 @@ class GetBundle:
 
 @record
 class BundleContent:
-    """The part in base64; ``size`` is that of the whole file, ``sha256`` its hash."""
+    """The part in base64; ``size`` and ``sha256`` are those of the whole file."""
 
     evidence_id: str
     sha256: str
@@ -86,9 +86,9 @@ class BundleContent:
 
 @record
 class BundleExported:
-    """A bundle as it is stored. ``sha256`` is that of its manifest: the same scope at the same sequence has the same.
+    """A stored bundle. ``sha256`` is the hash of its manifest: equal for the same scope at the same sequence.
 
-    ``blob`` and ``size`` are those of the file, ``notes`` say what is missing in it or open. ``repeated``: it had been
+    ``blob`` and ``size`` are those of the file, ``notes`` list what is missing in it or open. ``repeated``: it was
     exported before.
     """
 

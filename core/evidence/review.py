@@ -1,7 +1,7 @@
-"""What facts say, in sentences for people: each names the fact that it is made from (CMD-26).
+"""Facts as sentences for people, each with the fact that it is made from (CMD-26).
 
-A review has no status and no verdict of its own. It repeats what was recorded, in the words that were recorded, and
-lists what the facts leave open. Whether that is good enough is for whoever reads it to say.
+A review has no status and no verdict of its own. It repeats what was recorded, in the recorded words, and lists what
+the facts leave open. The reader judges whether that is good enough.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ENDS: Final = (TaskCompleted, TaskFailed, TaskCancelled, TaskTimedOut, TaskLost
 
 @record
 class Statement:
-    """A sentence, and the facts or the evidence that it is made from."""
+    """A sentence, and the facts or the evidence it is made from."""
 
     text: str
     events: tuple[str, ...] = ()
@@ -49,19 +49,19 @@ class Statement:
 
 @record
 class OpenQuestion:
-    """What facts do not answer, and those that raise it."""
+    """A point that the facts leave open, and the facts that raise it."""
 
     text: str
     events: tuple[str, ...]
 
 
 def list_statements(facts: Iterable[StoredFact]) -> Iterator[Statement]:
-    """A sentence for each fact that was decided, sent or brought, in their order."""
+    """A sentence for each fact of a decision, a message or an output, in order."""
     for fact in facts:
-        said = _describe(fact.event.fact.payload)
-        if said is not None:
+        sentence = _describe(fact.event.fact.payload)
+        if sentence is not None:
             at = fact.event.timestamp
-            yield Statement(f"{at}: {said}", (fact.entry.event_id,))
+            yield Statement(f"{at}: {sentence}", (fact.entry.event_id,))
 
 
 def _describe(payload: AnyPayload) -> str | None:
@@ -105,25 +105,25 @@ def _describe_decision(decision: ApprovalDecision) -> str:
 
 
 def list_open(facts: Sequence[StoredFact]) -> Iterator[OpenQuestion]:
-    """What the facts leave open: questions and tasks without an end, big words without a signature, lost content."""
+    """What the facts leave open: approvals and tasks without an end, unsigned high-risk allows, lost content."""
     yield from _list_questions(facts)
     yield from _list_unfinished(facts)
     for fact in facts:
-        said = fact.event.fact.payload
-        if isinstance(said, OutputExpired):
-            text = f"content with SHA-256 {said.sha256} is not kept any more"
+        payload = fact.event.fact.payload
+        if isinstance(payload, OutputExpired):
+            text = f"content with SHA-256 {payload.sha256} is not kept any more"
             yield OpenQuestion(text, (fact.entry.event_id,))
 
 
 def _list_questions(facts: Iterable[StoredFact]) -> Iterator[OpenQuestion]:
     asked: dict[str | None, tuple[str, ApprovalRequest]] = {}
     for fact in facts:
-        action, said = fact.event.fact.scope.action_id, fact.event.fact.payload
-        if isinstance(said, ActionRequired):
-            asked[action] = (fact.entry.event_id, said.request)
-        elif isinstance(said, ActionResolved) and action in asked:
+        action, payload = fact.event.fact.scope.action_id, fact.event.fact.payload
+        if isinstance(payload, ActionRequired):
+            asked[action] = (fact.entry.event_id, payload.request)
+        elif isinstance(payload, ActionResolved) and action in asked:
             event, request = asked.pop(action)
-            if _lacks_signature(request, said.decision):
+            if _lacks_signature(request, payload.decision):
                 text = f"{_name(request)} was allowed by a person without the signature of a device"
                 yield OpenQuestion(text, (event, fact.entry.event_id))
     for event, request in asked.values():
@@ -133,13 +133,13 @@ def _list_questions(facts: Iterable[StoredFact]) -> Iterator[OpenQuestion]:
 def _list_unfinished(facts: Iterable[StoredFact]) -> Iterator[OpenQuestion]:
     unfinished: dict[str | None, str] = {}
     for fact in facts:
-        task, said = fact.event.fact.scope.task_id, fact.event.fact.payload
-        if isinstance(said, TaskCreated):
+        task, payload = fact.event.fact.scope.task_id, fact.event.fact.payload
+        if isinstance(payload, TaskCreated):
             unfinished[task] = fact.entry.event_id
-        elif isinstance(said, _ENDS):
+        elif isinstance(payload, _ENDS):
             unfinished.pop(task, None)
-        if isinstance(said, TaskLost):
-            text = f"nobody knows what became of task {task}: {said.reason}"
+        if isinstance(payload, TaskLost):
+            text = f"nobody knows what became of task {task}: {payload.reason}"
             yield OpenQuestion(text, (fact.entry.event_id,))
     for task, event in unfinished.items():
         yield OpenQuestion(f"no fact says how task {task} ended", (event,))

@@ -1,11 +1,11 @@
-"""Which facts of a stream belong into a bundle, and what the chain says of them.
+"""The facts of a stream that belong in a bundle, and the state of their chain.
 
-A bundle has a range of the stream, from the first to the last fact of its scope. Every fact in that range is in it: as
-it is stored, or, where it is of something else, by its id alone. So the chain can be made again from the bundle, and a
-fact that was left out would be seen.
+A bundle covers a range of the stream, from the first to the last fact of its scope. Every fact of that range is in it:
+as stored, or, if it belongs to another scope, by id only. So the chain can be recomputed from the bundle, and an
+omitted fact would be detected.
 
-The facts that exports write (``evidence.changed``, edges of the kind ``evidence``) never end a range. Two exports
-without anything between them are the same, and one that follows another is not longer for it.
+Facts that exports write (``evidence.changed``, edges of the kind ``evidence``) never end a range. So two exports with
+nothing in between are identical, and an export does not make the next one longer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @value
 class BundleScope:
-    """What a bundle is about: ``subject`` is the id of the session, thread, turn or task."""
+    """The scope of a bundle: ``subject`` is the id of the session, thread, turn or task."""
 
     kind: ScopeKind
     subject: str
@@ -38,7 +38,7 @@ class BundleScope:
 
 @value
 class StoredFact:
-    """A fact as it is stored, and as it is read."""
+    """A fact as stored, and decoded."""
 
     entry: Entry
     event: Event
@@ -46,7 +46,7 @@ class StoredFact:
 
 @value
 class Selection:
-    """The facts of a scope, and the ids of those between them; ``before`` and ``after`` are the chain around both."""
+    """The facts of a scope, and the ids of the facts between; ``before`` and ``after`` are the chain around both."""
 
     scope: BundleScope
     facts: tuple[StoredFact, ...]
@@ -60,7 +60,7 @@ class Selection:
 
     @property
     def traces(self) -> tuple[str, ...]:
-        """The traces that the facts are parts of, each once."""
+        """The trace ids of the facts, each once."""
         found = (fact.event.fact.scope.trace_id for fact in self.facts)
         return tuple(dict.fromkeys(one for one in found if one))
 
@@ -73,10 +73,10 @@ def select(
     *,
     had_more: bool = False,
 ) -> Selection | None:
-    """The facts of a scope among consecutive ones; None where there are none.
+    """The facts of a scope among consecutive ones; None if there are none.
 
-    ``hidden`` are tasks whose facts are not for whoever asks. ``had_more``: the scope had, or may have had, facts that
-    the stream does not have any more.
+    ``hidden`` are tasks whose facts the caller may not read. ``had_more``: the scope had, or may have had, facts that
+    are no longer in the stream.
     """
     chosen = _choose(scope, facts, hidden)
     places = [place for place, is_in in enumerate(chosen) if is_in]
@@ -107,15 +107,15 @@ def select(
 def _choose(
     scope: BundleScope, facts: Sequence[StoredFact], hidden: Collection[str]
 ) -> Sequence[bool]:
-    said = [fact.event.fact for fact in facts]
+    decoded = [fact.event.fact for fact in facts]
     hidden_turns = {
         one.scope.turn_id
-        for one in said
+        for one in decoded
         if isinstance(one.payload, TurnSubmitted) and one.scope.task_id in hidden
     }
     turns = {
         one.scope.turn_id
-        for one in said
+        for one in decoded
         if isinstance(one.payload, TurnSubmitted) and one.scope.task_id == scope.subject
     }
 
@@ -135,10 +135,10 @@ def _choose(
                 return at.task_id == scope.subject or of_turn
 
     chosen = [belongs(fact.event) for fact in facts]
-    # What policy said before it asked stands beside the question, sometimes before there is a task.
+    # Policy evaluations are recorded next to the approval, some before the task exists.
     judged = {
         one.payload.request.evaluation_id
-        for one, is_in in zip(said, chosen, strict=True)
+        for one, is_in in zip(decoded, chosen, strict=True)
         if is_in and isinstance(one.payload, ActionRequired)
     }
     return [
@@ -148,18 +148,18 @@ def _choose(
             and one.payload.evaluation_id in judged
             and one.scope.task_id not in hidden
         )
-        for one, is_in in zip(said, chosen, strict=True)
+        for one, is_in in zip(decoded, chosen, strict=True)
     ]
 
 
 def _is_of_export(event: Event) -> bool:
-    said = event.fact.payload
-    is_edge = isinstance(said, TaskDependencyUpdated) and said.kind == "evidence"
-    return is_edge or isinstance(said, EvidenceChanged)
+    payload = event.fact.payload
+    is_edge = isinstance(payload, TaskDependencyUpdated) and payload.kind == "evidence"
+    return is_edge or isinstance(payload, EvidenceChanged)
 
 
 def _is_linked(facts: Sequence[StoredFact], head: Head) -> bool:
-    """Whether facts follow each other without a hole, from the beginning and up to the head where they reach it."""
+    """Whether the facts are consecutive without a hole, from the beginning and up to the head if they reach it."""
     begin = facts[0].entry
     chain, expected = begin.previous, begin.sequence
     if begin.sequence == 1 and chain != start_chain(head.epoch):

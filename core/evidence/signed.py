@@ -1,4 +1,4 @@
-"""The signatures of devices among facts, each with what was signed and the key that it was signed with (CHN-8)."""
+"""Device signatures among facts, each with the signed content and the signing key (CHN-8)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from passerelle.core.evidence.selection import StoredFact
 
 _OPEN_REV: Final = 1
-"""The revision of a question while it is open: what a vote is given to."""
+"""The revision of an open approval, to which votes are given."""
 
 
 @record
 class SignedAnswer:
-    """One answer that a device has signed: ``signed`` is what, ``value`` the signature in base64url."""
+    """One signed answer of a device: ``signed`` is the content, ``value`` the signature in base64url."""
 
     event: str
     principal: str
@@ -37,13 +37,13 @@ class SignedAnswer:
 
     @property
     def device_id(self) -> str:
-        """The device."""
+        """The device that signed."""
         return str(self.signed["deviceId"])
 
 
 @record
 class SigningDevice:
-    """The key of a device, and who has confirmed that it is whose."""
+    """The key of a device, its principal, and who confirmed the pairing."""
 
     device_id: str
     principal: str
@@ -56,7 +56,7 @@ class SigningDevice:
 
 
 def list_signed(facts: Iterable[StoredFact]) -> Iterator[SignedAnswer]:
-    """The signed decisions and votes among facts, in their order."""
+    """The signed decisions and votes among facts, in order."""
     digests: dict[str | None, str] = {}
     for fact in facts:
         payload, action = fact.event.fact.payload, fact.event.fact.scope.action_id

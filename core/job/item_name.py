@@ -1,4 +1,4 @@
-"""The name of an attempt of an item: its idempotency key, and the id of its message."""
+"""The name of an attempt of a job item: its idempotency key and the id of its message."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from passerelle.core.task.record import TaskRecord
 
 JOB: Final = "job"
-"""What these names begin with, and the kind of the due row of a job."""
+"""The prefix of these names, and the kind of a job's due row."""
 _NAME: Final = re.compile(r"job-(se_[0-9a-z]{28})-([1-9][0-9]*)-([1-9][0-9]*)")
 
 
 class ItemName(NamedTuple):
-    """Which attempt, from 1, of which item, from 1, of which job."""
+    """An attempt of an item of a job; attempts and items count from 1."""
 
     job_id: str
     item: int
@@ -27,13 +27,13 @@ def name_item(job_id: str, item: int, attempt: int) -> str:
 
 
 def read_item(name: str) -> ItemName | None:
-    """What such a name says; None for another text."""
+    """The parsed name; None for another text."""
     match = _NAME.fullmatch(name)
     return None if match is None else ItemName(match[1], int(match[2]), int(match[3]))
 
 
 def find_item(task: TaskRecord) -> tuple[str, int] | None:
-    """The job that a task is an item of, and which item; None for a task of no job."""
+    """The job that a task is an item of, and the item's number; None if it is not an item."""
     if task.family != "job_item":
         return None
     queued = task.queued.attempt.message_id if task.queued is not None else ""

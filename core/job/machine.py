@@ -1,7 +1,7 @@
-"""The job machine: what becomes of the items of a batch, one letter each, and when the batch is over.
+"""The job machine: the state of each item, one letter each, and the end of the job.
 
-Pure. ``TABLE`` is the whole of what a caller may do. An item that failed waits again while it has attempts left. The
-job is over when no item waits or runs: it has completed unless more items failed than its rule allows.
+Pure. ``TABLE`` lists what a caller may do. A failed item waits again while it has attempts left. The job is over when
+no item waits or runs: it has completed unless more items failed than its limit allows.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 INPUT: Final = "input"
 """Name of the reference to the messages of the items."""
 MOST_ITEMS: Final = 1_000
-"""Items of one job: each is two characters of a record that every step writes."""
+"""Items of one job: each takes two characters of a record that every step writes."""
 MOST_AT_ONCE: Final = 28
-"""Items that run at once: their ends and the begins of as many go into one append."""
+"""Items that run at once: their ends and the next starts fit into one append."""
 MOST_ATTEMPTS: Final = 9
 WAITING, RUNNING, COMPLETED, FAILED, CANCELLED = "wrcfx"
-"""The letters of items."""
+"""The letters of item states."""
 ITEM_STATES: Final = {
     WAITING: "waiting",
     RUNNING: "running",
@@ -48,7 +48,7 @@ ITEM_STATES: Final = {
 
 
 class JobStatus(StrEnum):
-    """Where a job stands."""
+    """The status of a job."""
 
     CREATED = "created"
     RUNNING = "running"
@@ -62,7 +62,7 @@ LIVE: Final = frozenset({JobStatus.CREATED, JobStatus.RUNNING})
 
 @record
 class RunningItem:
-    """An item that runs, for the ``attempt``-th time, as a task; items count from 1."""
+    """A running item, its attempt number and its task; items count from 1."""
 
     item: int
     attempt: int
@@ -71,7 +71,7 @@ class RunningItem:
 
 @record
 class JobState:
-    """A job. ``states`` has a letter for each item, ``tries`` a digit: how often it was begun, or refused."""
+    """A job. ``states`` has a letter for each item, ``tries`` a digit: its attempts, refused ones included."""
 
     objective: str
     over: str
@@ -86,29 +86,29 @@ class JobState:
     running: tuple[RunningItem, ...] = ()
     schedule: str | None = None
     progress: bool | None = None
-    """Whether agents are asked for a stream, so that items show how far they are."""
+    """Whether to ask agents for a stream, so that items report progress."""
     parent: str | None = None
-    """The task that delegates it; None: its owner has made it for itself."""
+    """The task that delegates it; None: its owner created it directly."""
 
     @property
     def counts(self) -> ItemCounts:
-        """How many items stand where."""
+        """The number of items in each state."""
         return ItemCounts(
             **{name: self.states.count(letter) for letter, name in ITEM_STATES.items()}
         )
 
     def agent_of(self, item: int) -> str:
-        """Whom an item is for."""
+        """The agent of an item."""
         return self.agents[item - 1 if len(self.agents) > 1 else 0]
 
     def tries_of(self, item: int) -> int:
-        """How often an item was begun, or refused."""
+        """How many attempts an item had, refused ones included."""
         return int(self.tries[item - 1])
 
 
 @dataclass(frozen=True, slots=True)
 class StopJob:
-    """Items that have not ended are cancelled, and nothing begins any more."""
+    """Cancels the items that have not ended; no item starts any more."""
 
     by: str
     reason: str | None = None
@@ -117,7 +117,7 @@ class StopJob:
 
 @dataclass(frozen=True, slots=True)
 class RetryItems:
-    """Items that failed or were cancelled wait again: these, or all of them."""
+    """Queues failed or cancelled items again: these, or all."""
 
     by: str
     items: tuple[int, ...] = ()
@@ -141,8 +141,8 @@ def decide(job_id: str, state: JobState, command: JobCommand) -> JobCancelled | 
     """The fact of a command.
 
     Raises:
-        UnsupportedOperation: the job is in no status for it, or nothing of it can be tried again.
-        InvalidInput: an item that the job does not have, or that has not failed.
+        UnsupportedOperation: the status does not allow it, or no item can be retried.
+        InvalidInput: an item that does not exist, or that has not failed.
     """
     if state.status not in TABLE[type(command)]:
         raise UnsupportedOperation(f"the job is {state.status}", status=state.status)
@@ -173,7 +173,7 @@ def _choose_again(state: JobState, items: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def list_next(state: JobState, room: int) -> list[tuple[int, int]]:
-    """The items that begin next, at most ``room``, each with the number of the attempt: the same whoever asks."""
+    """The next items to start, at most ``room``, each with its attempt number; deterministic."""
     if state.status not in LIVE:
         return []
     found = list[tuple[int, int]]()
@@ -185,7 +185,7 @@ def list_next(state: JobState, room: int) -> list[tuple[int, int]]:
 
 
 def begins_next(state: JobState, item: int, attempt: int) -> bool:
-    """Whether ``list_next`` would name this attempt of an item, were there room for all that wait."""
+    """Whether ``list_next`` would return this attempt of an item, given room for all."""
     return (
         state.status in LIVE
         and 0 < item <= len(state.states)
@@ -195,24 +195,24 @@ def begins_next(state: JobState, item: int, attempt: int) -> bool:
 
 
 def has_attempt_left(state: JobState, attempt: int) -> bool:
-    """Whether an item that failed at this attempt is tried again by itself."""
+    """Whether an item that failed at this attempt is retried automatically."""
     return attempt < state.attempts
 
 
 def find_end(job_id: str, state: JobState) -> JobCompleted | JobFailed | None:
-    """The fact that ends a job in which nothing waits or runs; None where it goes on, or is over."""
+    """The fact that ends a job with no waiting or running item; None if it goes on, or is over."""
     counts = state.counts
     if state.status not in LIVE or counts.waiting or counts.running:
         return None
     if counts.failed <= state.most_failed:
         return JobCompleted(job_id, counts)
-    text = f"{counts.failed} items failed; {state.most_failed} may"
+    text = f"{counts.failed} items failed; at most {state.most_failed} may fail"
     error = ErrorDetail("items_failed", ErrorCategory.PEER, text)
     return JobFailed(job_id, counts, error)
 
 
 def begin(created: JobCreated, inputs: Ref) -> JobState:
-    """A job as it is made."""
+    """The initial state of a job."""
     return JobState(
         objective=created.objective,
         over=created.over,
@@ -246,12 +246,12 @@ FOLDED: Final[frozenset[type]] = frozenset(
 
 def evolve(state: JobState | None, event: Event) -> JobState | None:  # noqa: C901  one for each fact
     """The job after a fact; total."""
-    said = event.fact.payload
-    if isinstance(said, JobCreated):
-        return state or begin(said, event.fact.refs.get(INPUT) or Ref())
+    payload = event.fact.payload
+    if isinstance(payload, JobCreated):
+        return state or begin(payload, event.fact.refs.get(INPUT) or Ref())
     if state is None:
         return None
-    match said:
+    match payload:
         case JobStarted(retried=retried):
             again = frozenset(retried)
             letters = (WAITING if at in again else one for at, one in enumerate(state.states, 1))
@@ -276,7 +276,7 @@ def evolve(state: JobState | None, event: Event) -> JobState | None:  # noqa: C9
                     states=_put(state.states, one.item, WAITING if retries else FAILED),
                     tries=_put(state.tries, one.item, _digit(one.attempt)),
                 )
-            # Of a job that was cancelled this says that the tasks which ran were told.
+            # For a cancelled job this fact records that its running tasks were cancelled.
             return change(state, running=()) if state.status is _CANCELLED else state
         case JobCompleted():
             return change(state, status=_COMPLETED)
@@ -289,7 +289,7 @@ def evolve(state: JobState | None, event: Event) -> JobState | None:  # noqa: C9
 
 
 def _stop(state: JobState) -> JobState:
-    """What runs stays named, since its tasks are still to be told."""
+    """``running`` stays, since its tasks are still to be cancelled."""
     stopped = state.states.replace(WAITING, CANCELLED).replace(RUNNING, CANCELLED)
     return change(state, states=stopped)
 
@@ -304,7 +304,7 @@ def _list_others(state: JobState, item: int) -> tuple[RunningItem, ...]:
 
 
 def _put(letters: str, item: int, letter: str) -> str:
-    """The same letters with another one for an item, if there is such an item."""
+    """The letters with another one for an item, if there is such an item."""
     if not 0 < item <= len(letters):
         return letters
     return f"{letters[: item - 1]}{letter}{letters[item:]}"

@@ -1,4 +1,4 @@
-"""What a caller can ask of its jobs."""
+"""Requests of a caller about its jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import record
 
 MOST_INPUT_BYTES: Final = 1024 * 1024
-"""Of the messages of a job together."""
+"""Total bytes of the messages of a job."""
 RESULT_PAGE: Final = 100
 JobItemState: TypeAlias = Literal["waiting", "running", "completed", "failed", "cancelled"]
 _Text: TypeAlias = Annotated[str, Field(min_length=1, max_length=65_536)]
@@ -26,7 +26,7 @@ _Text: TypeAlias = Annotated[str, Field(min_length=1, max_length=65_536)]
 class SubmitJob:
     """One task for each of ``inputs`` at one agent, or for each of ``agents`` with one text (EXT-9).
 
-    An item is tried ``attempts`` times by itself. The job fails where more than ``most_failed`` items do in the end.
+    An item gets ``attempts`` attempts automatically. The job fails if more than ``most_failed`` items fail in the end.
     """
 
     title: Title
@@ -36,19 +36,19 @@ class SubmitJob:
     attempts: Annotated[int, Field(ge=1, le=MOST_ATTEMPTS)] = 1
     most_failed: Annotated[int, Field(ge=0, le=MOST_ITEMS)] = 0
     titles: Annotated[tuple[Title, ...], Field(max_length=MOST_ITEMS)] = ()
-    """What the task of each item is called, in their order; where there are none, as its first words."""
+    """The title of each item's task, in order; without them, the first words of its text."""
     distinct: bool = False
-    """Whether agents, or inputs, that are equal make one item, and so one task: not where titles differ (MK-4)."""
+    """Whether equal agents, or inputs, become one item, and so one task; not if their titles differ (MK-4)."""
     progress: bool = False
-    """Whether items show how far they are while they run; such an item costs about three times as much."""
+    """Whether items report progress while they run; such an item costs about three times as much."""
     parent_task_id: Id | None = None
-    """The task that delegates the job: its counters and its graph have it, and the job stops with it."""
+    """The task that delegates the job: its counters and graph include the job, and cancelling it cancels the job."""
     labels: Labels = field(default_factory=dict[str, str])
 
 
 @record
 class CancelJob:
-    """Begin nothing more, and stop what runs; items that have ended stay as they are (CMD-24)."""
+    """Start no more items, and cancel the running ones; ended items stay as they are (CMD-24)."""
 
     job_id: Id
     reason: ReasonText | None = None
@@ -56,7 +56,7 @@ class CancelJob:
 
 @record
 class RetryJob:
-    """Try items again that failed or were cancelled: these (counted from 1), or all."""
+    """Retry failed or cancelled items: these (counted from 1), or all."""
 
     job_id: Id
     items: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(max_length=MOST_ITEMS)] = ()
@@ -67,7 +67,7 @@ JobRequest: TypeAlias = SubmitJob | CancelJob | RetryJob
 
 @record
 class GetJob:
-    """A job and how far it is (CMD-24)."""
+    """A job and its progress (CMD-24)."""
 
     job_id: Id
 
@@ -82,7 +82,7 @@ class ListJobs:
 
 @record
 class GetJobResults:
-    """Items in order behind the item ``after``, each with its state, attempts, task and result (PRS-8)."""
+    """Items in order after the item ``after``, each with its state, attempts, task and result (PRS-8)."""
 
     job_id: Id
     after: Annotated[int, Field(ge=0)] = 0
@@ -95,7 +95,7 @@ JobQuery: TypeAlias = GetJob | ListJobs | GetJobResults
 
 @record
 class JobChanged:
-    """The job after a command; ``repeated``: the command had been carried out before."""
+    """The job after a command; ``repeated``: the command was executed before."""
 
     job: JsonObject
     version: int
@@ -104,7 +104,7 @@ class JobChanged:
 
 @record
 class JobModel:
-    """A job. Its id is that of its session, whose stream has every step of it."""
+    """A job. Its id is that of its session, whose stream has every step."""
 
     job_id: str
     status: JobStatus
@@ -121,12 +121,12 @@ class JobModel:
     parent_task_id: str | None = None
     """The task that delegates it."""
     version: int | None = None
-    """Of its record; in an answer to a command it stands beside the job."""
+    """Version of its record; in the answer to a command it is next to the job instead."""
 
 
 @record
 class JobItemLine:
-    """One item: its state, how often it was begun, its newest task with its status, and what came of it."""
+    """One item: its state, number of attempts, newest task with its status, and result."""
 
     item: int
     state: str
@@ -144,7 +144,7 @@ class JobItemLine:
 class JobResults:
     """Items in order; ``next_page_token`` leads to the next page, and is empty on the last one.
 
-    ``next_after`` is the older form of it.
+    ``next_after`` is the older form of the token.
     """
 
     items: tuple[JobItemLine, ...]

@@ -1,7 +1,7 @@
-"""The payload of each normalized event class: one frozen type per class, in one file per family.
+"""The payload of each normalized event class: one frozen type per class, one file per family.
 
-``PAYLOADS`` is the closed list. JSON Schemas, docs and the codec come from these types; nothing else
-defines an event.
+``PAYLOADS`` is the closed list. JSON Schemas, docs and the codec are generated from these types; nothing else defines
+an event.
 """
 
 from __future__ import annotations

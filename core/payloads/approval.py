@@ -1,7 +1,7 @@
-"""Questions, their answers and the way of both (EVC-10, EXT-1, EXT-8, CHN-6).
+"""Approvals, their decisions and the delivery of both (EVC-10, EXT-1, EXT-8, CHN-6).
 
-``action.required`` holds the whole request as it was opened; what changes later (votes, state, return)
-is in further facts. ``permission.*`` accompanies ``action.*`` where the options allow or reject.
+``action.required`` holds the whole request as it was opened; later changes (votes, state, return) are further facts.
+``permission.*`` accompanies ``action.*`` if the options allow or reject.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ AudienceDevices: TypeAlias = Literal["paired"]
 ClosingState: TypeAlias = Literal[
     "allowed", "rejected", "answered", "answered_by_caller", "expired", "cancelled", "superseded"
 ]
-"""``answered_by_caller``: whoever has the task has written to its agent, which wanted an authorization."""
+"""``answered_by_caller``: the agent asked for an authorization, and the task's owner wrote to it."""
 ListedState: TypeAlias = Literal[
     "pending",
     "closed",
@@ -51,7 +51,7 @@ ListedState: TypeAlias = Literal[
     "cancelled",
     "superseded",
 ]
-"""Which questions are listed; ``resolved``: somebody has answered; ``closed``: all that are not pending."""
+"""Filter of listed approvals; ``resolved``: answered; ``closed``: all that are not pending."""
 DecisionCause: TypeAlias = Literal[
     "human",
     "host_policy",
@@ -77,9 +77,9 @@ AnswerSource: TypeAlias = Literal[
 
 @record
 class GrantOffer:
-    """The grant that an option writes: a yes that holds for more than this question.
+    """The grant that an option creates: an allow that applies to further requests.
 
-    Bound to the exact subject (``subject_digest``), or to a tool with whatever arguments.
+    Bound to the exact subject (``subject_digest``), or to a tool with any arguments.
     """
 
     scope: GrantScope
@@ -91,7 +91,7 @@ class GrantOffer:
 
 @record
 class Option:
-    """One way to answer. ``sends`` is the option that the asking side is told, where that is another one."""
+    """One way to answer. ``sends`` is the option that the asking side gets instead, if set."""
 
     option_id: str
     name: str
@@ -102,7 +102,7 @@ class Option:
 
 @record
 class Origin:
-    """Who asks, and for whom (CHN-6)."""
+    """Who asks, and for what (CHN-6)."""
 
     direction: Literal["inbound", "outbound", "local", "control"]
     asked_by: Literal["principal", "peer", "worker", "gateway"]
@@ -113,10 +113,10 @@ class Origin:
 
 @record
 class Quorum:
-    """How many principals must agree before a question is allowed; devices do not count.
+    """How many principals must agree before an approval is allowed; devices do not count.
 
-    ``veto``: one no closes it; else so many of them as a yes needs. Without ``allow_self`` whoever the work is done for
-    does not decide.
+    ``veto``: a single rejection closes it; otherwise rejections need the same quorum. Without ``allow_self`` the
+    principal that the work is done for may not decide.
     """
 
     need: int = 1
@@ -126,10 +126,10 @@ class Quorum:
 
 @record
 class AudienceStep:
-    """Who may decide from ``after_ms`` after the opening on: ids of principals of the question's tenant.
+    """The principals who may decide from ``after_ms`` after the opening: ids in the approval's tenant.
 
-    Members of ``roles`` stand among them, as the roles had them at the opening. ``devices``: from where they see the
-    question and decide; None: from everywhere.
+    They include the members that ``roles`` had at the opening. ``devices``: the devices on which they may see and
+    decide it; None: any.
     """
 
     principals: tuple[str, ...]
@@ -140,7 +140,7 @@ class AudienceStep:
 
 @record
 class RemotePause:
-    """The pause of a peer that the answer goes back to. Ids of the peer are correlation, never ours."""
+    """The pause of an agent that the decision is delivered to. Ids of the agent are for correlation only."""
 
     dialect: str
     native_id: str | None
@@ -149,14 +149,14 @@ class RemotePause:
     message_id: str | None = None
     answerable: bool = True
     said_at: str | None = None
-    """When the peer began to wait, as it says; kept where it shows the question only once."""
+    """When the agent began to wait, by its own clock; kept for agents that show a question only once."""
 
 
 @record
 class ApprovalRequest:
-    """A question as it was opened; nothing in it changes afterwards, and ``digest`` binds an answer to it.
+    """An approval request as it was opened; it never changes, and ``digest`` binds a decision to it.
 
-    ``peer_message`` is untrusted text; ``title`` is never made of it. ``created_ms`` and ``expires_ms`` are
+    ``peer_message`` is untrusted text; ``title`` is never made from it. ``created_ms`` and ``expires_ms`` are
     milliseconds of the server's clock.
     """
 
@@ -186,12 +186,12 @@ class ApprovalRequest:
     risk_reasons: tuple[str, ...] = ()
     quorum: Quorum = Quorum()
     audience: tuple[AudienceStep, ...] = ()
-    """Who decides, step by step; none: the owner."""
+    """The steps of the audience; empty: the owner decides."""
 
 
 @record
 class DecisionSignature:
-    """What a device signed a decision with: ``value`` in base64url, ``iat`` in ms of the device's clock."""
+    """The signature of a device over a decision: ``value`` in base64url, ``iat`` in ms of the device's clock."""
 
     key_id: str
     value: str
@@ -200,7 +200,7 @@ class DecisionSignature:
 
 @record
 class Vote:
-    """The word of one principal where more than one is needed; a later one takes its place."""
+    """The vote of one principal, if several are needed; a later vote replaces it."""
 
     principal: str
     option_id: str
@@ -215,7 +215,7 @@ class Vote:
 
 @record
 class ApprovalDecision:
-    """One recorded answer. ``decided_by`` comes from the authenticated session, never from the body."""
+    """One recorded decision. ``decided_by`` comes from the authenticated session, never from the body."""
 
     decision_id: str
     outcome: ClosingState
@@ -234,14 +234,14 @@ class ApprovalDecision:
     assurance: tuple[Literal["bearer", "signature"], ...] = ("bearer",)
     signature: DecisionSignature | None = None
     grant_id: str | None = None
-    """The grant that this answer writes, or that gave it."""
+    """The grant that this decision creates, or that made it."""
     native: JsonObject | None = None
-    """The answer as it was given in the form of the agent that asked, which gets it byte for byte."""
+    """The answer in the form of the agent that asked; the agent gets it byte for byte."""
 
 
 @record
 class ActionRequired:
-    """Somebody must decide; the task makes no progress until then (EVC-10)."""
+    """An approval is needed; the task makes no progress until it is decided (EVC-10)."""
 
     type: ClassVar = EventType.ACTION_REQUIRED
     request: ApprovalRequest
@@ -255,23 +255,23 @@ class ActionResolved:
     decision: ApprovalDecision
     superseded_by: str | None = None
     returns: bool = False
-    """Whether an answer is owed to a peer now."""
+    """Whether the decision must be delivered to an agent."""
 
 
 @record
 class TrailStep:
-    """What one source of the policy chain said."""
+    """The verdict of one source of the policy chain."""
 
     source: str
     verdict: str
     ref: str | None = None
     ms: int | None = None
-    """How long it took to hear it, where that took time."""
+    """How long the source took, if it was called."""
 
 
 @record
 class PermissionEvaluated:
-    """How policy judged something; allows included (EXT-1)."""
+    """A policy decision, allows included (EXT-1)."""
 
     type: ClassVar = EventType.PERMISSION_EVALUATED
     evaluation_id: str
@@ -284,14 +284,14 @@ class PermissionEvaluated:
     trail: tuple[TrailStep, ...] = ()
     rules: tuple[str, ...] = ()
     consumes: bool = False
-    """Judged right before what an answer has allowed is done: the answer is used up with it."""
+    """Evaluated right before the allowed act runs: this uses the approval up."""
     case: JsonObject | None = None
-    """What was judged, in the fields of rules, so that other rules can be tried on it."""
+    """The evaluated case, in the fields of rules, so that other rules can be tried on it."""
 
 
 @record
 class PermissionRequested:
-    """A permission was opened; the request itself stands on ``action.required``."""
+    """A permission was opened; the request itself is on ``action.required``."""
 
     type: ClassVar = EventType.PERMISSION_REQUESTED
     kind: ActionKind
@@ -302,7 +302,7 @@ class PermissionRequested:
 
 @record
 class PermissionResolved:
-    """A permission was closed; the decision itself stands on ``action.resolved``."""
+    """A permission was closed; the decision itself is on ``action.resolved``."""
 
     type: ClassVar = EventType.PERMISSION_RESOLVED
     state: ClosingState
@@ -316,10 +316,10 @@ class PermissionResolved:
 
 @record
 class ChannelPermissionForwarded:
-    """One target was told of a question, or there was none (CHN-6).
+    """One target was notified of an approval, or there was none (CHN-6).
 
-    ``escalated`` says that the principals of a further ``step`` of the audience may decide from here on, ``seen`` that
-    it was shown to a ``principal``.
+    ``escalated``: the principals of a further ``step`` of the audience may decide from now on. ``seen``: it was shown
+    to a ``principal``.
     """
 
     type: ClassVar = EventType.CHANNEL_PERMISSION_FORWARDED
@@ -338,10 +338,10 @@ class ChannelPermissionForwarded:
 
 @record
 class ChannelPermissionReturned:
-    """An answer came in (``answer``), or went back to the asking side (``delivery``) (CHN-6).
+    """An answer was received (``answer``), or a decision was sent to the asking side (``delivery``) (CHN-6).
 
-    An answer that did not close the question is ``counted`` as a ``vote``, ``withdrawn`` with the device that it came
-    from, or ``refused``: then ``reason`` says why, and ``attempts`` how many of its kind this fact stands for.
+    An answer that did not close the approval is ``counted`` as a ``vote``, ``withdrawn`` with its device, or
+    ``refused``: then ``reason`` is the cause, and ``attempts`` the number of refused answers of that kind.
     """
 
     type: ClassVar = EventType.CHANNEL_PERMISSION_RETURNED

@@ -1,6 +1,6 @@
-"""Links to devices, UIs and peers (EXT-8, CHN-1…CHN-15). A link that ends decides nothing (CHN-9).
+"""Links to devices, UIs and agents (EXT-8, CHN-1…CHN-15). A link that ends decides nothing (CHN-9).
 
-Many facts of one link within a minute are folded into one: ``times`` counts what it stands for.
+Facts of one kind about a link within a minute are merged into one: ``times`` counts them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NoticeKind: TypeAlias = Literal["notice", "status", "protocol"]
 
 @record
 class NativeIds:
-    """What the other end calls itself and its work (CHN-2)."""
+    """The other end's own ids for itself and its work (CHN-2)."""
 
     device_id: str | None = None
     remote_task_id: str | None = None
@@ -33,7 +33,7 @@ class NativeIds:
 
 @record
 class Resumption:
-    """How one stream was taken up again: events from ``from_sequence`` to ``to_sequence`` follow (CHN-3)."""
+    """How one stream was resumed: events from ``from_sequence`` to ``to_sequence`` follow (CHN-3)."""
 
     stream: str
     mode: Literal["resumed", "acked", "snap", "live", "start", "gap"]
@@ -43,7 +43,7 @@ class Resumption:
 
 @record
 class ChannelConnected:
-    """A link stands for the first time, or anew without anything to resume (EXT-8, CHN-1).
+    """A link is open for the first time, or again without anything to resume (EXT-8, CHN-1).
 
     ``resume_token_ref`` is a reference and grants nothing; ``last_seen_at`` is RFC 3339.
     """
@@ -88,7 +88,7 @@ class ChannelDisconnected:
 
 @record
 class ChannelResumed:
-    """A link came back with a cursor, an ack or a token (EXT-8, CHN-3, CHN-12)."""
+    """A link was opened again with a cursor, an ack or a token (EXT-8, CHN-3, CHN-12)."""
 
     type: ClassVar = EventType.CHANNEL_RESUMED
     channel_id: str
@@ -100,7 +100,7 @@ class ChannelResumed:
 
 @record
 class ChannelMessage:
-    """A notice or status on a link: no turn, no task (EXT-8, CHN-15). Long text stands behind ``refs.output``."""
+    """A notice or status on a link: no turn, no task (EXT-8, CHN-15). Long text is in ``refs.output``."""
 
     type: ClassVar = EventType.CHANNEL_MESSAGE
     channel_id: str

@@ -1,4 +1,4 @@
-"""What goes along with a turn, and the boundary below which history is compacted (EVC-12, EVC-13, SNAP-6)."""
+"""The context sent with a turn, and the boundary below which history is compacted (EVC-12, EVC-13, SNAP-6)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ContextItem:
 
 @record
 class OmittedItem:
-    """Something that was asked for, or would have been usual, and did not go along."""
+    """A requested or usual attachment that was not sent."""
 
     kind: ContextKind
     ref: str
@@ -38,19 +38,19 @@ class OmittedItem:
 
 @record
 class ContextResolved:
-    """What was attached for the peer, and what was left out and why (EVC-12)."""
+    """What was attached for the agent, and what was left out and why (EVC-12)."""
 
     type: ClassVar = EventType.CONTEXT_RESOLVED
     peer: str
     selected: tuple[ContextItem, ...] = ()
     omitted: tuple[OmittedItem, ...] = ()
     more: int | None = None
-    """How many further items of either kind are not named here."""
+    """How many further items of either kind are not listed."""
 
 
 @record
 class CompactionStarted:
-    """A summary is about to stand for the facts ``first`` to ``last``, up to the end of ``to_turn`` (EVC-13)."""
+    """A summary is about to replace the facts ``first`` to ``last``, up to the end of ``to_turn`` (EVC-13)."""
 
     type: ClassVar = EventType.CONTEXT_COMPACTION_STARTED
     boundary_id: str
@@ -63,11 +63,11 @@ class CompactionStarted:
 
 @record
 class CompactionCompleted:
-    """It does: whoever reads the thread may begin at ``first_kept``, and nothing before it is gone (EVC-13).
+    """The summary is in place: a reader may begin at ``first_kept``; nothing before it is deleted (EVC-13).
 
-    ``refs.summary`` is the summary, ``sha256`` its hash, ``summarized_by`` whose words it has. ``archive`` is a ref of
-    the session up to the boundary. ``still_open`` are tasks and questions from before it that go on behind it,
-    ``missing`` what is not kept any more of what was summed up (SNAP-6).
+    ``refs.summary`` is the summary, ``sha256`` its hash, ``summarized_by`` its author. ``archive`` is a ref of the
+    session up to the boundary. ``still_open`` are tasks and approvals from before it that are still open, ``missing``
+    the summarized content that is no longer kept (SNAP-6).
     """
 
     type: ClassVar = EventType.CONTEXT_COMPACTION_COMPLETED

@@ -26,7 +26,7 @@ class SessionCreated:
 
 @record
 class SessionUpdated:
-    """Title or labels of a session changed, or the schedule that it is for took a step (AP-7)."""
+    """Title or labels of a session changed, or its schedule took a step (AP-7)."""
 
     type: ClassVar = EventType.SESSION_UPDATED
     title: str | None = None
@@ -38,7 +38,7 @@ class SessionUpdated:
 class ThreadParent:
     """The task that a thread was made for, with its thread and its turn at that time.
 
-    ``peer`` is the agent that was spawned in it as a subagent, if one was.
+    ``peer`` is the agent spawned in it as a subagent, if any.
     """
 
     task_id: str
@@ -49,10 +49,10 @@ class ThreadParent:
 
 @record
 class ThreadStarted:
-    """A context id was seen for the first time; thread and context are one-to-one (ID-3).
+    """A new context id; thread and context are one-to-one (ID-3).
 
-    ``status`` is ``running`` where the first message opens it, whose turn follows. ``parent`` is the task that it was
-    made for, where a task was created as the child of another one (ID-10).
+    ``status`` is ``running`` if the first message opens it; its turn follows. ``parent`` is the task that it was made
+    for, if a task was created as the child of another (ID-10).
     """
 
     type: ClassVar = EventType.THREAD_STARTED
@@ -66,9 +66,9 @@ class ThreadStarted:
 
 @record
 class ThreadUpdated:
-    """A turn of a thread began or ended, or it learned the context id that a peer uses for it (EVC-2, A2A-4).
+    """A turn of a thread began or ended, or the agent's context id became known (EVC-2, A2A-4).
 
-    ``status`` is what the thread does from here on.
+    ``status`` is the status of the thread from now on.
     """
 
     type: ClassVar = EventType.THREAD_UPDATED
@@ -80,7 +80,7 @@ class ThreadUpdated:
 
 @record
 class TurnSubmitted:
-    """One accepted inbound message; ``message`` is its A2A form unless it stands behind ``refs.input``."""
+    """One accepted inbound message; ``message`` is its A2A form unless that is in ``refs.input``."""
 
     type: ClassVar = EventType.TURN_SUBMITTED
     message_id: str
@@ -89,15 +89,15 @@ class TurnSubmitted:
     preview: str
     message: JsonObject | None = None
     streams: Literal[True] | None = None
-    """Whether the caller of a further message reads a stream; a first message says so in its run."""
+    """Whether the caller of a further message reads a stream; for a first message the run has it."""
     options: JsonObject | None = None
-    """What the request of a further message said beside it, unless that stands behind ``refs.options``."""
+    """The other members of a further message's request, unless they are in ``refs.options``."""
     extensions: tuple[str, ...] | None = None
-    """Those that the caller of a further message asked for."""
+    """The extensions that the caller of a further message asked for."""
     kept: str | None = None
-    """Why the agent is not sent the message, in a sentence; None where it is."""
+    """Why the message is not sent to the agent, in a sentence; None if it is."""
     sealed: str | None = None
-    """Where the message stands until it is sent, if it answers a request for a credential; it is kept no longer."""
+    """Where the message is stored until it is sent, if it answers a request for a credential; then it is deleted."""
 
 
 @record
@@ -123,11 +123,11 @@ class TurnFailed:
     type: ClassVar = EventType.TURN_FAILED
     error: ErrorDetail
     refused: Literal[True] | None = None
-    """The agent did not take the message; its task may go on without it."""
+    """The agent did not accept the message; its task may go on without it."""
 
 
 QueuePolicy: TypeAlias = Literal["parallel", "queue", "reject", "interrupt"]
-"""What becomes of a message to a context that works: it begins beside it, waits, is refused, or stops what goes on."""
+"""What to do with a message to a busy context: start it in parallel, queue it, reject it, or stop the current turns."""
 
 
 @record

@@ -1,6 +1,6 @@
-"""What a fact says of a device: whose it is, what it may do, and where its trust stands (CHN-8).
+"""Facts about a device: its owner, its rights and its trust state (CHN-8).
 
-Rights narrow what the principal may do: a watch may say yes to little things, and no to everything.
+Rights narrow what the principal may do: a watch may allow low risk, and reject anything.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ DeviceAct: TypeAlias = Literal[
 
 _RISKS: Final[tuple[Risk, ...]] = get_args(Risk)
 NEGATIVE: Final[frozenset[OptionKind]] = frozenset({"reject_once", "reject_always", "cancel"})
-"""Options that stop something; every device that decides at all may choose them."""
+"""Options that stop something; every device that may decide may choose them."""
 
 
 @record
 class DeviceRights:
-    """Narrows what the principal may do, and never widens it. None means no bound."""
+    """Narrows what the principal may do; never widens it. None means no limit."""
 
     options: tuple[OptionKind, ...] | None = None
     risk_up_to: Risk | None = None
@@ -56,10 +56,10 @@ class DeviceKey:
 
 @record
 class Device:
-    """One device. Of secrets only hashes stand here: of the code that it was offered, and of the token that it got.
+    """One device. Secrets are stored as hashes only: of its pairing code and of its token.
 
-    ``scopes`` are the rights that it was given; what its principal has lost since, it has lost, too. Times are RFC
-    3339, but for those that are compared, which are milliseconds.
+    ``scopes`` are its scopes; those that its principal loses it loses too. Times are RFC 3339, except compared ones,
+    which are milliseconds.
     """
 
     device_id: str
@@ -71,7 +71,7 @@ class Device:
     offered_at: str
     code_hash: str
     until_ms: int
-    """When the code ends, or the wait for a confirmation."""
+    """When the code expires, or the wait for a confirmation."""
     rights: DeviceRights = DeviceRights()
     nonce: str | None = None
     key: DeviceKey | None = None
@@ -81,9 +81,9 @@ class Device:
     revoked_at: str | None = None
     revoked_by: str | None = None
     push: str | None = None
-    """The host of its push service; the subscription itself is a secret, and stands elsewhere."""
+    """The host of its push service; the subscription itself is a secret and is stored elsewhere."""
 
     @property
     def is_active(self) -> bool:
-        """Whether it may come in."""
+        """Whether it may connect."""
         return self.state == "active"

@@ -1,4 +1,4 @@
-"""The bounds of execution, hooks, and changes of policy (EXT-2, EXT-3, PRS-4)."""
+"""Execution limits, hooks, and changes of policy (EXT-2, EXT-3, PRS-4)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ GrantState: TypeAlias = Literal["live", "expired", "used_up", "revoked"]
 
 @record
 class SandboxApplied:
-    """The bounds in force from here on (EXT-2).
+    """The limits in force from now on (EXT-2).
 
-    ``roots``, ``environment`` (names, never values), ``network`` and the process limits belong to a
-    worker; ``hosts``, ``media_types`` and ``credentials_forwarded`` to the calls of a peer.
+    ``roots``, ``environment`` (names, never values), ``network`` and the process limits belong to a worker; ``hosts``,
+    ``media_types`` and ``credentials_forwarded`` to the calls of an agent.
     """
 
     type: ClassVar = EventType.SANDBOX_APPLIED
@@ -43,7 +43,7 @@ class SandboxApplied:
 
 @record
 class SandboxViolation:
-    """Something outside the bounds was asked for, and not done (EXT-2)."""
+    """A request outside the limits was refused (EXT-2)."""
 
     type: ClassVar = EventType.SANDBOX_VIOLATION
     target: Literal["worker", "peer"]
@@ -57,7 +57,7 @@ class SandboxViolation:
 
 @record
 class HookStarted:
-    """A hook was called; ``refs.input`` is the message that it left as it was, or all that it was given (EXT-3)."""
+    """A hook was called; ``refs.input`` is the message if the hook left it unchanged, else its whole input (EXT-3)."""
 
     type: ClassVar = EventType.HOOK_STARTED
     hook: str
@@ -68,7 +68,7 @@ class HookStarted:
 
 @record
 class HookCompleted:
-    """A hook answered; a rewritten input stands behind ``refs.updatedInput`` (EXT-3, PRS-4)."""
+    """A hook answered; a rewritten input is in ``refs.updatedInput`` (EXT-3, PRS-4)."""
 
     type: ClassVar = EventType.HOOK_COMPLETED
     hook: str
@@ -81,7 +81,7 @@ class HookCompleted:
 
 @record
 class HookFailed:
-    """A hook failed or took too long; ``applied`` is what was done instead of its answer (EXT-3)."""
+    """A hook failed or timed out; ``applied`` is the verdict used instead (EXT-3)."""
 
     type: ClassVar = EventType.HOOK_FAILED
     hook: str
@@ -96,9 +96,9 @@ class HookFailed:
 class Grant:
     """One standing approval.
 
-    ``place`` is the id of the task, thread or session that ``scope`` names, ``peer`` and ``card_hash`` whom it was
-    given to; an owner's grant names no peer. Either ``subject_digest`` binds it to one exact subject, or ``tool`` to
-    one tool with whatever arguments. Times are milliseconds of the server's clock.
+    ``place`` is the id of the task, thread or session that ``scope`` names; ``peer`` and ``card_hash`` name the agent
+    it was given to; a grant of scope owner names no agent. Either ``subject_digest`` binds it to one exact subject, or
+    ``tool`` to one tool with any arguments. Times are milliseconds of the server's clock.
     """
 
     grant_id: str
@@ -122,7 +122,7 @@ class Grant:
     revoked_by: str | None = None
 
     def judge(self, now_ms: int) -> GrantState:
-        """Whether it holds, and if not, why."""
+        """Whether it applies, and if not, why."""
         if self.revoked_at is not None:
             return "revoked"
         if now_ms >= self.expires_ms:
@@ -134,10 +134,10 @@ class Grant:
 
 @record
 class StatedRule:
-    """A rule as an operator put it beside those of the configuration while the gateway runs.
+    """A rule that an operator added to those of the configuration while the gateway runs.
 
-    Its members are those of a rule in the settings. ``owner``: it is about the work of this caller alone. It never says
-    who decides: that stands in the configuration.
+    Its members are those of a rule in the settings. ``owner``: it applies only to the work of this caller. It never
+    names approvers: those are set in the configuration.
     """
 
     name: str
@@ -154,9 +154,9 @@ class StatedRule:
 class PolicyChanged:
     """Rules, modes, hooks, grants or devices changed; versions are hashes of all of them (EXT-3).
 
-    Of a device ``device`` is what it is from now on, ``act`` what was done, and the version counts its list. Of a
-    grant, ``step`` says what became of it, and ``grant`` what it is where it was ``created``. Rules that were put while
-    the gateway runs are named whole, with their ``revision``; those of the configuration stand in its file.
+    For a device, ``device`` is its new state, ``act`` the change, and the version counts its list. For a grant,
+    ``step`` is what happened to it, and ``grant`` its content if it was ``created``. Rules edited at run time are
+    included whole, with their ``revision``; those of the configuration are in its file.
     """
 
     type: ClassVar = EventType.POLICY_CHANGED
@@ -173,7 +173,7 @@ class PolicyChanged:
     step: Literal["created", "used", "revoked"] | None = None
     grant: Grant | None = None
     evaluation_id: str | None = None
-    """What relies on the use."""
+    """The policy evaluation that uses the grant."""
     revision: int | None = None
     rules: tuple[StatedRule, ...] | None = None
 

@@ -1,6 +1,6 @@
-"""Old sessions, rollback, repair, and what was exported from the log (EVC-15, EXT-11, CHN-4).
+"""Old sessions, rollback, repair, and exports of the log (EVC-15, EXT-11, CHN-4).
 
-Sequences are of the session's stream; ``boundary_id`` names a stable place in it (PRS-5).
+Sequences are of the session's stream; ``boundary_id`` names a stable position in it (PRS-5).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Repair:
 class EvidenceChanged:
     """A bundle was exported, or one from elsewhere seen; ``first`` and ``covers`` are its range of sequences (EVC-15).
 
-    ``sha256`` is that of its manifest. ``proof`` is what the chain of the stream says of the facts in it, ``traces``
-    are those that they are parts of, ``notes`` what is missing in it or open.
+    ``sha256`` is the hash of its manifest. ``proof`` is the state of the chain over its facts, ``traces`` are their
+    trace ids, ``notes`` list what is missing in it or open.
     """
 
     type: ClassVar = EventType.EVIDENCE_CHANGED
@@ -47,10 +47,10 @@ class EvidenceChanged:
 
 @record
 class HistoryWindowLoaded:
-    """A page of an old session was read (EXT-11, CMD-16), told in the home session of the reader once in an hour.
+    """A page of an old session was read (EXT-11, CMD-16); recorded in the reader's home session once an hour.
 
-    ``of`` is the task or the session, and ``first`` to ``last`` are the sequences that the first page of the hour had.
-    With ``owner`` it is the audit of whoever read what is somebody else's: that is the key of its owner then.
+    ``of`` is the task or the session, and ``first`` to ``last`` are the sequences of the hour's first page. With
+    ``owner``, the key of the owner, it audits a read of another owner's content.
     """
 
     type: ClassVar = EventType.HISTORY_WINDOW_LOADED
@@ -64,10 +64,10 @@ class HistoryWindowLoaded:
 
 @record
 class HistoryReconstructed:
-    """A read model was made anew out of archive and stream (EXT-11).
+    """A read model was rebuilt from archive and stream (EXT-11).
 
-    ``first`` and ``last`` are the range that was read for it. For a rollback ``model`` is ``thread``, and ``sha256`` is
-    that of the ``ThreadState`` that stands from then on, as its canonical bytes are written.
+    ``first`` and ``last`` are the range that was read. For a rollback ``model`` is ``thread``, and ``sha256`` is the
+    hash of the canonical bytes of the resulting ``ThreadState``.
     """
 
     type: ClassVar = EventType.HISTORY_RECONSTRUCTED
@@ -80,7 +80,7 @@ class HistoryReconstructed:
 
 @record
 class ThreadState:
-    """What a thread knows of its turns, as it stands at a boundary (PRS-5). ``turns`` counts those that stand."""
+    """The state of a thread's turns at a boundary (PRS-5). ``turns`` counts those that were not rolled back."""
 
     turns: int
     last_outcome: str | None = None
@@ -92,9 +92,9 @@ class ThreadState:
 
 @record
 class RollbackStarted:
-    """A thread is about to go back to the end of ``to_turn`` (EXT-11).
+    """A thread is about to be rolled back to the end of ``to_turn`` (EXT-11).
 
-    ``turns`` and ``tasks`` are left behind, in the order in which they came.
+    ``turns`` and ``tasks`` are rolled back, in the order in which they were submitted.
     """
 
     type: ClassVar = EventType.HISTORY_ROLLBACK_STARTED
@@ -108,10 +108,10 @@ class RollbackStarted:
 
 @record
 class RollbackCompleted:
-    """It has; the turns left behind stay in the log and out of the read model (EXT-11).
+    """The rollback is done; rolled back turns stay in the log and leave the read model (EXT-11).
 
-    ``covers`` is the fact with which ``to_turn`` ended. ``renewed`` are the agents that were told of what is left
-    behind: none can forget it, so the next turn at each of them has another context there (A2A-4).
+    ``covers`` is the event that ended ``to_turn``. ``renewed`` are the agents that received rolled back messages: no
+    agent can forget them, so its next turn uses a new context there (A2A-4).
     """
 
     type: ClassVar = EventType.HISTORY_ROLLBACK_COMPLETED
@@ -124,10 +124,10 @@ class RollbackCompleted:
 
 @record
 class SnapshotRepaired:
-    """Replay was not possible and a snapshot took its place (EXT-11, CHN-4).
+    """Replay was not possible and a snapshot replaced it (EXT-11, CHN-4).
 
-    ``channel_id`` is the reader that was repaired; without one, ``model`` names the stored snapshot that was.
-    ``times`` counts what was folded into this fact; at most 16 repairs are listed.
+    ``channel_id`` is the repaired reader; without one, ``model`` names the repaired snapshot. ``times`` counts the
+    facts merged into this one; at most 16 repairs are listed.
     """
 
     type: ClassVar = EventType.SNAPSHOT_REPAIRED

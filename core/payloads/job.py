@@ -1,4 +1,4 @@
-"""Batches: one objective over many inputs or many peers, one task per item (EXT-9, PRS-8, OBJ-4).
+"""Jobs: one objective over many inputs or many agents, one task per item (EXT-9, PRS-8, OBJ-4).
 
 An item's facts carry the id of its task in their scope; ``item`` counts from 1 in the order of the job.
 """
@@ -14,7 +14,7 @@ from passerelle.core.wire.record import record
 
 @record
 class ItemCounts:
-    """Where the items of a job stand; their sum is the number of items."""
+    """The items of a job by state; their sum is the number of items."""
 
     waiting: int = 0
     running: int = 0
@@ -25,7 +25,7 @@ class ItemCounts:
 
 @record
 class ItemRefusal:
-    """An item that could not be sent, and so has no task."""
+    """An item that could not be sent and so has no task."""
 
     item: int
     attempt: int
@@ -34,10 +34,10 @@ class ItemRefusal:
 
 @record
 class JobCreated:
-    """A batch exists; its inputs stand behind ``refs.input`` (EXT-9).
+    """A job exists; its inputs are in ``refs.input`` (EXT-9).
 
-    ``agents`` are those of its items, or the one of all. An item is tried ``attempts`` times by itself, and the job
-    fails where more than ``most_failed`` of them do in the end.
+    ``agents`` are those of its items, or one for all. An item gets ``attempts`` attempts automatically, and the job
+    fails if more than ``most_failed`` items fail in the end.
     """
 
     type: ClassVar = EventType.JOB_CREATED
@@ -59,7 +59,7 @@ class JobCreated:
 
 @record
 class JobStarted:
-    """The first item is about to start, or the ``retried`` ones again, as somebody wishes (EXT-9)."""
+    """The first item is about to start, or the ``retried`` items again, on request (EXT-9)."""
 
     type: ClassVar = EventType.JOB_STARTED
     job_id: str
@@ -90,7 +90,7 @@ class JobItemStarted:
 
 @record
 class JobItemCompleted:
-    """An item ended well (EXT-9)."""
+    """An item succeeded (EXT-9)."""
 
     type: ClassVar = EventType.JOB_ITEM_COMPLETED
     job_id: str
@@ -101,7 +101,7 @@ class JobItemCompleted:
 
 @record
 class JobItemFailed:
-    """An item ended otherwise; with ``retries`` it is tried again (EXT-9)."""
+    """An item did not succeed; with ``retries`` it is tried again (EXT-9)."""
 
     type: ClassVar = EventType.JOB_ITEM_FAILED
     job_id: str
@@ -113,7 +113,7 @@ class JobItemFailed:
 
 @record
 class JobCompleted:
-    """All items ended, and the job's rule for failed ones is met (EXT-9)."""
+    """All items ended, and no more failed than the job allows (EXT-9)."""
 
     type: ClassVar = EventType.JOB_COMPLETED
     job_id: str

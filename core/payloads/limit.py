@@ -12,13 +12,13 @@ from passerelle.core.wire.record import record
 
 LimitKind: TypeAlias = Literal["cost", "quota", "rate_limit", "budget", "concurrency", "policy"]
 AgentState: TypeAlias = Literal["active", "paused", "draining"]
-"""Whether an agent gets work: of one that is paused it waits, of one that drains it is refused."""
+"""Whether an agent gets work: while it is paused work waits, while it drains work is refused."""
 Unit: TypeAlias = Literal["calls", "tokens", "bytes", "ms", "micros", "slots"]
 
 
 @record
 class LimitSubject:
-    """Whom a limit binds."""
+    """The caller or agent that a limit applies to."""
 
     kind: Literal["caller", "peer"]
     name: str
@@ -26,7 +26,7 @@ class LimitSubject:
 
 @record
 class LimitChanged:
-    """A limit was set, moved or lifted; None is no limit (EVC-17)."""
+    """A limit was set, changed or lifted; None is no limit (EVC-17)."""
 
     type: ClassVar = EventType.LIMIT_CHANGED
     limited: LimitSubject
@@ -38,7 +38,7 @@ class LimitChanged:
     window_ms: int | None = None
     currency: str | None = None
     agent_state: AgentState | None = None
-    """Whether an agent gets new work from here on, where an operator has said so: ``new`` is 0 or no limit then."""
+    """Whether an agent gets new work from now on, if an operator set it: then ``new`` is 0 or no limit."""
     reason: str | None = None
 
 
@@ -69,7 +69,7 @@ class CostRecorded:
 
 @record
 class RateLimitHit:
-    """A peer said 429, or a caller or peer has no tokens left here (EXT-7)."""
+    """An agent answered 429, or a caller or agent is over its rate limit here (EXT-7)."""
 
     type: ClassVar = EventType.RATE_LIMIT_HIT
     limited: LimitSubject

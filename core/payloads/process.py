@@ -26,7 +26,7 @@ class ProcessStarted:
 
 @record
 class ProcessOutput:
-    """``size`` bytes were written from ``offset`` on; the log stands behind ``refs.output`` (EXT-4, PO-5)."""
+    """``size`` bytes were written from ``offset`` on; the log is in ``refs.output`` (EXT-4, PO-5)."""
 
     type: ClassVar = EventType.PROCESS_OUTPUT
     process_id: str
@@ -38,7 +38,7 @@ class ProcessOutput:
 
 @record
 class ProcessInput:
-    """``size`` bytes were written to its stdin; they stand behind ``refs.input`` (EXT-4)."""
+    """``size`` bytes were written to its stdin; they are in ``refs.input`` (EXT-4)."""
 
     type: ClassVar = EventType.PROCESS_INPUT
     process_id: str
@@ -48,7 +48,7 @@ class ProcessInput:
 
 @record
 class ProcessCompleted:
-    """Ended by itself with status 0 (EXT-4)."""
+    """The process exited with status 0 (EXT-4)."""
 
     type: ClassVar = EventType.PROCESS_COMPLETED
     process_id: str
@@ -58,7 +58,7 @@ class ProcessCompleted:
 
 @record
 class ProcessFailed:
-    """Ended by itself otherwise, or could not be started (EXT-4)."""
+    """The process exited with another status, or could not be started (EXT-4)."""
 
     type: ClassVar = EventType.PROCESS_FAILED
     process_id: str
@@ -70,7 +70,7 @@ class ProcessFailed:
 
 @record
 class ProcessTerminated:
-    """Ended by us (EXT-4)."""
+    """The gateway ended the process (EXT-4)."""
 
     type: ClassVar = EventType.PROCESS_TERMINATED
     process_id: str

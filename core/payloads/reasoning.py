@@ -1,4 +1,4 @@
-"""Thoughts of a worker or peer, kept apart from its answer (EVC-7)."""
+"""Reasoning of a worker or agent, kept apart from its answer (EVC-7)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from passerelle.core.wire.record import record
 
 @record
 class ReasoningDelta:
-    """A chunk of thought; published only, never stored, and shown only to a full view (EVC-7)."""
+    """A chunk of reasoning; published only, never stored, and shown only in a full view (EVC-7)."""
 
     type: ClassVar = EventType.REASONING_DELTA
     text: str
@@ -19,7 +19,7 @@ class ReasoningDelta:
 
 @record
 class ReasoningSummary:
-    """The thoughts of one block, whole or as a preview of ``refs.output``; never part of an answer (EVC-7)."""
+    """The reasoning of one block, whole or as a preview of ``refs.output``; never part of an answer (EVC-7)."""
 
     type: ClassVar = EventType.REASONING_SUMMARY
     text: str

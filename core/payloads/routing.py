@@ -1,4 +1,4 @@
-"""How a peer was chosen: profile, candidates, decision, fallback (EXT-5, PRS-10, TR-12, MK-3)."""
+"""How an agent was chosen: profile, candidates, decision, fallback (EXT-5, PRS-10, TR-12, MK-3)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Latency: TypeAlias = Literal["interactive", "background"]
 
 @record
 class Candidate:
-    """A peer that fits; ``score`` orders candidates, higher is better."""
+    """An agent that fits; ``score`` orders candidates, higher is better."""
 
     peer: str
     score: int
@@ -39,7 +39,7 @@ class Candidate:
 
 @record
 class Excluded:
-    """A peer that does not fit, and the first thing that spoke against it; ``ref`` names the rule or limit."""
+    """An agent that does not fit, and the first reason; ``ref`` names the rule or limit."""
 
     peer: str
     why: Exclusion
@@ -48,7 +48,7 @@ class Excluded:
 
 @record
 class TaskProfileResolved:
-    """What the task asks of a peer (EXT-5, TR-12); ``tier`` is the caller's coarse word for it (MK-3)."""
+    """The task's requirements for an agent (EXT-5, TR-12); ``tier`` is the coarse class (MK-3)."""
 
     type: ClassVar = EventType.TASK_PROFILE_RESOLVED
     tier: TaskTier
@@ -65,7 +65,7 @@ class TaskProfileResolved:
 
 @record
 class CandidatesResolved:
-    """The peers that fit, best first, and those that do not (EXT-5); ``unnamed`` counts further ones of both."""
+    """The agents that fit, best first, and those that do not (EXT-5); ``unnamed`` counts further ones of both."""
 
     type: ClassVar = EventType.ROUTING_CANDIDATES_RESOLVED
     candidates: tuple[Candidate, ...]
@@ -75,7 +75,7 @@ class CandidatesResolved:
 
 @record
 class RoutingDecided:
-    """The peer that gets the task (EXT-5); ``candidates`` counts those it was chosen from."""
+    """The agent that gets the task (EXT-5); ``candidates`` counts those it was chosen from."""
 
     type: ClassVar = EventType.ROUTING_DECIDED
     peer: str
@@ -87,7 +87,7 @@ class RoutingDecided:
 
 @record
 class FallbackApplied:
-    """Another peer takes over; ``run_id`` of the scope is the run that ended (EXT-5, ATT-16)."""
+    """Another agent takes over; ``run_id`` of the scope is the run that ended (EXT-5, ATT-16)."""
 
     type: ClassVar = EventType.ROUTING_FALLBACK_APPLIED
     from_peer: str
@@ -98,7 +98,7 @@ class FallbackApplied:
 
 @record
 class RoutingNotPossible:
-    """No peer fits and nothing was called, or all that fit were tried (EXT-5)."""
+    """No agent fits and none was called, or all that fit were tried (EXT-5)."""
 
     type: ClassVar = EventType.ROUTING_NOT_POSSIBLE
     reason: Literal["no_peer", "no_skill", "all_excluded", "all_tried"]
@@ -108,7 +108,7 @@ class RoutingNotPossible:
 
 @record
 class SingleCandidate:
-    """Exactly one peer fits, so there was nothing to choose (EXT-5)."""
+    """Exactly one agent fits, so there was no choice (EXT-5)."""
 
     type: ClassVar = EventType.ROUTING_SINGLE_CANDIDATE
     peer: str

@@ -1,4 +1,4 @@
-"""What a run brings: status, the exchange with the peer, artifacts, large output (EVC-5, EVC-6, EVC-14, EXT-10)."""
+"""The output of a run: status, the exchange with the agent, artifacts, large output (EVC-5, EVC-6, EVC-14, EXT-10)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from passerelle.core.wire.record import record
 
 @record
 class RunStatus:
-    """Words of a peer, with its raw state; never a change of status by itself (EVC-5).
+    """A status message of an agent, with its raw state; by itself it never changes the task's status (EVC-5).
 
-    ``text`` is what it says. ``title``, ``detail``, ``phase`` and ``checkpoints`` are what stands under these names in
-    the metadata of its status, as far as they can be read; ``metadata`` is that metadata, unless it is too large.
+    ``text`` is its text. ``title``, ``detail``, ``phase`` and ``checkpoints`` are the readable members of these names
+    in its metadata; ``metadata`` is that metadata, unless it is too large.
 
-    ``remote_task_id`` and ``remote_context_id`` stand here when the peer named them for the first time.
+    ``remote_task_id`` and ``remote_context_id`` are set when the agent first sent them.
     """
 
     type: ClassVar = EventType.RUN_STATUS
@@ -32,27 +32,27 @@ class RunStatus:
         Literal["unary", "streaming", "subscription", "polling", "push", "custom"] | None
     ) = None
     taken_over: Literal[True] | None = None
-    """The run has another driver: what the one before meant to send was on its way by then, or never will be."""
+    """The run has another driver: sends of the previous driver either left before this, or never will."""
     broke: Literal[True] | None = None
-    """The stream in which the peer told of the run ended before the run did."""
+    """The agent's event stream ended before the run did."""
     stalled: Literal[True] | None = None
-    """Nothing has moved since then, and callers are told so; whoever waits for an answer has it now."""
+    """No progress since then, and callers were notified; a caller that waits for an answer gets it now."""
     title: str | None = None
     detail: str | None = None
     checkpoints: tuple[str, ...] | None = None
     metadata: JsonObject | None = None
     refused: ErrorDetail | None = None
-    """Why the peer did not take the message that was sent to it last; the run goes on without it."""
+    """Why the agent refused the last message; the run goes on without it."""
     waits_on: str | None = None
-    """The native state that the peer says from now on, while its task waits all the same: it has refused an answer."""
+    """The agent's native state from now on, while its task still waits: it refused an answer."""
 
 
 @record
 class ModelRequested:
-    """A message is about to go to the peer (EVC-6): the intent, stored before each try to send it.
+    """A message is about to be sent to the agent (EVC-6): the intent, stored before each attempt.
 
-    ``message_id`` finds it again at the peer when the outcome is unknown. The first one of a run stands beside its
-    start, or, where policy has a say in what is sent, where it lets the message through.
+    If the outcome is unknown, ``message_id`` finds the message at the agent. The first one of a run is stored with its
+    start, or, if policy must allow the message first, when it does.
     """
 
     type: ClassVar = EventType.MODEL_REQUESTED
@@ -60,23 +60,23 @@ class ModelRequested:
     method: str
     message_id: str
     updated_input: str | None = None
-    """SHA-256 of the message in place of the caller's, where a hook has changed it."""
+    """SHA-256 of the message as a hook changed it."""
 
 
 def request(
     peer: str, mechanism: str | None, message_id: str, updated_input: str | None = None
 ) -> ModelRequested:
-    """The intent to send a message by the way in which its run is followed."""
+    """The intent to send a message, by the delivery mechanism of its run."""
     method = "SendStreamingMessage" if mechanism == "streaming" else "SendMessage"
     return ModelRequested(peer, method, message_id, updated_input)
 
 
 @record
 class ModelDelta:
-    """A chunk of streamed text on its way to an artifact (EVC-6); published only, never stored.
+    """A chunk of streamed text for an artifact (EVC-6); published only, never stored.
 
-    ``block`` is ``<facade id>/<artifact id>``. At 0 the text begins it anew; else it goes behind a block that has
-    ``at`` characters (Unicode code points), and nowhere if it has more or fewer.
+    ``block`` is ``<facade id>/<artifact id>``. With ``at`` 0 the text starts the block again; otherwise it is appended
+    to a block of ``at`` characters (Unicode code points), and dropped if the block has more or fewer.
     """
 
     type: ClassVar = EventType.MODEL_DELTA
@@ -87,9 +87,9 @@ class ModelDelta:
 
 @record
 class ModelCompleted:
-    """The peer has given its answer: its run has ended, or it asks something (EVC-6).
+    """The agent has answered: its run has ended, or it asks for input (EVC-6).
 
-    It may have taken several connections. ``frames`` are those of the run that said something, before this one.
+    It may have taken several connections. ``frames`` counts the run's frames with content before this one.
     """
 
     type: ClassVar = EventType.MODEL_COMPLETED
@@ -107,15 +107,15 @@ class ModelFailed:
 
 
 COPY: Final = "copy."
-"""What the references to copies of an artifact's files begin with; a number follows."""
+"""Prefix of the references to copies of an artifact's files; a number follows."""
 
 
 @record
 class ArtifactChanged:
-    """One artifact stands, whole (EVC-14, A2A-10); ``stored`` where nothing of it has to be fetched any more.
+    """One complete artifact (EVC-14, A2A-10); ``stored`` if none of its content must still be fetched.
 
-    ``artifact_id`` is ours (ID-11), ``name_at_peer`` the peer's; ``sha256`` is over the canonical JSON of
-    its joined parts. The content stands in the entries of its task up to this one, or behind ``refs.artifact``.
+    ``artifact_id`` is the gateway's id (ID-11), ``name_at_peer`` the agent's; ``sha256`` is over the canonical JSON of
+    its joined parts. The content is in the events of its task up to this one, or in ``refs.artifact``.
     """
 
     type: ClassVar = EventType.ARTIFACT_CHANGED
@@ -130,17 +130,18 @@ class ArtifactChanged:
     direction: Literal["produced", "consumed"] = "produced"
     stored: bool = True
     replaces: str | None = None
-    """The artifact of ours that this version takes the place of: itself, or one of the same name that an earlier task
-    of the context produced (LT-17). ``version`` counts on from there."""
+    """The artifact that this version replaces: itself, or one of the same name from an earlier task of the context
+    (LT-17). ``version`` counts on from there.
+    """
     awaited: Literal[1, -1] | None = None
-    """Of an artifact that the record only counts: from here on the task waits for its files, or does so no more."""
+    """For an artifact that the record only counts: 1 when the task starts to wait for its files, -1 when it stops."""
     linked: Literal[True] | None = None
-    """Of an artifact that the record only counts: the task has an edge to it. Facts of older versions gave it none."""
+    """For an artifact that the record only counts: the task has an edge to it. Facts of older versions have none."""
 
 
 @record
 class OutputSpilled:
-    """Content over the cap of a fact went to the blob store; ``refs.output`` names it (ENV-11)."""
+    """Content over the limit of a fact was moved to the blob store; ``refs.output`` names it (ENV-11)."""
 
     type: ClassVar = EventType.OUTPUT_SPILLED
     of: Literal["message", "status", "artifact", "raw"]

@@ -1,4 +1,4 @@
-"""What the runtime says of itself (EVC-18, EVC-19)."""
+"""Reports of the runtime about itself (EVC-18, EVC-19)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from passerelle.core.wire.record import record
 
 @record
 class SnapshotUpdated:
-    """A read model was stored anew; ``covers`` is the last sequence in it, and this event's own where it is absent.
+    """A read model was stored again; ``covers`` is its last sequence, or that of this event if absent.
 
-    It stands last among the facts of a turn. They are one write with the records, whose sequences the store gives (I1).
+    It is the last fact of a turn. The facts and the records are one write, and the store assigns the sequences (I1).
     """
 
     type: ClassVar = EventType.SNAPSHOT_UPDATED

@@ -1,6 +1,6 @@
-"""What a schedule is, and what became of it: members of ``session.updated`` of the session that it has (AP-7, OBJ-8).
+"""A schedule and its steps: members of ``session.updated`` in the session of the schedule (AP-7, OBJ-8).
 
-A schedule is a session of its own. A tick is a fact of that session, and a task exists only where one fires.
+A schedule is a session of its own. A tick is a fact of that session; a task exists only if it starts a run.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import record
 
 MissedPolicy: TypeAlias = Literal["skip", "once", "all"]
-"""What becomes of ticks whose time went by unseen: nothing, one run for all of them, or a run for each."""
+"""What to do with missed ticks: nothing, one run for all of them, or a run for each."""
 OverlapPolicy: TypeAlias = Literal["skip", "wait", "replace", "allow"]
-"""What becomes of a tick while a run goes on: nothing, its run waits, the run before is cancelled, or both go on."""
+"""What to do with a tick while a run is active: skip it, queue its run, cancel the active run, or run both."""
 RunCause: TypeAlias = Literal["due", "missed", "requested"]
 
 
 @record
 class ScheduleTerms:
-    """What is sent, to whom, and when: by ``cron`` in a time zone, or every so many seconds from ``anchor_ms`` on.
+    """The message, its agent, and the times: by ``cron`` in a time zone, or every ``every_s`` from ``anchor_ms`` on.
 
-    A tick is due at its time and a part of ``jitter_s`` that only the tick decides. It is missed once the next tick is
-    due as well, or ``grace_s`` have passed. Times are ms of the server's clock.
+    A tick is due at its time plus a part of ``jitter_s`` derived from the tick. It is missed once the next tick is due
+    as well, or ``grace_s`` seconds have passed. Times are ms of the server's clock.
     """
 
     agent: str
@@ -40,9 +40,9 @@ class ScheduleTerms:
 
 @record
 class ScheduledRun:
-    """One run of a schedule: its number from 1, the tick that it is for (ms), why, and the task or what went wrong.
+    """One run of a schedule: its number from 1, its tick (ms), its cause, and its task or error.
 
-    ``since`` is the sequence of the fact that named it; whatever came of it stands behind that.
+    ``since`` is the sequence of the fact that created it; all its other facts are later.
     """
 
     number: int
@@ -57,9 +57,9 @@ class ScheduledRun:
 class ScheduleChange:
     """One step of a schedule.
 
-    ``ticked``: the ticks from ``tick_ms`` to ``through_ms`` were judged: ``runs`` are to begin, ``missed`` were dropped
-    as missed ones and ``skipped`` because a run went on; the next tick is ``next_ms``. ``begun`` and ``failed`` say
-    what became of one run, ``requested`` that one is wanted now.
+    ``ticked``: the ticks from ``tick_ms`` to ``through_ms`` were evaluated: ``runs`` will start, ``missed`` ticks were
+    dropped as missed and ``skipped`` ones because a run was active; the next tick is ``next_ms``. ``begun`` and
+    ``failed`` record the start of one run, ``requested`` a run on request.
     """
 
     step: Literal[

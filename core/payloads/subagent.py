@@ -1,4 +1,4 @@
-"""The peer-side context opened for a task: the child, whose parent is the scope of the event (EVC-16, ID-10)."""
+"""The context opened at an agent for a task: the child, whose parent is the scope of the event (EVC-16, ID-10)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from passerelle.core.wire.record import record
 
 @record
 class SubagentSpawned:
-    """A context was opened at a peer or worker (EVC-16).
+    """A context was opened at an agent or worker (EVC-16).
 
-    ``native_id`` is the remote context id or the ACP session id, once known; ``recoverable`` says whether
-    it can be found again after a restart (SNAP-12); ``shared`` names the history it was given (PRS-6).
+    ``native_id`` is the remote context id or the ACP session id, once known; ``recoverable``: it can be found again
+    after a restart (SNAP-12); ``shared`` names the history that was sent to it (PRS-6).
     """
 
     type: ClassVar = EventType.SUBAGENT_SPAWNED
@@ -28,7 +28,7 @@ class SubagentSpawned:
 
 @record
 class SubagentStatus:
-    """What the child is doing; ``native_id`` stands here when it became known later (EVC-16)."""
+    """The status of the child; ``native_id`` is set if it became known later (EVC-16)."""
 
     type: ClassVar = EventType.SUBAGENT_STATUS
     status: Literal["idle", "running", "waiting", "unreachable"]
@@ -39,7 +39,7 @@ class SubagentStatus:
 
 @record
 class SubagentInput:
-    """A follow-up was sent into the child's context; the message stands behind ``refs.input`` (EVC-16)."""
+    """A follow-up was sent into the child's context; the message is in ``refs.input`` (EVC-16)."""
 
     type: ClassVar = EventType.SUBAGENT_INPUT
     message_id: str
@@ -48,7 +48,7 @@ class SubagentInput:
 
 @record
 class SubagentCompleted:
-    """The child's work ended well; its context stays open (EVC-16)."""
+    """The child's work succeeded; its context stays open (EVC-16)."""
 
     type: ClassVar = EventType.SUBAGENT_COMPLETED
     native_status: str
@@ -57,7 +57,7 @@ class SubagentCompleted:
 
 @record
 class SubagentFailed:
-    """The child's work ended otherwise (EVC-16)."""
+    """The child's work did not succeed (EVC-16)."""
 
     type: ClassVar = EventType.SUBAGENT_FAILED
     error: ErrorDetail
@@ -66,7 +66,7 @@ class SubagentFailed:
 
 @record
 class SubagentClosed:
-    """The context was released, and the peer's stream with it (EVC-16)."""
+    """The context was released, and the agent's stream with it (EVC-16)."""
 
     type: ClassVar = EventType.SUBAGENT_CLOSED
     reason: Literal["command", "task_ended", "peer_removed", "revoked"]

@@ -1,7 +1,7 @@
 """The life of a task and of its attempts (EVC-4, EXT-6, TEV-1…TEV-21).
 
-A payload that moves a task says so in the transition table of ``core/task/machine.py``; ``status`` fields stand
-only where one class can lead to several statuses.
+The transition table of ``core/task/machine.py`` lists the payloads that change a task's status; a class has a
+``status`` field only if it can lead to several statuses.
 """
 
 from __future__ import annotations
@@ -61,11 +61,10 @@ QueueCause: TypeAlias = Literal["paused", "draining", "capacity", "turn", "after
 
 @record
 class TaskQueued:
-    """Waits for a peer, a queue, a dependency or capacity (TEV-3).
+    """Waits for an agent, a queue, a dependency or capacity (TEV-3).
 
-    ``cause`` says why it waits in the outgoing queue of an agent, with ``attempt`` as it will begin and the members of
-    its request beside the message; ``position`` counts from 1. ``until``, RFC 3339, is when the quota that it waits
-    for resets.
+    ``cause`` is why it waits in the outgoing queue of an agent, with ``attempt`` as it will start and the other members
+    of its request; ``position`` counts from 1. ``until``, RFC 3339, is when the quota resets.
     """
 
     type: ClassVar = EventType.TASK_QUEUED
@@ -76,10 +75,10 @@ class TaskQueued:
     attempt: TaskAttemptStarted | None = None
     send_options: JsonObject | None = None
     promoted_ms: int | None = None
-    """When its turn was put before all others of its context."""
+    """When its turn was moved to the front of its context's queue."""
     until: str | None = None
     unpaid: Literal[True] | None = None
-    """No quota of its caller was charged with it yet: that comes before it begins."""
+    """It was not charged to the caller's quota yet: that happens before it starts."""
 
 
 @record
@@ -93,8 +92,8 @@ class TaskStarted:
 class TaskUpdated:
     """Metadata, owner, constraints or profile changed: each name with its old and new value (TEV-5).
 
-    An owner is named by the id of the principal; the tenant is the same. ``rolled_back`` is the boundary with which its
-    thread went back behind the task (EXT-11).
+    An owner is named by the id of the principal; the tenant stays. ``rolled_back`` is the boundary of a rollback that
+    removed the task from its thread (EXT-11).
     """
 
     type: ClassVar = EventType.TASK_UPDATED
@@ -103,7 +102,7 @@ class TaskUpdated:
 
     @property
     def new_owner(self) -> str | None:
-        """The id of the principal whose task it is from here on; None where it stays whose it was."""
+        """The id of the new owner's principal; None if the owner did not change."""
         new = self.changed.get("owner", {}).get("new")
         return new if isinstance(new, str) else None
 
@@ -112,8 +111,8 @@ class TaskUpdated:
 class TaskProgress:
     """Progress, phase, counters or output changed (TEV-6).
 
-    ``status`` moves the task between the statuses in which work is under way; ``native_status`` is the
-    peer's own word for it (A2A-7, ST-21).
+    ``status`` moves the task between the statuses of active work; ``native_status`` is the agent's own word for it
+    (A2A-7, ST-21).
     """
 
     type: ClassVar = EventType.TASK_PROGRESS
@@ -126,26 +125,26 @@ class TaskProgress:
     counters: dict[str, int] = field(default_factory=dict[str, int])
     checklist: tuple[JsonObject, ...] = ()
     outputs: tuple[str, ...] | None = None
-    """What there is to look at by now: names or addresses of output."""
+    """Output that is available now: names or addresses."""
     delivery: Delivery | None = None
     consumer: str | None = None
     silent_since: str | None = None
-    """Since when, RFC 3339, the peer has said nothing of a task that is under way (PO-1)."""
+    """Since when, RFC 3339, the agent of an active task has sent nothing (PO-1)."""
     followed_by: str | None = None
     """How it is followed meanwhile: a delivery mechanism (A2A-6)."""
     coverage: Coverage | None = None
 
 
 MissingResource: TypeAlias = Literal["credential", "quota", "file", "network", "worker", "external"]
-"""What is not there: ``worker`` is an agent that dials in, ``external`` one that takes no more work."""
+"""The missing resource: ``worker`` is an agent that dials in, ``external`` one that accepts no more work."""
 
 
 @record
 class TaskWaiting:
-    """Waits for somebody (TEV-7); ``waiting_for`` and ``status`` go together, and ``resource`` says which one it is.
+    """Waits (TEV-7); ``waiting_for`` and ``status`` match, and ``resource`` names a missing resource.
 
-    ``retry_at``, RFC 3339, says of a message that the peer would not take when it is sent again,
-    and ``send_options`` what the request said beside the message.
+    ``retry_at``, RFC 3339, is when a message that the agent refused is sent again, with ``send_options``, the other
+    members of its request.
     """
 
     type: ClassVar = EventType.TASK_WAITING
@@ -157,14 +156,14 @@ class TaskWaiting:
     retry_at: str | None = None
     send_options: JsonObject | None = None
     updated_input: str | None = None
-    """SHA-256 of the message that is to be sent, where a hook has changed it."""
+    """SHA-256 of the message to send, if a hook changed it."""
     resource: MissingResource | None = None
 
 
 BlockerKind: TypeAlias = Literal[
     "action", "credential", "policy", "context", "dependency", "tool", "quota"
 ]
-"""What is missing where a task makes no progress."""
+"""The kind of blocker of a task that makes no progress."""
 
 
 @record
@@ -194,15 +193,15 @@ class TaskResumed:
     reason: str
     native_status: str | None = None
     status: Status | None = None
-    """Where a task goes back to that was paused or blocked; without, it is running."""
+    """The status that a paused or blocked task returns to; without it, the task is running."""
 
 
 @record
 class TaskRetrying:
     """A further attempt is prepared (TEV-10); ``next_at`` is its time, RFC 3339.
 
-    ``peer`` is the agent that gets it, ``actor`` who asked for it. Where callers have seen the task end, ``exposure``
-    is the one under which they see it from here on.
+    ``peer`` is the agent that gets it, ``actor`` who requested it. If callers have seen the task end, they see it under
+    ``exposure`` from now on.
     """
 
     type: ClassVar = EventType.TASK_RETRYING
@@ -227,7 +226,7 @@ class TaskCancelRequested:
 
 @record
 class TaskCancelled:
-    """Stopped (TEV-12); ``native_status`` keeps what the peer said in a race."""
+    """Stopped (TEV-12); ``native_status`` keeps the agent's state if both raced."""
 
     type: ClassVar = EventType.TASK_CANCELLED
     actor: str
@@ -246,7 +245,7 @@ class TaskTimedOut:
 
 @record
 class TaskFailed:
-    """Ended with an error (TEV-14). ``rejected`` keeps a peer's refusal apart, for the facade."""
+    """Ended with an error (TEV-14). ``rejected``: the agent refused the task, which callers see as its own state."""
 
     type: ClassVar = EventType.TASK_FAILED
     error: ErrorDetail
@@ -255,7 +254,7 @@ class TaskFailed:
 
 @record
 class TaskLost:
-    """Nobody can tell whether the worker lives (TEV-15); ``last_proof`` is the last sign of life, RFC 3339."""
+    """Whether the worker lives is unknown (TEV-15); ``last_proof`` is the last sign of life, RFC 3339."""
 
     type: ClassVar = EventType.TASK_LOST
     last_proof: str
@@ -264,7 +263,7 @@ class TaskLost:
 
 @record
 class TaskCompleted:
-    """Ended well: each fact that was reconciled is named (TEV-16, I5)."""
+    """Succeeded: each reconciled fact is named (TEV-16, I5)."""
 
     type: ClassVar = EventType.TASK_COMPLETED
     native_status: str
@@ -274,7 +273,7 @@ class TaskCompleted:
     answer: Literal["task", "message"] = "task"
     coverage: Coverage | None = None
     artifact_count: int = 0
-    """How many there are: of many, ``artifacts`` names the first, and ``refs.artifacts`` all of them."""
+    """Number of artifacts: of many, ``artifacts`` names the first, and ``refs.artifacts`` all."""
 
 
 @record
@@ -287,7 +286,7 @@ class TaskArchived:
 
 @record
 class TaskDelegated:
-    """A child task, subagent, job or worker was assigned (TEV-18); ``items`` is how many a job has."""
+    """A child task, subagent, job or worker was assigned (TEV-18); ``items`` is the number of items of a job."""
 
     type: ClassVar = EventType.TASK_DELEGATED
     target_kind: Literal["child_task", "subagent", "job", "worker"]
@@ -312,8 +311,8 @@ class TaskDependencyUpdated:
 class TaskAttemptStarted:
     """A run begins: the intent to send, stored before anything is sent (TEV-20).
 
-    ``message_id`` and ``remote_context_id`` are what the peer is told, so that a run whose send has an
-    unknown outcome can be found again at the peer.
+    ``message_id`` and ``remote_context_id`` are sent to the agent, so that a run whose send has an unknown outcome can
+    be found again there.
     """
 
     type: ClassVar = EventType.TASK_ATTEMPT_STARTED
@@ -327,17 +326,17 @@ class TaskAttemptStarted:
     remote_context_id: str | None = None
     remote_task_id: str | None = None
     traceparent: str | None = None
-    """Our span in the caller's trace, as the peer is told of it; so that whoever drives the run later says the same."""
+    """The gateway's span in the caller's trace, as sent to the agent; a later driver of the run sends the same."""
     tracestate: str | None = None
     gated: bool = False
-    """Whether policy has to let the message through first: until then nothing was sent."""
+    """Whether policy must allow the message first: until then nothing was sent."""
     extensions: tuple[str, ...] = ()
-    """URIs of A2A extensions that the caller asks for, on every call of the run."""
+    """URIs of the A2A extensions that the caller requested, for every call of the run."""
 
 
 @record
 class TaskAttemptCompleted:
-    """A run ended well (TEV-20)."""
+    """A run succeeded (TEV-20)."""
 
     type: ClassVar = EventType.TASK_ATTEMPT_COMPLETED
     native_status: str
@@ -346,7 +345,7 @@ class TaskAttemptCompleted:
 
 @record
 class TaskAttemptFailed:
-    """A run ended otherwise; ``status`` tells failed, lost, timed out and cancelled apart (ATT-3, ATT-11)."""
+    """A run did not succeed; ``status`` is failed, lost, timed out or cancelled (ATT-3, ATT-11)."""
 
     type: ClassVar = EventType.TASK_ATTEMPT_FAILED
     status: Status

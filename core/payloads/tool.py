@@ -1,7 +1,7 @@
-"""What a turn may call, and the calls of a local worker or of the gateway itself (EVC-8, EVC-9, PRS-1).
+"""The tools of a turn, and the calls of a local worker or of the gateway itself (EVC-8, EVC-9, PRS-1).
 
-A call is named by the ``tool_call_id`` of its scope. Arguments and results over the cap stand behind
-``refs.input`` and ``refs.output``. The private tools of a peer are invisible (ID-8).
+A call is named by the ``tool_call_id`` of its scope. Arguments and results over the limit are in ``refs.input`` and
+``refs.output``. The private tools of an agent are invisible (ID-8).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ ToolState: TypeAlias = Literal["allowed", "ask", "denied", "unavailable"]
 
 @record
 class ToolGroup:
-    """Skills of one peer, or actions of the gateway, of which policy says the same; `rules` say why (CMD-18).
+    """Skills of one agent, or gateway actions, with the same policy decision; ``rules`` are its reasons (CMD-18).
 
-    ``names`` are ids of skills, or names of commands; without any, nothing is known of what the peer can do.
+    ``names`` are ids of skills, or names of commands; empty if the agent's skills are unknown.
     """
 
     kind: Literal["skill", "gateway_action"]
@@ -36,11 +36,11 @@ class ToolGroup:
 
 @record
 class ToolCatalogResolved:
-    """What this caller has for the turn (EVC-8). ``groups`` is what is denied, asked about or away.
+    """The tools of this caller for the turn (EVC-8). ``groups`` are the denied, asked-about and unavailable ones.
 
-    ``allowed`` counts the peers whose skills are simply allowed, ``unnamed`` the groups that are too many to be
-    listed. ``digest`` tells two catalogs apart; the next turn of a thread says its own where it is another one. Without
-    ``digest`` nothing is held back any more.
+    ``allowed`` counts the agents whose skills are all allowed, ``unnamed`` the groups that are too many to be listed.
+    ``digest`` identifies a catalog; a turn of a thread records its own only if it differs from the last one. Without
+    ``digest`` nothing is restricted any more.
     """
 
     type: ClassVar = EventType.TOOL_CATALOG_RESOLVED
@@ -70,7 +70,7 @@ class ToolStarted:
 
 @record
 class ToolArgs:
-    """The arguments of a call; None when they stand behind ``refs.input`` (EVC-9)."""
+    """The arguments of a call; None if they are in ``refs.input`` (EVC-9)."""
 
     type: ClassVar = EventType.TOOL_ARGS
     sha256: str
@@ -80,7 +80,7 @@ class ToolArgs:
 
 @record
 class ToolProgress:
-    """A call goes on; ``preview`` is the output since ``offset`` bytes, the whole of it ``refs.output`` (EVC-9)."""
+    """A call goes on; ``preview`` is the output since ``offset`` bytes, ``refs.output`` all of it (EVC-9)."""
 
     type: ClassVar = EventType.TOOL_PROGRESS
     text: str | None = None
@@ -91,7 +91,7 @@ class ToolProgress:
 
 @record
 class ToolResult:
-    """A call ended well; its result stands behind ``refs.output``, ``preview`` is its beginning (EVC-9)."""
+    """A call succeeded; its result is in ``refs.output``, ``preview`` is its beginning (EVC-9)."""
 
     type: ClassVar = EventType.TOOL_RESULT
     duration_ms: int
@@ -101,7 +101,7 @@ class ToolResult:
 
 @record
 class ToolFailed:
-    """A call failed or was not allowed; the category of ``error`` tells the two apart (EVC-9)."""
+    """A call failed or was not allowed; the category of ``error`` distinguishes them (EVC-9)."""
 
     type: ClassVar = EventType.TOOL_FAILED
     error: ErrorDetail

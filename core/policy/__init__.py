@@ -1,1 +1,1 @@
-"""What policy is made of: edited rules, grants, and the requests about both."""
+"""Edited rules, grants, and the requests about both."""

@@ -1,8 +1,8 @@
-"""Rules that an operator puts beside those of the configuration while the gateway runs (EXT-3).
+"""Rules that an operator adds to those of the configuration while the gateway runs (EXT-3).
 
-All of them are one record, beside the home session of whoever owns the gateway. They are replaced as a whole, by
-whoever has seen those that are there: a revision is named, and another one is refused. Every edit is a fact of the home
-session (``policy.changed``) with the rules as they are from then on, and this file folds them.
+All of them are one record, stored with the home session of the gateway's owner. They are replaced as a whole: an edit
+names the revision that it read, and is refused if another one is stored. Every edit is a fact of the home session
+(``policy.changed``) with all rules after it; this module folds them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 SCHEMA: Final = 1
 RULE_LIMIT: Final = 200
 BYTES_LIMIT: Final = 65_536
-"""Of all rules together, as they are stored."""
+"""Stored size limit of all rules together."""
 UNEDITED: Final = 1
 """The revision before the first edit."""
 
 
 @record
 class EditedRules:
-    """The rules as they were put last, and by whom. Its id is that of the home session of the gateway's owner."""
+    """The current rules and their last editor. Its id is that of the home session of the gateway's owner."""
 
     schema: int
     updated_at: str
@@ -38,18 +38,18 @@ class EditedRules:
     rules: tuple[StatedRule, ...] = ()
 
 
-def tell_edit(
+def record_edit(
     state: EditedRules | None, scope: Scope, read_revision: int, edited: PolicyChanged
 ) -> list[Fact]:
     """The facts of an edit; ``edited`` has the rules, and gets its revision here.
 
     Raises:
-        VersionMismatch: somebody else has edited them since they were read.
+        VersionMismatch: the rules were edited since they were read.
     """
-    stands = UNEDITED if state is None else state.revision
-    if read_revision != stands:
-        raise VersionMismatch(read_revision, stands)
-    return [Fact(scope, change(edited, revision=stands + 1))]
+    current = UNEDITED if state is None else state.revision
+    if read_revision != current:
+        raise VersionMismatch(read_revision, current)
+    return [Fact(scope, change(edited, revision=current + 1))]
 
 
 def evolve(state: EditedRules | None, event: Event) -> EditedRules | None:
@@ -74,6 +74,6 @@ FOLDED: Final[frozenset[type]] = frozenset({PolicyChanged})
 
 
 def folds_rules(event: Event) -> bool:
-    """Whether the event replaces the rules; a configuration that was read again has a fact without any."""
+    """Whether the event replaces the rules; a reloaded configuration has a fact without any."""
     payload = event.fact.payload
     return isinstance(payload, PolicyChanged) and payload.rules is not None

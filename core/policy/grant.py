@@ -1,12 +1,11 @@
-"""The standing of an owner: grants, and a mode that is on for a while.
+"""The standing approvals of an owner: grants, and a temporary bypass mode.
 
-A *grant* is a yes that holds for further questions, written by an "always" answer (its ``mint`` row). It is bound to
-what was asked, to the agent and its card, to a place, and to a time; it is used up, ends, or is revoked, and never
-widens. All grants of an owner are one record beside the owner's home session, so one read finds them, wherever the
-sessions are in which they were given. Every change is a fact of the home session (``policy.changed``), and this file
-folds them.
+A *grant* is an allow that applies to further requests, created by an "always" answer. It is bound to the subject, to
+the agent and its card, to a scope, and to a time; it is used up, expires, or is revoked, and never widens. All grants
+of an owner are one record, stored with the owner's home session, so one read finds them whatever the session of the
+request. Every change is a fact of the home session (``policy.changed``); this module folds them.
 
-A grant that has ended stays listed for a day; then only the facts tell of it.
+An ended grant stays listed for a day; after that only the facts show it.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = 1
 GRANT_LIMIT: Final = 500
-"""Of one owner, those that hold."""
+"""Live grants of one owner."""
 KEPT_MS: Final = 24 * 3_600_000
 
 
 @record
 class Grants:
-    """What an owner has said for more than one question. Its id is that of the owner's home session."""
+    """The grants of an owner. Its id is that of the owner's home session."""
 
     schema: int
     updated_at: str
@@ -39,7 +38,7 @@ class Grants:
     last_seq: int
     grants: tuple[Grant, ...] = ()
     bypass_until: str | None = None
-    """Until when everything but the critical and the destructive is allowed without asking; RFC 3339."""
+    """Until when everything except critical or destructive actions is auto-approved; RFC 3339."""
 
     def find(self, grant_id: str) -> Grant | None:
         """The grant of that id."""
@@ -51,15 +50,15 @@ class Grants:
 
 
 def name_grant(action_id: str, owner: str) -> str:
-    """The id of the grant that an answer to this question writes; ``owner`` is the key of who has it."""
+    """The id of the grant that an answer to this approval creates; ``owner`` is the owner's key."""
     return derive_id("gr", shard_of(owner), "grant", action_id)
 
 
-def tell_mint(state: Grants | None, scope: Scope, grant: Grant, now_ms: int) -> list[Fact]:
-    """The facts of a new grant; none where it is there already, or is over before it began.
+def record_grant(state: Grants | None, scope: Scope, grant: Grant, now_ms: int) -> list[Fact]:
+    """The facts of a new grant; none if it exists already, or would have ended at once.
 
     Raises:
-        UnsupportedOperation: the owner has as many as there may be.
+        UnsupportedOperation: the owner has the maximum number of grants.
     """
     known = state.find(grant.grant_id) if state else None
     if known is not None or grant.judge(now_ms) != "live":
@@ -78,19 +77,19 @@ def tell_mint(state: Grants | None, scope: Scope, grant: Grant, now_ms: int) -> 
     return [Fact(scope, made)]
 
 
-def tell_use(
+def record_use(
     state: Grants | None, scope: Scope, grant_id: str, evaluation_id: str, now_ms: int
 ) -> list[Fact]:
     """The facts of one use.
 
     Raises:
         NotFound: there is no such grant.
-        UnsupportedOperation: it does not hold (any more).
+        UnsupportedOperation: it has ended.
     """
     grant = _find(state, grant_id)
-    stands = grant.judge(now_ms)
-    if stands != "live":
-        raise UnsupportedOperation(f"the grant is {stands}", state=stands)
+    grant_state = grant.judge(now_ms)
+    if grant_state != "live":
+        raise UnsupportedOperation(f"the grant is {grant_state}", state=grant_state)
     used = PolicyChanged(
         "grant",
         "gateway",
@@ -102,8 +101,8 @@ def tell_use(
     return [Fact(scope, used)]
 
 
-def tell_revoke(state: Grants | None, scope: Scope, grant_id: str, actor: str) -> list[Fact]:
-    """The facts of its end; none where it has been revoked already.
+def record_revocation(state: Grants | None, scope: Scope, grant_id: str, actor: str) -> list[Fact]:
+    """The facts of its revocation; none if it was revoked before.
 
     Raises:
         NotFound: there is no such grant.
@@ -143,7 +142,7 @@ FOLDED: Final[frozenset[type]] = frozenset({PolicyChanged})
 
 
 def folds_grants(event: Event) -> bool:
-    """Whether the event changes the standing of the owner whose home session it is in."""
+    """Whether the event changes the grants or the bypass of the owner whose home session it is in."""
     payload = event.fact.payload
     if not isinstance(payload, PolicyChanged):
         return False
@@ -157,18 +156,18 @@ def _find(state: Grants | None, grant_id: str) -> Grant:
     return grant
 
 
-def _fold(grant: Grant, said: PolicyChanged, at: str) -> Grant:
-    if said.ref != grant.grant_id:
+def _fold(grant: Grant, changed: PolicyChanged, at: str) -> Grant:
+    if changed.ref != grant.grant_id:
         return grant
-    match said.step:
+    match changed.step:
         case "used":
             return change(grant, uses=grant.uses + 1, last_used_at=at)
         case "revoked":
-            return change(grant, revoked_at=at, revoked_by=said.actor)
+            return change(grant, revoked_at=at, revoked_by=changed.actor)
         case "created" | None:
             return grant
         case _:
-            assert_never(said.step)
+            assert_never(changed.step)
 
 
 def _keep(grants: tuple[Grant, ...], now_ms: int) -> tuple[Grant, ...]:

@@ -1,4 +1,4 @@
-"""What can be asked about policy: grants, a mode that is on for a while. Each is the form in which it is sent."""
+"""Requests about policy: grants, bypass mode, rules. Each class is also the wire form."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RevokeGrant:
 
 @record
 class GrantRevoked:
-    """``revoked``: it ended now; ``gone``: it had been revoked before, by another command than this one."""
+    """``revoked``: it ended now; ``gone``: another command revoked it before."""
 
     grant_id: str
     outcome: Literal["revoked", "gone"]
@@ -43,7 +43,7 @@ class SetBypass:
 
 @record
 class BypassSet:
-    """Until when it is on, RFC 3339; None: it is off."""
+    """Until when bypass is on, RFC 3339; None: it is off."""
 
     until: str | None = None
     repeated: bool = False
@@ -51,7 +51,7 @@ class BypassSet:
 
 @record
 class Subject:
-    """What somebody wants to do: a tool with its arguments, a command, a path, a host."""
+    """The requested act: a tool with its arguments, a command, a path, a host."""
 
     tool: PolicyName = ""
     arguments: JsonObject = field(default_factory=dict[str, Json])
@@ -60,7 +60,7 @@ class Subject:
     host: PolicyName = ""
 
     def to_content(self) -> JsonObject:
-        """It as people see it, without what it does not have."""
+        """Its wire form, without empty members."""
         members: JsonObject = {
             "name": self.tool,
             "arguments": self.arguments,
@@ -73,10 +73,10 @@ class Subject:
 
 @record
 class AskPermission:
-    """A worker of this machine wants to do something in the work of a task, and waits until it may.
+    """A local worker asks for permission during a task, and waits for the decision.
 
-    ``dedupe_key`` names what is asked, so that the same one is not asked twice; ``digest`` of the answer binds what is
-    done to ``subject``.
+    ``dedupe_key`` identifies the request, so that a repeat is not asked twice; the ``digest`` in the answer binds the
+    act to ``subject``.
     """
 
     task_id: Id
@@ -89,7 +89,7 @@ class AskPermission:
 
 @record
 class UsePermission:
-    """What was asked for is about to be done, with ``subject`` as it is about to be done (P6)."""
+    """Use a permission: ``subject`` is the act that is about to run (P6)."""
 
     action_id: Id
     subject: Subject
@@ -97,14 +97,14 @@ class UsePermission:
 
 @record
 class WithdrawPermission:
-    """Whoever asked does not want to know any more: the question ends, and nobody is asked."""
+    """The asking side withdraws its request: the approval ends undecided."""
 
     action_id: Id
 
 
 @record
 class ResolvePermission:
-    """The policy of a host decides a question in place of a person (CMD-21)."""
+    """The policy of a host decides an approval instead of a person (CMD-21)."""
 
     action_id: Id
     rev: int
@@ -116,10 +116,10 @@ class ResolvePermission:
 
 @record
 class SetPolicy:
-    """Put these rules beside those of the configuration, in place of all that were put there before (EXT-3).
+    """Replace all edited rules by these; those of the configuration stay (EXT-3).
 
-    ``version`` is the ``rev`` of the policy that was read. The answer says what the rules would have changed of the
-    newest ``tries`` cases that were judged; with ``dry_run`` nothing is written.
+    ``version`` is the ``rev`` of the policy that the caller read. The answer shows what the rules would have changed in
+    the newest ``tries`` evaluated cases; with ``dry_run`` nothing is written.
     """
 
     rules: tuple[StatedRule, ...]
@@ -130,7 +130,7 @@ class SetPolicy:
 
 @record
 class ReplayedCase:
-    """One recorded case: what was decided, and what the other rules say. Without ``now`` it was not recorded whole."""
+    """One recorded case: the decision then, and by the new rules. Without ``now`` it was not recorded whole."""
 
     evaluation_id: str
     task_id: str
@@ -145,7 +145,7 @@ class ReplayedCase:
 
 @record
 class PolicyTried:
-    """What the other rules say; ``changed`` counts those that say something else than what was decided."""
+    """The result under the new rules; ``changed`` counts the cases with a different decision."""
 
     version: str
     looked_at: int
@@ -155,9 +155,9 @@ class PolicyTried:
 
 @record
 class PolicySet:
-    """The edited rules as they stand. ``version`` is what evaluations name; in a dry run, what they would name.
+    """The edited rules now in force. ``version`` is what evaluations name; in a dry run, what they would name.
 
-    ``tried`` has the cases that are decided otherwise by these rules.
+    ``tried`` has the cases that these rules decide differently.
     """
 
     rev: int
@@ -169,7 +169,7 @@ class PolicySet:
 
 @record
 class PermissionView:
-    """A question as it stands; ``repeated``: it had been asked, or taken back, before."""
+    """The current approval; ``repeated``: it was asked, or withdrawn, before."""
 
     action: JsonObject
     repeated: bool = False
@@ -195,10 +195,10 @@ class ListGrants:
 
 @record
 class EvaluatePermission:
-    """What would policy say? Nothing is written, no hook is asked, no grant is used.
+    """What would policy decide? Nothing is written, no hook is called, no grant is used.
 
     ``about``: ``asks`` takes ``action_type`` and ``subject`` (``agent`` asks), ``calls`` an ``agent``, ``delegations``
-    an ``agent`` and the ``text`` that it would be sent, ``commands`` the ``tool`` of ``subject``.
+    an ``agent`` and the ``text`` for it, ``commands`` the ``tool`` of ``subject``.
     """
 
     about: Literal["asks", "calls", "delegations", "commands"] = "asks"
@@ -209,12 +209,12 @@ class EvaluatePermission:
     destructive: bool = False
     risk: Risk | None = None
     task_id: Id | None = None
-    """Where it would be asked: grants may be bound to it."""
+    """The task of the request: grants may be bound to it."""
 
 
 @record
 class Judgement:
-    """What policy says, and why."""
+    """The policy decision and its reasons."""
 
     decision: Literal["allow", "ask", "deny"]
     source: str
@@ -237,10 +237,10 @@ class GetToolInventory:
 
 @record
 class AgentTools:
-    """An agent with its skills, and what policy says to work for it.
+    """An agent with its skills, and the policy decision for work sent to it.
 
-    ``state``: ``denied`` and ``ask`` by policy, with the rules that said so; ``unavailable``: nothing is known of the
-    agent, or calls to it fail again and again. What a message says is not known yet: rules about it count later.
+    ``state``: ``denied`` and ``ask`` by policy, with the deciding rules; ``unavailable``: the agent has no known card,
+    or calls to it fail repeatedly. Rules about the content of a message apply later.
     """
 
     agent: str
@@ -256,7 +256,7 @@ class AgentTools:
 
 @record
 class ToolInventory:
-    """``mode`` and ``policy_version`` are those of this moment; ``bypass``: the caller is auto-approved (SNAP-3)."""
+    """``mode`` and ``policy_version`` are the current ones; ``bypass``: the caller is auto-approved (SNAP-3)."""
 
     mode: str
     policy_version: str
@@ -266,16 +266,16 @@ class ToolInventory:
 
 @record
 class GetActionContent:
-    """All of what a question is about, also where the question shows only its beginning."""
+    """The whole content of an approval, also if the approval shows only its beginning."""
 
     action_id: Id
 
 
 @record
 class ActionContent:
-    """The content as people see it, escaped; ``bytes`` in its canonical form, whose digest is ``contentDigest``.
+    """The content, escaped for display; ``bytes`` is the size of its canonical form, whose digest is ``contentDigest``.
 
-    ``digest`` is that of the question: it covers the content, or its digest where the question does not show it.
+    ``digest`` is that of the approval: it covers the content, or its digest if the approval does not show it.
     """
 
     action_id: str
@@ -288,16 +288,16 @@ class ActionContent:
 
 @record
 class ExplainAction:
-    """Why a question was asked, what everybody said, and what became of it."""
+    """Why an approval was opened, all votes and decisions, and its outcome."""
 
     action_id: Id
 
 
 @record
 class TryPolicy:
-    """What would other rules have said to what was asked lately? Nothing is written.
+    """What would other rules have decided for recent cases? Nothing is written.
 
-    ``policy`` has ``rules``, ``owners``, ``mode`` and ``grants`` as in the settings. Looked at are the newest
+    ``policy`` has ``rules``, ``owners``, ``mode`` and ``grants`` as in the settings. It is tried on the newest
     ``limit`` evaluations of the caller's tasks.
     """
 
@@ -307,19 +307,19 @@ class TryPolicy:
 
 @record
 class GetPermissions:
-    """What may be done in a thread, and who is asked at this moment (SNAP-9)."""
+    """The permissions in a thread, and its pending approvals now (SNAP-9)."""
 
     thread_id: Id
 
 
 @record
 class GetPolicy:
-    """The rules that are in force for the work of the caller."""
+    """The rules that apply to the caller's work."""
 
 
 @record
 class ApproversView:
-    """Who decides from a risk on. ``steps``: who is asked, each step from so many milliseconds on."""
+    """The approvers from a risk level on. ``steps``: the audience, each step with its start in milliseconds."""
 
     risk: Risk
     need: int
@@ -330,7 +330,7 @@ class ApproversView:
 
 @record
 class RuleView:
-    """One rule, as it was written. ``owner``: it speaks about the work of this caller alone."""
+    """One rule, as written. ``owner``: it applies only to the work of this caller."""
 
     name: str
     effect: Literal["deny", "ask", "allow"]
@@ -341,13 +341,13 @@ class RuleView:
     reason: str | None = None
     owner: str | None = None
     approvers: ApproversView | None = None
-    """Who decides what it asks."""
+    """The approvers of what it asks about."""
     origin: Literal["configuration", "edited"] = "configuration"
 
 
 @record
 class EditedRulesView:
-    """The rules that were put while the gateway runs: all of them, as they are sent to be replaced."""
+    """The edited rules: all of them, in the form in which they are replaced."""
 
     rules: tuple[StatedRule, ...] = ()
     edited_by: str | None = None
@@ -356,7 +356,7 @@ class EditedRulesView:
 
 @record
 class PolicyView:
-    """What is in force by now. ``version`` is what evaluations name; hooks stand in the order in which they speak.
+    """The policy in force. ``version`` is what evaluations name; hooks are in call order.
 
     ``rev`` counts the edits of its edited rules. ``unsound``: why everything is denied.
     """
@@ -371,9 +371,9 @@ class PolicyView:
     grant_scope: str | None = None
     unsound: str | None = None
     skipped: tuple[str, ...] = ()
-    """Edited rules that count for nothing, since they allow without a condition."""
+    """Edited rules that are ignored, since they allow without a condition."""
     edited: EditedRulesView | None = None
-    """For whoever may edit them."""
+    """For callers that may edit them."""
 
 
 PolicyQuery: TypeAlias = (

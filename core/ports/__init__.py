@@ -1,4 +1,5 @@
-"""The seams to the outside: what the inside asks of a store, a clock and chance, and the values that cross.
+"""The ports of the core: its interfaces to the store, the clock and random numbers, and the values passed.
 
-Each Protocol is named after a role and knows no Redis type. What an append takes and answers is in ``core/batch.py``.
+Each Protocol is named after a role and knows no Redis type. The input and results of an append are in
+``core/batch.py``.
 """

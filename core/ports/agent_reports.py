@@ -1,4 +1,4 @@
-"""What instances tell each other of their agents."""
+"""Reports about agents that instances share."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 
 class AgentReports(Protocol):
-    """Keeps one report of each instance for a while. Raises StoreUnavailable where the store does not answer."""
+    """Keeps one report per instance for a limited time. Raises StoreUnavailable if the store does not answer."""
 
     async def put(self, instance: str, report: bytes) -> None:
-        """Takes the place of what the instance has said before."""
+        """Replaces the last report of the instance."""
         ...
 
     async def read(self, instances: Sequence[str]) -> Mapping[str, bytes]:
-        """What these have said by now; of those that have said nothing there is none."""
+        """The current reports of these instances; an instance without a report is left out."""
         ...

@@ -1,4 +1,4 @@
-"""Agents that dial in, and what is told to whoever serves them."""
+"""Agents that dial in, and the notifications to the instances that serve them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AgentServed:
-    """An agent that dials in: its last card as it gave it, and link -> instance of those who serve it now."""
+    """An agent that dials in: its last card, and the links that serve it now (link -> instance)."""
 
     card: bytes
     generation: int
@@ -20,7 +20,7 @@ class AgentServed:
 
 @dataclass(frozen=True, slots=True)
 class AgentRegistered:
-    """A link serves an agent from now on; without ``pool`` the ones of lower generations do not any more."""
+    """A link serves an agent from now on; without ``pool`` it replaces the links of lower generations."""
 
     link: str
     generation: int
@@ -29,7 +29,7 @@ class AgentRegistered:
 
 @dataclass(frozen=True, slots=True)
 class AgentOffered:
-    """A task waits for the agent; with ``turn``, a further message on it."""
+    """A task waits for the agent; with ``turn``, a further message of it."""
 
     task: str
     turn: str = ""
@@ -42,52 +42,52 @@ class AgentCancelled:
     remote: str
 
 
-AgentNews: TypeAlias = AgentRegistered | AgentOffered | AgentCancelled
+AgentUpdate: TypeAlias = AgentRegistered | AgentOffered | AgentCancelled
 
 
 class DialedInAgents(Protocol):
-    """Agents that dial in: who serves them, and what waits for them. News may be lost or doubled, like any hint."""
+    """Agents that dial in: their links and their waiting tasks. Updates may be lost or doubled, like any hint."""
 
     async def register(
         self, agent: str, link: str, instance: str, card: bytes, *, hold_ms: int, pool: bool
     ) -> int:
-        """Notes a link for ``hold_ms``, tells it, and returns its generation."""
+        """Stores a link for ``hold_ms``, announces it, and returns its generation."""
         ...
 
     async def keep(
         self, agent: str, link: str, instance: str, generation: int, *, hold_ms: int
     ) -> bool:
-        """Says that a link still serves; False where it has lost the name."""
+        """Extends a link; False if a newer one has replaced it."""
         ...
 
     async def unregister(self, agent: str, link: str) -> None:
-        """Forgets a link."""
+        """Removes a link."""
         ...
 
     async def read(self, agent: str) -> AgentServed | None:
-        """What is known; None for an agent that never dialled in."""
+        """The stored agent; None if it never dialled in."""
         ...
 
     async def offer(self, agent: str, task: str, turn: str = "") -> None:
-        """Notes and tells that a task, or a further message on it, waits for the agent."""
+        """Stores and announces that a task, or a further message of it, waits for the agent."""
         ...
 
     async def list_waiting(self, agent: str) -> list[str]:
-        """Tasks that wait, as far as is noted."""
+        """Waiting tasks, as far as they are stored."""
         ...
 
     async def forget(self, agent: str, task: str) -> None:
-        """A task waits no more."""
+        """Removes a waiting task."""
         ...
 
     async def cancel(self, agent: str, remote: str) -> None:
-        """Tells whoever serves the agent that one of its tasks is to stop."""
+        """Notifies the serving instances that a task of the agent is to stop."""
         ...
 
-    async def listen(self, agent: str, on_news: Callable[[AgentNews], None]) -> None:
-        """Returns once news of the agent are told here. At most one listener for an agent."""
+    async def listen(self, agent: str, on_update: Callable[[AgentUpdate], None]) -> None:
+        """Returns once updates of the agent arrive here. At most one listener per agent."""
         ...
 
     async def ignore(self, agent: str) -> None:
-        """Ends what ``listen`` began."""
+        """Ends ``listen``."""
         ...

@@ -1,4 +1,4 @@
-"""Ports of content that is too large for a fact, and of content that agents upload before a message names it."""
+"""Ports for content that is too large for a fact, and for uploads of agents."""
 
 from __future__ import annotations
 
@@ -13,58 +13,58 @@ if TYPE_CHECKING:
 
 
 class Blobs(Protocol):
-    """Content that is too large for a fact, named by shard and SHA-256."""
+    """Content that is too large for a fact, by shard and SHA-256."""
 
     async def put(self, shard: Shard, content: bytes) -> str:
-        """Stores the content before a fact names it, and returns its SHA-256 in hex."""
+        """Stores content before a fact names it, and returns its SHA-256 in hex."""
         ...
 
     async def put_pieces(self, shard: Shard, sha256: str, pieces: Iterable[bytes]) -> None:
-        """Stores content whose hash is known, piece by piece; ``pieces`` may be taken in another thread."""
+        """Stores content of a known hash piecewise; ``pieces`` may be consumed in another thread."""
         ...
 
     async def get(self, shard: Shard, sha256: str) -> bytes | None:
-        """The content, or None when it is not here."""
+        """The content, or None if it is not here."""
         ...
 
     async def read(self, shard: Shard, sha256: str, start: int, size: int) -> bytes | None:
-        """At most ``size`` bytes from ``start`` on, not compared with the hash; None when it is not here."""
+        """At most ``size`` bytes from ``start`` on, not verified against the hash; None if it is not here."""
         ...
 
 
 class Copies(Blobs, Protocol):
-    """Content that may expire, since what facts are made of does not stand in it."""
+    """Content that may expire, since no record is folded from it."""
 
     async def expire(self, shard: Shard, sha256: str, before_ms: int) -> bool:
-        """Removes content that nobody has put since; whether it is not here any more."""
+        """Removes content that was not stored again since; returns whether it is gone."""
         ...
 
 
 UPLOADED: Final = "urn:passerelle:blob:sha256:"
-"""How an artifact begins the address of what its agent has uploaded; the hash follows."""
+"""The address prefix of an agent's upload in an artifact; the hash follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """What an agent has uploaded, and what it says that this is."""
+    """An upload and its declared media type."""
 
     content: bytes
     media_type: str
 
 
 class Uploads(Protocol):
-    """Uploads of agents, each agent's apart: knowing the hash of another one's content is of no use."""
+    """Uploads, separate for each agent: the hash of another agent's content gives no access to it."""
 
     async def put(
         self, agent: str, sha256: str, content: bytes, media_type: str, room_bytes: int
     ) -> bool:
-        """Keeps content for a day; False where the agent has no room for it. Said again, the day begins anew."""
+        """Keeps content for a day; False if the agent's quota is full. A repeat restarts the day."""
         ...
 
     async def get(self, agent: str, sha256: str) -> Uploaded | None:
-        """What the agent has uploaded; None where it has not, or longer than a day ago."""
+        """The upload; None if there is none, or it is older than a day."""
         ...
 
     async def expire(self, row: DueRow) -> None:
-        """Forgets what is older than a day, and settles the row by which that is owed."""
+        """Deletes uploads older than a day, and settles their due row."""
         ...

@@ -1,4 +1,4 @@
-"""Time and randomness, which are given to all that decides."""
+"""Ports for time and randomness: arguments of everything that decides."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Clock(Protocol):
-    """Time, given as an argument to all that decides."""
+    """Time as an argument."""
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch, UTC."""
@@ -17,10 +17,10 @@ class Clock(Protocol):
 
 
 class Ids(Protocol):
-    """Randomness, given as an argument to all that decides."""
+    """Randomness as an argument."""
 
     def mint(self, prefix: str, shard: Shard) -> str:
-        """A new id of ours."""
+        """A new id of this gateway."""
         ...
 
     def draw_letters(self) -> str:

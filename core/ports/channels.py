@@ -1,4 +1,4 @@
-"""Devices that follow: their links, what they acknowledged, and what they say of themselves."""
+"""Ports for devices: links, acknowledgements and presence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AckResult: TypeAlias = Literal["stored", "stale_generation", "ack_epoch", "ack_a
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """What one device, by its stored name, said last of a stream. ``cursor`` is None before its first ack."""
+    """The last acknowledgement of a device for a stream. ``cursor`` is None before the first one."""
 
     device: str
     generation: int
@@ -28,7 +28,7 @@ class Acked:
 
 
 class Acks(Protocol):
-    """How far each device has come in a stream, as it says itself."""
+    """How far each device has acknowledged a stream."""
 
     def store_ack(
         self, stream: StreamRef, device: str, generation: int, cursor: str, now_ms: int
@@ -37,24 +37,24 @@ class Acks(Protocol):
         ...
 
     async def read_ack(self, stream: StreamRef, device: str) -> str | None:
-        """The cursor that a device acknowledged last."""
+        """The last acknowledged cursor of a device."""
         ...
 
     async def list_acks(self, stream: StreamRef) -> list[Acked]:
-        """Every device that is remembered, the one that was seen last first."""
+        """All remembered devices, last seen first."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Greeted:
-    """A hello was noted: the new generation of its channel, and whether its owner had open questions then."""
+class HelloRecorded:
+    """A stored hello: the new generation of its channel, and whether its owner had open approvals then."""
 
     generation: int
     has_questions: bool
 
 
 @dataclass(frozen=True, slots=True)
-class SaidHello:
+class ConnectionOpened:
     """A channel has a new connection."""
 
     channel: str
@@ -62,105 +62,105 @@ class SaidHello:
 
 
 @dataclass(frozen=True, slots=True)
-class PresenceMoved:
-    """A device of the owner says something else of itself than before."""
+class PresenceChanged:
+    """A device of the owner changed its presence."""
 
 
 @dataclass(frozen=True, slots=True)
 class DevicesChanged:
-    """A device of the principal may do less than before: whoever is connected is looked at again."""
+    """A device of the principal has fewer rights than before: its connections are checked again."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerForgotten:
-    """All that was known of the principal is forgotten: whoever is connected begins anew."""
+    """All data of the principal was deleted: its connections start again."""
 
 
-LinkNews: TypeAlias = SaidHello | PresenceMoved | DevicesChanged | OwnerForgotten
+ChannelUpdate: TypeAlias = ConnectionOpened | PresenceChanged | DevicesChanged | OwnerForgotten
 
 
 class Channels(Protocol):
     """Records of device links."""
 
-    def say_hello(
+    def record_hello(
         self, owner: str, channel: str, record: bytes, driver: Incarnation | None
-    ) -> Awaitable[Greeted]:
-        """Writes the record, makes the owner's inbox if there is none, counts the generation up."""
+    ) -> Awaitable[HelloRecorded]:
+        """Writes the record, creates the owner's inbox if there is none, and increments the generation."""
         ...
 
-    async def listen(self, owner: str, on_news: Callable[[LinkNews], None]) -> None:
-        """Returns once news of the owner's devices are told, from now on.
+    async def listen(self, owner: str, on_update: Callable[[ChannelUpdate], None]) -> None:
+        """Returns once updates of the owner's devices arrive here.
 
-        A word of it may be lost or doubled, like any hint. At most one listener for an owner.
+        An update may be lost or doubled, like any hint. At most one listener per owner.
         """
         ...
 
     async def ignore(self, owner: str) -> None:
-        """Ends what ``listen`` began."""
+        """Ends ``listen``."""
         ...
 
     async def notify_devices(self, owner: str) -> None:
-        """Tells all who listen that the devices of the owner have changed."""
+        """Notifies all listeners that the devices of the owner have changed."""
         ...
 
     async def keep(self, channel: str, generation: int, driver: Incarnation | None) -> int:
-        """Says that a link is still open, and returns the newest generation of its channel."""
+        """Refreshes an open link, and returns the newest generation of its channel."""
         ...
 
     async def read_generation(self, channel: str) -> int:
-        """The newest generation of a channel; 0 when there is none."""
+        """The newest generation of a channel; 0 if there is none."""
         ...
 
     async def list_live(self, owner: str) -> tuple[bytes, ...]:
-        """The records of a principal's links that are open, of those that were opened last."""
+        """The records of a principal's open links, last opened first."""
         ...
 
     async def is_live(self, channel: str) -> bool:
-        """Whether a connection of the channel is open, as far as anybody has told."""
+        """Whether a connection of the channel is open, as far as is stored."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PresentDevice:
-    """A device that is there, and for how long its word still holds if nothing more is heard of it."""
+    """A present device, and for how many ms its presence is valid without a refresh."""
 
     presence: Presence
     left_ms: int
 
 
 class Presences(Protocol):
-    """Which devices of a principal are there, over all instances. A word holds for a minute."""
+    """Presence of a principal's devices, over all instances. An entry expires after a minute."""
 
-    async def say(self, owner: str, generation: int, presence: Presence) -> bool:
-        """Notes the word of a connection, in place of the one before; False where a newer connection has spoken."""
+    async def announce(self, owner: str, generation: int, presence: Presence) -> bool:
+        """Stores the presence of a connection, replacing the last one; False if a newer connection has stored one."""
         ...
 
     async def withdraw(self, owner: str, channel: str, generation: int) -> None:
-        """A connection has ended: its word goes, unless a newer connection of the channel has spoken."""
+        """Removes the presence of an ended connection, unless a newer connection of the channel has stored one."""
         ...
 
     async def list_present(self, owner: str) -> tuple[PresentDevice, ...]:
-        """The devices of one principal, by its key, that have spoken within the last minute."""
+        """The present devices of one principal, by its key."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class OwedLink:
-    """Facts of one kind about a link that are owed as one: ``total`` ever, ``told`` of them in facts before.
+class PendingLink:
+    """Facts of one kind about a link that are to be written as one: ``total`` ever, ``written`` of them written before.
 
-    ``payloads``: the last one; where each counts, up to 16 of them, each with a line feed.
+    ``payloads``: the last one; if each counts, up to 16 of them, each followed by a line feed.
     """
 
     record: bytes
     payloads: bytes
     total: int
-    told: int
+    written: int
 
 
 class Links(Protocol):
-    """Facts that are owed about device links: several of one kind within a minute are told as one (EXT-8, I9)."""
+    """Pending facts about device links: several of one kind within a minute are written as one (EXT-8, I9)."""
 
-    def owe(
+    def add_pending(
         self,
         channel: str,
         generation: int,
@@ -171,21 +171,21 @@ class Links(Protocol):
         leaves: str | None = None,
         wait_ms: int = 0,
     ) -> Awaitable[None]:
-        """Begins to note a fact; ``link:<channel>:<kind>`` comes due for it, after ``wait_ms`` at the earliest.
+        """Stores a pending fact; the row ``link:<channel>:<kind>`` comes due for it, after at least ``wait_ms``.
 
-        ``listed``: each payload counts, not only that of the newest generation, in whichever order they come.
-        ``leaves``: the instance whose connection has ended.
+        ``listed``: each payload counts, not only the newest generation's, in any order. ``leaves``: the instance whose
+        connection has ended.
         """
         ...
 
-    async def lose(self, channel: str, payload: bytes, instance: str) -> None:
-        """Notes that a link has ended with its instance, unless the device is connected elsewhere already."""
+    async def mark_lost(self, channel: str, payload: bytes, instance: str) -> None:
+        """Stores that a link ended with its instance, unless the device is connected elsewhere already."""
         ...
 
-    async def read_owed(self, channel: str, kind: str) -> OwedLink | None:
-        """What is owed; None where the record is gone."""
+    async def read_pending(self, channel: str, kind: str) -> PendingLink | None:
+        """The pending facts; None if the record is gone."""
         ...
 
-    async def settle(self, row: DueRow, kind: str, owed: OwedLink, *, listed: bool) -> None:
-        """What was read has been told."""
+    async def settle(self, row: DueRow, kind: str, owed: PendingLink, *, listed: bool) -> None:
+        """Settles the pending facts that were read: they are written."""
         ...

@@ -1,4 +1,4 @@
-"""Text on its way, which is told and not kept."""
+"""Ports for streamed text, which is published and not stored."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Text that is on its way. At 0 it begins ``block`` anew; else it goes behind a block of ``at`` characters.
+    """Streamed text. With ``at`` 0 it starts ``block`` again; otherwise it is appended to a block of ``at`` characters.
 
-    Characters are Unicode code points. What fits nowhere stands in the durable event that closes the block. ``block``
-    begins with the facade id of its task.
+    Characters are Unicode code points. Text that cannot be appended is in the durable event that closes the block.
+    ``block`` begins with the facade id of its task.
     """
 
     block: str
@@ -26,29 +26,29 @@ class TextDelta:
 
     @property
     def facade(self) -> str:
-        """The task whose text it is, as callers know it."""
+        """The facade id of its task."""
         return self.block.partition("/")[0]
 
 
 class Deltas(Protocol):
-    """Text that is on its way, between instances: published to whoever listens, and stored nowhere (I1)."""
+    """Streamed text between instances: published to listeners, and not stored (I1)."""
 
     async def publish(self, stream: StreamRef, event: EncodedEvent) -> int:
-        """Publishes one ``model.delta`` once, and says how many instances listen. It may reach none of them."""
+        """Publishes one ``model.delta``, and returns how many instances listen. It may reach none of them."""
         ...
 
     async def listen(self, stream: StreamRef, on_delta: Callable[[TextDelta], None]) -> None:
-        """Returns once each further delta of the stream is told. At most one listener for a stream."""
+        """Returns once further deltas of the stream arrive here. At most one listener per stream."""
         ...
 
     async def ignore(self, stream: StreamRef) -> None:
-        """Ends what ``listen`` began."""
+        """Ends ``listen``."""
         ...
 
 
 class OpenText(Protocol):
-    """The text of blocks that runs of this instance have begun and not closed."""
+    """The text of blocks that runs of this instance have opened and not closed."""
 
     def read_blocks(self, session: str) -> list[TextDelta]:
-        """Each open block of a session as one delta from 0 on; whoever listens already goes on from there."""
+        """Each open block of a session as one delta from 0 on; an existing listener continues from there."""
         ...

@@ -1,4 +1,4 @@
-"""What is owed at a time: rows that are claimed, acted on and settled."""
+"""Port for due rows: claimed at their time, handled and settled."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class ClaimedRows:
 
 
 class DueRows(Protocol):
-    """Deadlines and owed acts of a shard (I9)."""
+    """Deadlines and pending acts of a shard (I9)."""
 
     async def claim(
         self, shard: Shard, limit: int, visibility_ms: int, skip_prefix: str = ""
     ) -> ClaimedRows:
-        """Claims up to ``limit`` due rows, and those of leases beyond that; none that begins with ``skip_prefix``."""
+        """Claims up to ``limit`` due rows, and any number of lease rows; none that begins with ``skip_prefix``."""
         ...

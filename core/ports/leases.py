@@ -1,4 +1,4 @@
-"""Who drives what, and for how long: one lease per instance and shard."""
+"""Port for leases: which instance drives what, one lease per instance and shard."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Held until ``until_ms`` of the server's clock; ``duty`` says whether the shard's duties are ours too.
+    """Held until ``until_ms`` of the server's clock; ``duty``: this instance also has the shard's duties.
 
-    One that rests is held for longer than a lease from now; its ``until_ms`` is the one that was written last.
+    A resting lease is valid for longer than one lease time; its ``until_ms`` is the last one written.
     """
 
     until_ms: int
     now_ms: int
     duty: bool
     found_ms: int | None = None
-    """Until when it was held before, as the store had it; None where it was opened.
+    """The previous end, as the store had it; None if the lease was opened.
 
-    Earlier than an extension that was acknowledged: that extension is lost, and what was written behind it.
+    If it is earlier than an acknowledged extension, that extension was lost, with all later writes.
     """
     epoch: int = 0
-    """Of the shard."""
+    """Epoch of the shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
-    """The set was gone, missing or of another incarnation; what was driven there is no longer ours."""
+    """The set is gone or has another incarnation; this instance no longer drives anything there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,48 +53,48 @@ class Alive:
 
 
 class Replicas(Protocol):
-    """Copies of what is stored, of which one takes over in a failover: acts that nothing undoes wait for them."""
+    """Replicas of the store, one of which takes over in a failover: irreversible acts wait for them."""
 
     def are_seen(self, shard: Shard) -> bool:
-        """Whether acts wait for one: some were seen, and it is not a promoted server that has been without for long."""
+        """Whether acts wait for a replica: some were seen, unless a promoted server has had none for long."""
         ...
 
     async def have_all(self, shard: Shard) -> bool:
-        """Whether one of them has everything that was stored in a shard before; False while the store is away."""
+        """Whether one of them has all earlier writes of a shard; False while the store is away."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseWish:
-    """A lease that shall be opened or extended."""
+class LeaseRequest:
+    """A request to open or extend a lease."""
 
     shard: Shard
     driver: Incarnation
     opens: bool
     wants_duty: bool
     seen: int = 0
-    """The epoch of the shard since which the instance has compared what it drives with its set."""
+    """The epoch of the shard when the instance last compared its runs with its set."""
     may_rest: bool = False
-    """Whether it need not be extended for as long as nothing is driven under it."""
+    """Whether it may go without extension while it drives nothing."""
     living: tuple[str, ...] = ()
-    """The instances that are known to live: the duty of any other one is free."""
+    """The instances that are alive: the duty of any other instance may be taken."""
 
 
 class Leases(Protocol):
     """One lease per instance and shard; time is the server's."""
 
-    async def extend(self, wish: LeaseWish, lease_ms: int) -> Lease | LeaseLost:
-        """Opens or extends the lease. Extending what is gone is a loss, never a silent new start."""
+    async def extend(self, request: LeaseRequest, lease_ms: int) -> Lease | LeaseLost:
+        """Opens or extends the lease. Extending a lost lease is a loss, never a silent new start."""
         ...
 
     async def extend_each(
-        self, wishes: Sequence[LeaseWish], lease_ms: int
+        self, requests: Sequence[LeaseRequest], lease_ms: int
     ) -> list[Lease | LeaseLost | StoreUnavailable]:
-        """The same for one lease in each of many shards, together; nothing is tried twice."""
+        """The same for one lease in each of many shards, together; without retries."""
         ...
 
     async def take_over(self, shard: Shard, instance: str) -> TakenOver | Alive:
-        """Marks an expired lease as gone and says what it drove; an empty one is deleted with its due row."""
+        """Marks an expired lease as gone and returns its runs; an empty one is deleted with its due row."""
         ...
 
     async def release(self, shard: Shard, driver: Incarnation) -> None:
@@ -102,9 +102,9 @@ class Leases(Protocol):
         ...
 
     async def announce(self, instance: str) -> dict[str, int]:
-        """Says that this instance lives. All that said so lately, and how many ms ago: duties are spread over them."""
+        """Announces that this instance is alive; returns each live instance with the ms since its last announcement."""
         ...
 
     async def withdraw(self, instance: str) -> None:
-        """Takes the instance off the list, so that others get its duties at once."""
+        """Removes the instance from the list, so that others take its duties at once."""
         ...

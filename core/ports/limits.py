@@ -1,4 +1,4 @@
-"""Limits that all instances share."""
+"""Port for limits that all instances share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A draw of units that flow back: ``limit`` of them in ``per_ms``. ``want`` below 0 gives back."""
+    """A draw from a token bucket: ``limit`` units per ``per_ms``. A negative ``want`` gives units back."""
 
     meter: str
     want: int
@@ -21,7 +21,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A draw of units of one period, in which nothing flows back. ``mark`` asks to be the first to say so in it."""
+    """A draw from the quota of one period. ``mark`` asks whether this call is the first with it in the period."""
 
     meter: str
     want: int
@@ -36,9 +36,9 @@ LimitDraw: TypeAlias = Bucket | Period
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Units that were given (below 0: taken back) and units that are left for everybody.
+    """Granted units (negative: returned) and the units left over all instances.
 
-    ``note`` of a bucket are the ms until it has a unit again; of a period 1 when this call was the first with ``mark``.
+    ``note`` of a bucket is the ms until its next unit; of a period 1 if this call was the first with ``mark``.
     """
 
     given: int
@@ -48,7 +48,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """What an instance holds in all (``slots``), the store's time, and what it drew just now, in order."""
+    """The total ``slots`` of an instance, the store's time, and the draws in order."""
 
     slots: int
     now_ms: int
@@ -56,7 +56,7 @@ class Granted:
 
 
 class LimitStore(Protocol):
-    """Blocks of shared limits by the name of whom they bind."""
+    """Shared limits by the name of their subject."""
 
     async def take(
         self,
@@ -68,9 +68,9 @@ class LimitStore(Protocol):
         hold_ms: int,
         draws: Sequence[LimitDraw] = (),
     ) -> Granted:
-        """Sets how many of ``limit`` slots the instance holds (0 gives all back) for ``hold_ms``, and draws.
+        """Sets how many of ``limit`` slots the instance holds (0 releases all) for ``hold_ms``, and draws.
 
         Raises:
-            StoreUnavailable: whether it was carried out is not known.
+            StoreUnavailable: the outcome is unknown.
         """
         ...

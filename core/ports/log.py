@@ -1,4 +1,4 @@
-"""Streams of facts: what is appended, read and announced."""
+"""Ports of the event log: append, read and hints."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class StreamKind(StrEnum):
-    """What can be followed: a session, or the inbox of a principal.
+    """The streams that can be followed: a session, or the inbox of a principal.
 
-    Inputs and results are those of a session, and messages those of its threads: they stand in its stream, and are
-    shown as packets. Tasks and jobs are those of a principal: one stream has notes of what has changed in its lists,
-    and each note is shown as the row. A tenant has such a stream of the tasks of all its owners.
+    Inputs and results are views of a session, and messages of its threads: they are read from its stream and shown as
+    packets. Tasks and jobs are lists of a principal: one stream has notes of their changes, and each note is shown as
+    the current row. A tenant has such a stream of the tasks of all its owners.
     """
 
     SESSION = "session"
@@ -34,9 +34,9 @@ class StreamKind(StrEnum):
 
 
 LISTS: Final = frozenset({StreamKind.TASKS, StreamKind.JOBS, StreamKind.TENANT_TASKS})
-"""What is read off the notes of the lists of a principal or of a tenant."""
+"""Derived from the notes of the lists of a principal or of a tenant."""
 DERIVED: Final = LISTS | {StreamKind.INPUTS, StreamKind.RESULTS, StreamKind.MESSAGES}
-"""What is shown otherwise than it stands."""
+"""Shown in another form than stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,13 @@ class StreamRef:
 
     @property
     def shard(self) -> Shard:
-        """Where it lives."""
+        """The shard of the stream."""
         return shard_of(self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of a stream. ``first`` is the lowest sequence that a trim has left, 1 without a trim."""
+    """The head of a stream. ``first`` is the lowest sequence after the last trim, 1 without a trim."""
 
     epoch: str
     sequence: int
@@ -64,7 +64,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One event as it is read.
+    """One event as read.
 
     ``data`` is the whole envelope; ``frame`` = offset, length cuts the A2A frame out of it.
     """
@@ -79,7 +79,7 @@ class Entry:
     facade: str | None = None
 
     def cut_frame(self) -> bytes:
-        """The A2A frame; empty where it has none."""
+        """The A2A frame; empty if it has none."""
         if self.frame is None:
             return b""
         offset, length = self.frame
@@ -87,52 +87,52 @@ class Entry:
 
 
 class FactReader(Protocol):
-    """Reads records and pages of facts. Raises StoreUnavailable where the store does not answer."""
+    """Reads records and pages of facts. Raises StoreUnavailable if the store does not answer."""
 
     async def load(self, refs: Sequence[EntityRef]) -> list[Loaded]:
-        """Entities in the order asked for, read in one round trip per node."""
+        """Entities in the given order, read in one round trip per node."""
         ...
 
     async def read_page(self, stream: StreamRef, after: int, limit: int = 256) -> list[Entry]:
-        """At most ``limit`` events with a sequence above ``after``, in order; none where there are no more."""
+        """At most ``limit`` events with a sequence above ``after``, in order; empty at the end."""
         ...
 
     async def read_frame(self, stream: StreamRef, sequence: int) -> bytes:
-        """The A2A frame of one event; empty where its entry has none, or is not in the stream any more."""
+        """The A2A frame of one event; empty if it has none, or the event is no longer in the stream."""
         ...
 
 
 class EventLog(FactReader, Protocol):
-    """The only writer and the reader of facts. Raises StoreUnavailable where the store does not answer."""
+    """The only writer and the reader of facts. Raises StoreUnavailable if the store does not answer."""
 
     def shard_epoch(self, shard: Shard) -> int:
-        """The epoch under which this process last saw the shard."""
+        """The last epoch of the shard that this process has seen."""
         ...
 
     async def append(self, batch: Batch | PackedBatch) -> AppendResult:
-        """Writes the batch whole, or nothing. An unknown outcome is tried again with the same operation."""
+        """Writes the batch as a whole or not at all. An unknown outcome is retried with the same operation."""
         ...
 
     def pack(self, batch: Batch) -> PackedBatch:
-        """The batch as ``append`` sends it; nothing is sent."""
+        """The batch in the wire form of ``append``; sends nothing."""
         ...
 
     def unpack(self, packed: PackedBatch, first: int) -> list[Loaded]:
-        """What ``load`` reads of its entities once it is stored with its first event at ``first``."""
+        """The entities as ``load`` would read them once the batch is stored with its first event at ``first``."""
         ...
 
     async def read_idempotency(self, shard: Shard, key: str) -> tuple[str, bytes] | None:
-        """Digest and result of a key, while its row lives."""
+        """Digest and result of a key, while its row exists."""
         ...
 
     async def read_head(self, stream: StreamRef) -> Head | None:
-        """The head, or None when there is no such stream."""
+        """The head, or None if there is no such stream."""
         ...
 
     async def read_resume(
         self, stream: StreamRef, after: int, limit: int = 256
     ) -> tuple[Head | None, list[Entry]]:
-        """Head, then page, in one round trip and in this order: what verifies a cursor (I8)."""
+        """Head, then page, in one round trip and in this order, to verify a cursor (I8)."""
         ...
 
     async def read_session_tasks(self, session: str) -> list[tuple[str, int]]:
@@ -145,7 +145,7 @@ class EventLog(FactReader, Protocol):
 
 
 class Hints(Protocol):
-    """News of streams. A hint may be lost, doubled or late: it saves a read, and decides nothing."""
+    """Notifications about streams. A hint may be lost, doubled or late: it saves a read, and decides nothing."""
 
     async def subscribe(self, stream: StreamRef, on_hint: Callable[[bytes], None]) -> None:
         """Returns once the subscription is confirmed; ``on_hint`` gets the raw bytes of each hint."""
@@ -156,9 +156,9 @@ class Hints(Protocol):
         ...
 
     async def subscribe_shard(self, shard: Shard, on_hint: Callable[[bytes], None]) -> None:
-        """The same for news of a shard: that it has a new epoch."""
+        """The same for a shard: it has a new epoch."""
         ...
 
     def on_loss(self, callback: Callable[[], None]) -> None:
-        """Calls back whenever hints may have been lost: the connection was made anew."""
+        """Calls back whenever hints may have been lost: the connection was opened again."""
         ...

@@ -1,4 +1,4 @@
-"""Rows that are drawn from the facts: feeds, indexes and inboxes."""
+"""Ports of projections: feeds, indexes and inboxes, built from the facts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @value
 class FeedRow:
-    """Says that a session got events ``first`` to ``last``; ``id`` orders the rows of a shard.
+    """A session got events ``first`` to ``last``; ``id`` orders the rows of a shard.
 
-    ``index`` has the rows of owners' lists that came with them; ``look``: a projection has to look at the events.
+    ``index`` has the rows of owners' lists written with them; ``look``: a projection must read the events.
     """
 
     id: str
@@ -35,29 +35,29 @@ class FeedRow:
 
 @dataclass(frozen=True, slots=True)
 class FeedTail:
-    """The last rows of a feed in their order, read when they are asked for; ``is_whole``: it had no more."""
+    """The last rows of a feed in order, decoded on demand; ``is_whole``: the feed had no more."""
 
     read: Callable[[], Sequence[FeedRow]]
     is_whole: bool
 
 
 IndexPart: TypeAlias = Literal["open", "completed", "canceled", "failed", "rejected"]
-"""Where a task stands in its owner's list; all but the first are ends, and final."""
+"""The status bucket of a task in its owner's list; all but the first are final."""
 
 
 PARTS: Final[tuple[IndexPart, ...]] = get_args(IndexPart)
 
 
 RowPart: TypeAlias = IndexPart | Literal["gone"]
-"""``gone``: the task is not the owner's any more."""
+"""``gone``: the task no longer belongs to the owner."""
 
 
 @value
 class IndexRow:
     """A row of an owner's list of the tasks of one agent: ``owner`` is a principal's key. The later time wins.
 
-    A row in the part of an end takes the task out of the part of open ones. One that is ``gone`` does that alone, as a
-    task changes its owner while it is open.
+    A final bucket removes the task from the open ones. ``gone`` only removes it, for example when an open task changes
+    its owner.
     """
 
     owner: str
@@ -69,7 +69,7 @@ class IndexRow:
 
 @value
 class ListedTasks:
-    """A list of an owner's tasks at an agent; ``at_ms`` is the time of the last row that is known to have come."""
+    """A list of an owner's tasks at an agent; ``at_ms`` is the time of its last known row."""
 
     owner: str
     agent: str
@@ -78,7 +78,7 @@ class ListedTasks:
 
 @value
 class ListSurvey:
-    """How many members a list has, and the oldest of them with their times in ms."""
+    """The number of members of a list, and the oldest of them with their times in ms."""
 
     count: int
     oldest: tuple[tuple[str, int], ...]
@@ -93,15 +93,15 @@ class InboxRow:
     action: str | None
     view: bytes | None
     asked_ms: int = 0
-    """When ``action`` was asked: its place among the pending ones."""
+    """When ``action`` was opened: it orders the pending entries."""
     closed: ClosingState | None = None
-    """How it ended, which is the list of the closed ones where it stands, by ``closed_ms``."""
+    """Its outcome, which selects the list of closed entries; ordered by ``closed_ms``."""
     closed_ms: int = 0
 
 
 @value
 class NoteRow:
-    """The note of a change in the lists of a tenant; ``owner`` is the tenant's key, and nobody's inbox or list."""
+    """The note of a change in the lists of a tenant; ``owner`` is the tenant's key, which has no inbox."""
 
     owner: str
     event: EncodedEvent
@@ -112,10 +112,10 @@ ProjectionRow: TypeAlias = IndexRow | InboxRow | NoteRow
 
 @value
 class Taken:
-    """How far a target shard has taken the rows of a source: ``mark`` is ``<epoch of the source>.<feed id>``.
+    """How far a target shard has applied the rows of a source: ``mark`` is ``<epoch of the source>.<feed id>``.
 
-    ``epoch`` is the shard epoch of the target under which it said so. ``watched`` are the keys of the tenants whose
-    lists somebody follows, as the target had them when it took the rows.
+    ``epoch`` is the shard epoch of the target at that time. ``watched`` are the keys of the tenants whose lists are
+    followed, as the target had them when it applied the rows.
     """
 
     mark: str
@@ -125,14 +125,14 @@ class Taken:
 
 @value
 class Behind:
-    """The target has lost rows that it had taken; ``mark`` is what it has, "" where that is nothing."""
+    """The target has lost rows that it had applied; ``mark`` is what it has, "" for nothing."""
 
     mark: str
 
 
 @dataclass(frozen=True, slots=True)
 class RelayPosition:
-    """How far a consumer of a feed has come, and what each target had taken then."""
+    """The position of a consumer in a feed, and what each target had applied then."""
 
     mark: str | None
     taken: Mapping[Shard, Taken]
@@ -142,34 +142,34 @@ NONE_TAKEN: Final[Mapping[Shard, Taken]] = MappingProxyType({})
 
 
 class Projections(Protocol):
-    """Views of other shards, rebuilt from streams at will (I10)."""
+    """Views in other shards, which can be rebuilt from the streams (I10)."""
 
     async def open_rows(self, owner: str, now_ms: int) -> None:
-        """From here on what changes in an owner's lists is noted in a stream, for whoever follows them."""
+        """Starts to note changes of an owner's lists in a stream, for followers."""
         ...
 
     async def watch_tenant(self, tenant: str, now_ms: int) -> None:
-        """The same of the lists of all owners of a tenant, by its key (``core.principal.name_tenant_lists``)."""
+        """The same for the lists of all owners of a tenant, by its key (``core.principal.name_tenant_lists``)."""
         ...
 
     async def restart_notes(self, tenant: str) -> None:
-        """The stream of a tenant's changes has lost some: it begins anew, and each cursor in it is a gap."""
+        """Restarts the stream of a tenant's changes after it lost some: each cursor in it is a gap."""
         ...
 
     async def read_feed(self, shard: Shard, after: str | None, limit: int = 128) -> list[FeedRow]:
-        """Feed rows of a shard above an id, or from the oldest one that is kept."""
+        """Feed rows of a shard above an id, or from the oldest kept one."""
         ...
 
     async def read_mark(self, shard: Shard, consumer: str) -> str | None:
-        """How far a consumer has come in the feed of a shard, as ``<shard epoch>.<feed id>``."""
+        """The position of a consumer in the feed of a shard, as ``<shard epoch>.<feed id>``."""
         ...
 
     async def read_position(self, shard: Shard, consumer: str) -> RelayPosition:
-        """The mark of a consumer with what each target had taken when it was moved."""
+        """The position of a consumer, with what each target had applied when it was moved."""
         ...
 
     async def read_taken(self, source: Shard, target: Shard) -> str:
-        """The mark that a target has for a source; "" where it has none."""
+        """The mark of a target for a source; "" if it has none."""
         ...
 
     async def reaches_back(self, shard: Shard, feed_id: str | None) -> bool:
@@ -186,24 +186,24 @@ class Projections(Protocol):
     ) -> Taken | Behind:
         """Applies the rows unless ``target`` has them from this source already.
 
-        ``known`` is the mark that it had before. Where it has a lower one of the same epoch, nothing is applied.
+        ``known`` is the mark that it had before. If it now has a lower one of the same epoch, nothing is applied.
         """
         ...
 
     async def move_mark(
         self, shard: Shard, consumer: str, feed_id: str, taken: Mapping[Shard, Taken] = NONE_TAKEN
     ) -> None:
-        """Moves a consumer's mark forward, keeps what was taken, and drops feed rows that nobody needs."""
+        """Moves a consumer's position forward, stores ``taken``, and drops feed rows that no consumer needs."""
         ...
 
     async def index_now(self, row: IndexRow) -> None:
-        """Writes an owner-index row, so that a caller sees its own writes."""
+        """Writes an owner-index row at once, so that a caller sees its own writes."""
         ...
 
     def post_index(self, row: IndexRow, within_s: float) -> Awaitable[bool]:
-        """Sends an owner-index row beside an append; to be awaited: whether it was written.
+        """Sends an owner-index row together with an append; await it for whether it was written.
 
-        What was not is for ``index_now``. Like the append it may wait for others, so long in seconds.
+        If not, use ``index_now``. It may wait up to ``within_s`` seconds to share a round trip, like the append.
         """
         ...
 
@@ -221,7 +221,7 @@ class Projections(Protocol):
     async def count_index(
         self, owner: str, agent: str, after_ms: int | None, parts: Sequence[IndexPart] = PARTS
     ) -> int:
-        """How many there are, or how many with a later time than ``after_ms``."""
+        """The number of rows, or of those with a later time than ``after_ms``."""
         ...
 
     async def list_lists(self) -> list[ListedTasks]:
@@ -231,9 +231,9 @@ class Projections(Protocol):
     async def list_inbox(
         self, owner: str, limit: int | None = None, before: tuple[int, str] | None = None
     ) -> list[tuple[str, int]]:
-        """Ids of the pending actions of an owner with the times at which they were asked, the newest first.
+        """Ids of the pending actions of an owner with the times at which they were opened, newest first.
 
-        All of them, or so many; strictly below ``before`` = (time, id).
+        All, or at most ``limit``; strictly below ``before`` = (time, id).
         """
         ...
 
@@ -244,24 +244,24 @@ class Projections(Protocol):
         limit: int,
         before: tuple[int, str] | None = None,
     ) -> list[tuple[str, int]]:
-        """Ids of actions of an owner that ended so, with the times at which they did, the last to end first."""
+        """Ids of an owner's actions that ended in one of ``states``, with their end times, newest first."""
         ...
 
     async def read_inbox(self, owner: str) -> list[tuple[str, bytes]]:
-        """Pending actions of an owner with the views that were copied."""
+        """Pending actions of an owner with their copied views."""
         ...
 
 
 class ListSurveys(Protocol):
-    """Looks at many lists at once, in one exchange with each primary, behind what callers wait for.
+    """Reads many lists at once, in one round trip per primary and at low priority.
 
-    A survey raises StoreUnavailable where a primary does not answer.
+    A survey raises StoreUnavailable if a primary does not answer.
     """
 
     async def survey_open(self, lists: Sequence[ListedTasks], oldest: int) -> list[ListSurvey]:
-        """The open tasks of each list, with at most so many of the oldest."""
+        """The open tasks of each list, with at most ``oldest`` of the oldest."""
         ...
 
     async def survey_pending(self, owners: Sequence[str], oldest: int) -> list[ListSurvey]:
-        """The pending questions of each owner, with at most so many of the oldest."""
+        """The pending approvals of each owner, with at most ``oldest`` of the oldest."""
         ...

@@ -1,7 +1,7 @@
-"""The outgoing queue of an agent: tasks that wait for it, fair between their callers.
+"""Port for the outgoing queue of an agent: waiting tasks, fair between their callers.
 
-A queue says in which order tasks go on. What is owed is a due row of each task in its own shard (I9): a task that a
-queue has lost is put into it again by that row, at its old place among those of its caller.
+A queue defines an order only. The obligation to run is a due row of each task in its own shard (I9): if a queue loses a
+task, that row adds it again at its old position among its caller's tasks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @value
 class WaitingTask:
-    """A task in line: among those of its caller the higher priority is first, then who waits since earlier."""
+    """A queued task: ordered within its caller by priority, then by waiting time."""
 
     task_id: str
     caller: str
@@ -28,45 +28,45 @@ class WaitingTask:
 
 @value
 class TaskAdded:
-    """``is_new``: it was not there. ``position`` counts from 1: how many wait for the agent, this one among them."""
+    """``is_new``: it was not queued before. ``position`` counts from 1, over all tasks that wait for the agent."""
 
     is_new: bool
     position: int
 
 
 class QueueStore(Protocol):
-    """The queues of agents by their names, and of contexts by ``thread:<id>``."""
+    """The queues of agents by name, and of contexts by ``thread:<id>``."""
 
     async def add(self, agent: str, task: WaitingTask) -> TaskAdded:
-        """Puts a task in line; one that is there goes to the place of its priority.
+        """Adds a task; an already queued one is moved by its priority.
 
         Raises:
-            StoreUnavailable: whether it is there is not known; to add it again does no harm.
+            StoreUnavailable: the outcome is unknown; adding it again is safe.
         """
         ...
 
     async def take(self, agent: str, unused: str = "") -> str | None:
-        """Takes out whose turn it is: callers take turns, whatever each of them has waiting. None: nobody waits.
+        """Removes and returns the next task: callers take turns, however many tasks each has. None: the queue is empty.
 
-        ``unused``: the caller of a task that was taken before and waited no more; it gets that turn back first.
+        ``unused``: the caller of a task that was taken before but no longer waits; it gets its turn back first.
 
         Raises:
-            StoreUnavailable: a task may be out; its due row puts it back.
+            StoreUnavailable: a task may be removed; its due row adds it again.
         """
         ...
 
     async def drop(self, agent: str, task_id: str) -> bool:
-        """Takes out a task that waits no more; whether it was there. Raises StoreUnavailable."""
+        """Removes a task; returns whether it was queued. Raises StoreUnavailable."""
         ...
 
     async def list_waiting(self, agent: str, most: int | None = None) -> list[str]:
-        """The tasks that wait, by caller and then in order: all of a line that is short, or the first ``most``.
+        """The queued tasks, by caller and then in order: all of a short queue, or the first ``most``.
 
         Raises:
-            StoreUnavailable: nobody knows.
+            StoreUnavailable: the store does not answer.
         """
         ...
 
     async def count(self, agents: Sequence[str]) -> list[int]:
-        """How many wait for each of these agents. Raises StoreUnavailable."""
+        """How many tasks wait for each of these agents. Raises StoreUnavailable."""
         ...

@@ -1,4 +1,4 @@
-"""What other instances have stored in a shard, in so far as the owner of its duty has to look."""
+"""Port to poll shards for writes of other instances, for the owner of a shard's duty."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ShardHeads:
-    """The first due row of a shard with its time, and the newest row of its feed; empty where there is none.
+    """The first due row of a shard with its time, and the newest row of its feed; empty if there is none.
 
-    Two that are equal mean that nothing has to be done that was not to be done before.
+    Two equal values mean that no new work has appeared in between.
     """
 
     due: tuple[bytes, ...]

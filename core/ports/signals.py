@@ -1,4 +1,4 @@
-"""Ports of news between instances: to the driver of a run from those that do not drive it, and of edited rules."""
+"""Ports for signals between instances: to the driver of a run, and about edited rules."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Nudge:
-    """The driver of a task should look: at an answer to ``action``, if one is named, or at what was stored."""
+    """The driver of a task should check for an answer to ``action``, if named, or for stored changes."""
 
     task: str
     action: str = ""
     called_back: bool = False
-    """It is the agent that has news, which a driver that reads its stream hears there."""
+    """The agent sent a push notification; a driver that reads its stream gets the update there."""
     gives_way: bool = False
-    """Nothing is stored yet: somebody who reads before it decides has lost an append to the driver."""
+    """Nothing is stored yet: another instance lost an append to the driver and wants to go first."""
 
 
 class Nudges(Protocol):
-    """What one instance is told by others. A nudge may be lost or doubled, like any hint."""
+    """Signals between instances. A nudge may be lost or doubled, like any hint."""
 
     async def nudge(self, instance: str, nudge: Nudge) -> None:
-        """Tells an instance; it may have died."""
+        """Sends a nudge to an instance, which may be dead."""
         ...
 
     async def listen(self, instance: str, on_nudge: Callable[[Nudge], object]) -> None:
-        """Returns once each further nudge of the instance is told here. At most one listener for an instance."""
+        """Returns once further nudges of the instance arrive here. At most one listener per instance."""
         ...
 
 
-class RuleNews(Protocol):
-    """Says that there is something to be read. It may be lost or doubled, like any hint."""
+class RuleUpdates(Protocol):
+    """Signals that the edited rules changed. They may be lost or doubled, like any hint."""
 
-    async def tell(self, home: str) -> None:
-        """Tells every instance that the rules beside this home session have changed."""
+    async def publish(self, home: str) -> None:
+        """Notifies every instance that the rules stored with this home session have changed."""
         ...
 
-    async def listen(self, home: str, on_news: Callable[[], None]) -> None:
-        """Returns once every further news is told here, and when some may have been lost. At most one listener."""
+    async def listen(self, home: str, on_update: Callable[[], None]) -> None:
+        """Returns once further signals arrive here; also called when some may have been lost. At most one listener."""
         ...

@@ -1,1 +1,1 @@
-"""What people and programs read: made of records and facts, and honest about what is not known (SNAP-1…SNAP-22)."""
+"""Read models, made from records and facts, and marked where something is unknown (SNAP-1…SNAP-22)."""

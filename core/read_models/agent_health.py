@@ -1,4 +1,4 @@
-"""How calls to an agent went lately, over all instances. No address, key or word of the agent is in it."""
+"""Recent calls to an agent, over all instances. Contains no address, key or text of the agent."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Literal, TypeAlias
 from passerelle.core.wire.record import record
 
 CardState: TypeAlias = Literal["ready", "stale", "unknown"]
-"""``stale``: it is away, and its last card serves; ``unknown``: this instance never had one."""
+"""``stale``: the agent is away, and its last card is used; ``unknown``: this instance never had one."""
 
 
 @record
 class AgentCalls:
-    """Calls of the last hour, or since the first instance started: how they ended, and how long answers took.
+    """Calls of the last hour, or since the first instance started: outcomes and answer times.
 
-    ``p50_ms`` and ``p95_ms`` are upper bounds: the time within which so many of a hundred messages were answered. The
-    two times are of the last call that the agent has answered, and of the last that failed on the way, within 10 s.
+    ``p50_ms`` and ``p95_ms`` are upper bounds of the answer times at these percentiles. ``answered_at`` and
+    ``failed_at`` are the times of the last answered call and of the last transport failure, within 10 s.
     """
 
     since: str
@@ -30,7 +30,7 @@ class AgentCalls:
 
 @record
 class AgentLimits:
-    """What the configuration allows over all instances, and what of it is used."""
+    """The configured limits over all instances, and their current use."""
 
     concurrency: int | None = None
     rate: int | None = None
@@ -41,9 +41,9 @@ class AgentLimits:
 
 @record
 class AgentShare:
-    """What one instance has seen of an agent, as it tells the others. Times are in ms.
+    """An agent's statistics on one instance, as shared with the others. Times are in ms.
 
-    ``times``: how many messages were answered within each bound of the histogram of requests, and above the last one.
+    ``times``: the count of answered messages for each bucket of the request histogram, the last one unbounded.
     """
 
     status: CardState
@@ -61,7 +61,7 @@ class AgentShare:
 
 @record
 class InstanceHealth:
-    """What one instance knows of an agent, as of ``at``: the card, and whether it sends nothing for now (``rests``)."""
+    """An agent as one instance knew it at ``at``: the card, and whether it sends nothing for now (``rests``)."""
 
     instance: str
     at: str
@@ -74,11 +74,11 @@ class InstanceHealth:
 
 @record
 class AgentHealth:
-    """An agent as all instances know it, the others as they have said within the last seconds.
+    """An agent over all instances; the others as they reported within the last seconds.
 
-    ``calls``, ``runs``, ``links`` (the sockets of an agent that dials in) and what is used of ``limits`` are summed
-    over ``instances``. The card, since when it is known, and ``breakers`` (by the interfaces that were used) are those
-    of the ``instance`` that answers. ``alone``: the others could not be asked.
+    ``calls``, ``runs``, ``links`` (the sockets of an agent that dials in) and the use of ``limits`` are sums over
+    ``instances``. The card, its age and ``breakers`` (by used interface) are those of the answering ``instance``.
+    ``alone``: the reports of the others could not be read.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What a ref of the archive names: a session that has left memory, whole (TEV-17)."""
+"""The content of an archive ref: a whole session that is no longer in memory (TEV-17)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from passerelle.core.wire.record import record
 
 @record
 class ArchiveContent:
-    """The session of a ref, with the tasks that its reader sees, and a page of the facts up to ``sequence``.
+    """The session of a ref, with the tasks that its reader may see, and a page of the events up to ``sequence``.
 
-    ``tasks`` are as they stand by now, on the first page alone. ``after`` reads the next page; without it this is the
-    last one. ``in_memory``: somebody has gone on with the session.
+    ``tasks`` are the current ones, on the first page only. ``after`` reads the next page; without it this is the last
+    one. ``in_memory``: the session was resumed.
     """
 
     ref: str

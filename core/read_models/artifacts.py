@@ -1,8 +1,8 @@
-"""Read models of artifacts: what a task made and used, their versions, and content by reference.
+"""Read models of artifacts: inputs and outputs of a task, their versions, and content by reference.
 
-``ArtifactSummary`` has what a task produced and consumed, with every version that its facts tell of (SNAP-7, TR-18).
-``VersionChain`` has the versions of a named artifact over the tasks of one context, each by reference (SNAP-7, LT-17).
-``OutputContent`` is content that a fact names by reference, as its readers get it (ENV-10).
+``ArtifactSummary`` has the artifacts that a task produced and consumed, with every version in its facts (SNAP-7,
+TR-18). ``VersionChain`` has the versions of a named artifact over the tasks of one context, each by reference (SNAP-7,
+LT-17). ``OutputContent`` is the content of a reference in a fact, as readers get it (ENV-10).
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from passerelle.core.wire.record import record
 
 @record
 class OutputContent:
-    """A part of it, in base64, from ``offset`` on; ``size`` is that of the whole. What has expired has no content."""
+    """A part of the content, in base64, from ``offset`` on; ``size`` is that of the whole. Expired content is None."""
 
     sha256: str
     state: Literal["here", "expired"]
     name: str
-    """What the fact calls it: ``artifact``, ``output``, ``frame``, ``input``, or ``copy.`` and a number."""
+    """The reference name in the fact: ``artifact``, ``output``, ``frame``, ``input``, or ``copy.`` and a number."""
     offset: int
     content: str | None = None
     size: int | None = None
     media_type: str | None = None
     preview: str | None = None
     url: str | None = None
-    """Where a copy was taken from."""
+    """The address that a copy was fetched from."""
 
 
 @record
 class ArtifactVersion:
-    """One version by reference; ``preview`` is the beginning of what was put elsewhere."""
+    """One version by reference; ``preview`` is the beginning of content in the blob store."""
 
     version: int
     run_id: str | None
@@ -52,18 +52,18 @@ class ArtifactVersion:
     blob: str | None = None
     preview: str | None = None
     copies: tuple[str, ...] = ()
-    """Of files that the agent named by address, in their order."""
+    """Copies of files that the agent named by address, in order."""
 
 
 @record
 class ArtifactChain:
-    """The versions of one artifact, the oldest first."""
+    """The versions of one artifact, oldest first."""
 
     artifact_id: str
     direction: Literal["produced", "consumed"]
     versions: tuple[ArtifactVersion, ...]
     replaces: str | None = None
-    """The artifact of an earlier task of the context whose version the first one here takes the place of."""
+    """The artifact of an earlier task of the context that the first version here replaces."""
     name: str | None = None
     media_types: tuple[str, ...] = ()
     marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
@@ -77,12 +77,12 @@ class ArtifactSummary:
     sequence: int
     artifacts: tuple[ArtifactChain, ...]
     issues: int | None = None
-    """Conditions of the task that what it has does not meet."""
+    """Unmet conditions of the task."""
     marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
 def list_artifacts(task: TaskRecord, events: Iterable[Event]) -> ArtifactSummary:
-    """The artifacts of a record; ``events`` are those of its task that could be read."""
+    """The artifacts of a record; ``events`` are the readable ones of its task."""
     chains: dict[str, list[ArtifactVersion]] = {}
     began: dict[str, str | None] = {}
     for event in events:
@@ -91,7 +91,7 @@ def list_artifacts(task: TaskRecord, events: Iterable[Event]) -> ArtifactSummary
             began.setdefault(payload.artifact_id, payload.replaces)
             chain = chains.setdefault(payload.artifact_id, [])
             if chain and chain[-1].version == payload.version:
-                del chain[-1]  # its files are here now
+                del chain[-1]  # the later event has its files
             chain.append(_show(event, payload))
     found: list[ArtifactChain] = []
     for artifact in task.artifacts:
@@ -99,7 +99,7 @@ def list_artifacts(task: TaskRecord, events: Iterable[Event]) -> ArtifactSummary
         replaces = began.get(artifact.artifact_id)
         marks = {"diff": not_applicable("versions are kept whole")}
         if not versions or replaces == artifact.artifact_id:
-            marks["versions"] = unavailable("facts of some versions are not in the stream any more")
+            marks["versions"] = unavailable("facts of some versions are no longer in the stream")
         found.append(
             ArtifactChain(
                 artifact.artifact_id,
@@ -149,7 +149,7 @@ def _show(event: Event, changed: ArtifactChanged) -> ArtifactVersion:
 
 @record
 class VersionLine:
-    """The last version that one task produced; those before it stand in the model of the task's artifacts."""
+    """The last version that one task produced; earlier ones are in the model of the task's artifacts."""
 
     version: int
     artifact_id: str
@@ -160,12 +160,12 @@ class VersionLine:
     replaces: str | None = None
     blob: str | None = None
     rolled_back: Literal[True] | None = None
-    """The thread went back behind it; another version of the same number may have come since."""
+    """The task was rolled back; a later version may have the same number."""
 
 
 @record
 class VersionChain:
-    """The versions of one name, the oldest first. ``latest`` is the artifact that stands."""
+    """The versions of one name, oldest first. ``latest`` is the current artifact."""
 
     name: str
     latest: str
@@ -173,7 +173,7 @@ class VersionChain:
 
 
 def list_versions(thread: ThreadRecord, tasks: Iterable[TaskRecord]) -> tuple[VersionChain, ...]:
-    """What the tasks of a thread produced under the names that the thread remembers, the last told name last."""
+    """The versions under the names that the thread remembers, last used name last."""
     found: dict[str, list[VersionLine]] = {name: [] for name in thread.artifacts}
     for task in tasks:
         for one in task.artifacts:

@@ -1,4 +1,4 @@
-"""The attempts of a task: the live one and those before it, each with what it was given and what it gave (SNAP-17)."""
+"""The attempts of a task: the live one and the earlier ones, each with input and output (SNAP-17)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from passerelle.core.wire.record import change, record
 
 @record
 class AttemptHistory:
-    """All attempts, the oldest first. ``active`` is the run that is under way."""
+    """All attempts, oldest first. ``active`` is the live run."""
 
     task_id: str
     sequence: int
@@ -23,7 +23,7 @@ class AttemptHistory:
 
 
 def list_attempts(task: TaskRecord, now_ms: int) -> AttemptHistory:
-    """The attempts of a record; what an attempt lacks is marked under ``<run id>.<member>``."""
+    """The attempts of a record; missing members of an attempt are marked under ``<run id>.<member>``."""
     marks: dict[str, FreshnessMark] = {}
     doubt = doubt_status(task, now_ms)
     if not task.attempts:
@@ -34,14 +34,14 @@ def list_attempts(task: TaskRecord, now_ms: int) -> AttemptHistory:
         marks["active"] = not_applicable("no run is live")
     elif doubt is not None:
         marks[f"{task.current_run_id}.status"] = doubt
-    shown = tuple(_place(task, attempt) for attempt in task.attempts)
+    shown = tuple(_add_checkpoint(task, attempt) for attempt in task.attempts)
     return AttemptHistory(name_task(task), task.last, shown, task.current_run_id, marks)
 
 
-def _place(task: TaskRecord, attempt: Attempt) -> Attempt:
-    """With the checkpoint of a live run: the last event of it that callers have seen. Who takes it up goes on there.
+def _add_checkpoint(task: TaskRecord, attempt: Attempt) -> Attempt:
+    """Adds the checkpoint of a live run: its last event that callers have seen. A takeover continues there.
 
-    The content of the task is folded up to it, and the agent is asked for what came after (ATT-7).
+    The content of the task is folded up to it, and later output is requested from the agent (ATT-7).
     """
     if attempt.run_id != task.current_run_id or attempt.steps == 0:
         return attempt
@@ -55,11 +55,11 @@ def _mark(attempt: Attempt) -> dict[str, FreshnessMark]:
     if attempt.remote_task_id is None:
         marks["remoteTaskId"] = unknown("the agent has named no task")
     if attempt.native_status is None:
-        marks["nativeStatus"] = unknown("the agent has told no state")
+        marks["nativeStatus"] = unknown("the agent has reported no state")
     if not attempt.output_refs:
         marks["outputRefs"] = not_applicable("the run has recorded no output")
     if attempt.ended_at is not None:
-        marks["checkpointRefs"] = not_applicable("the run has ended: nobody goes on with it")
+        marks["checkpointRefs"] = not_applicable("the run has ended: it cannot be continued")
     elif attempt.steps == 0:
-        marks["checkpointRefs"] = not_applicable("the agent has said nothing yet")
+        marks["checkpointRefs"] = not_applicable("the agent has sent nothing yet")
     return marks

@@ -1,24 +1,23 @@
-"""What a task waits for: one of seven kinds of blocker, and the id through which it is resolved (CF-8, SNAP-18).
+"""The blockers of a task: seven kinds, each with the id through which it is resolved (CF-8, SNAP-18).
 
 =============  ==========================================  ==============================================
-kind           what is missing                             target
+kind           missing                                     target
 =============  ==========================================  ==============================================
-``action``     an answer: the agent, a worker or a review  the question
-               asks a person
-``credential`` an authorization that the agent asks for    the question
-``policy``     the approval that a rule or a hook wants    the question; ``rules`` names the rules
+``action``     an answer to an agent, a worker or a        the approval
+               review
+``credential`` an authorization that the agent asks for    the approval
+``policy``     an approval that a rule or a hook requires  the approval; ``rules`` names the rules
                before anything is sent
-``context``    what the message means: several artifacts   the question
-               have the name that it names
-``dependency`` another task, a file, or an agent that      the task, the artifact, ``agent:<name>``;
-               takes no more work or has not gone on       ``until`` is when the agent is tried again
-``quota``      what a quota of the owner covers            the quota; it resets at ``until``
-``tool``       a tool; nothing waits for one in this
-               version
+``context``    the meaning of a name in the message:       the approval
+               several artifacts have it
+``dependency`` another task, a file, or an agent that is   the task, the artifact, ``agent:<name>``;
+               full or has not resumed                     ``until`` is when the agent is tried again
+``quota``      units of a quota of the owner               the quota; it resets at ``until``
+``tool``       a tool; not used in this version
 =============  ==========================================  ==============================================
 
-Records have the ids of open questions and no more; ``questions`` are these as far as they were read. A question that
-was not read counts as an ``action``.
+Records have only the ids of open approvals; ``questions`` are those that were read. An approval that was not read
+counts as an ``action``.
 """
 
 from __future__ import annotations
@@ -38,32 +37,32 @@ from passerelle.core.wire.record import record
 
 @record
 class AskedQuestion:
-    """A question of a task; ``rules`` are those that want it asked, where the gateway asks because of them."""
+    """An approval of a task; ``rules`` are those that require it, if the gateway asks because of rules."""
 
     record: ActionRecord
     rules: tuple[str, ...] = ()
 
 
 AskedQuestions: TypeAlias = Mapping[str, AskedQuestion]
-"""Open questions by their ids."""
+"""Open approvals by id."""
 _NONE: Final[AskedQuestions] = {}
 
 
 @record
 class Blocker:
-    """What stands in the way. ``target`` is the id through which it is resolved, ``until`` an RFC 3339 time."""
+    """One blocker. ``target`` is the id through which it is resolved, ``until`` an RFC 3339 time."""
 
     kind: BlockerKind
     target: str
     reason: str | None = None
     until: str | None = None
     rules: tuple[str, ...] = ()
-    """The rules that want the approval, where it is known which ones do."""
+    """The rules that require the approval, if known."""
 
 
 @record
 class BlockedTask:
-    """A task that makes no progress until its blockers are gone. ``actions`` are the questions to be answered."""
+    """A task that makes no progress until its blockers are resolved. ``actions`` are its open approvals."""
 
     task_id: str
     status: Status
@@ -75,7 +74,7 @@ class BlockedTask:
 def list_blocked(
     tasks: Iterable[TaskRecord], questions: AskedQuestions = _NONE
 ) -> tuple[BlockedTask, ...]:
-    """The tasks that wait, in their order."""
+    """The waiting tasks, in order."""
     return tuple(
         BlockedTask(name_task(task), task.status, task.status_at, blockers, task.open_actions)
         for task in tasks
@@ -84,10 +83,12 @@ def list_blocked(
 
 
 def find_blockers(task: TaskRecord, questions: AskedQuestions = _NONE) -> tuple[Blocker, ...]:
-    """What a task waits for; nothing where it has ended or goes on by itself."""
+    """The blockers of a task; empty if it has ended or makes progress."""
     if task.status in ENDED:
         return ()
-    found = [_tell_question(task, action, questions.get(action)) for action in task.open_actions]
+    found = [
+        _describe_approval(task, action, questions.get(action)) for action in task.open_actions
+    ]
     found += [
         Blocker("dependency", edge.target, edge.reason) for edge in task.relationships if edge.holds
     ]
@@ -99,7 +100,7 @@ def find_blockers(task: TaskRecord, questions: AskedQuestions = _NONE) -> tuple[
     return tuple(found)
 
 
-def _tell_question(task: TaskRecord, action_id: str, question: AskedQuestion | None) -> Blocker:
+def _describe_approval(task: TaskRecord, action_id: str, question: AskedQuestion | None) -> Blocker:
     if question is None:
         return Blocker("action", action_id, task.status_reason)
     request = question.record.request
@@ -107,23 +108,23 @@ def _tell_question(task: TaskRecord, action_id: str, question: AskedQuestion | N
 
 
 def classify(request: ApprovalRequest) -> BlockerKind:
-    """Which kind of blocker an open question is."""
+    """The kind of blocker of an open approval."""
     if request.kind == "auth":
         return "credential"
     if (request.origin.asked_by, request.origin.direction) == ("gateway", "outbound"):
-        # What the gateway asks before it sends: leave for the message, or what a name in it means.
+        # The gateway asks before it sends: for permission, or for the meaning of a name in the message.
         return "policy" if request.action_type == "delegation" else "context"
     return "action"
 
 
 def list_asking_rules(judged: PermissionEvaluated) -> tuple[str, ...]:
-    """The rules of a judgement that want somebody asked; others that hold may allow."""
+    """The rules of an evaluation that require an approval; other matching rules may allow."""
     asks = {one.ref for one in judged.trail if (one.source, one.verdict) == ("rule", "ask")}
     return tuple(one for one in judged.rules if one in asks)
 
 
 def _find_other(task: TaskRecord) -> Blocker:
-    """A wait without a question and without another task: for a file, or for the agent."""
+    """A wait without an approval and without another task: for a file, or for the agent."""
     if task.status is Status.WAITING_RESOURCE:
         retry_at = task.run.send_after if task.run else None
         unstored = find_unstored(task)
@@ -131,10 +132,10 @@ def _find_other(task: TaskRecord) -> Blocker:
             return Blocker("dependency", unstored.artifact_id, task.status_reason)
         return Blocker("dependency", _name_agent(task), task.status_reason, retry_at)
     if task.status is Status.BLOCKED:
-        # The other task has completed, and this one is about to go on.
+        # The other task has completed, and this one is about to resume.
         satisfied = [edge.target for edge in task.relationships if edge.kind == "blocked_by"]
         return Blocker("dependency", (*satisfied, _name_agent(task))[0], task.status_reason)
-    # Its question was closed; what the status says of it is over.
+    # Its approval was closed, so the status reason is outdated.
     return Blocker("dependency", _name_agent(task), "the agent has not gone on since")
 
 

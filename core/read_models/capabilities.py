@@ -1,4 +1,4 @@
-"""What a gateway covers of the scope that its specification names, part by part (ID-17)."""
+"""What a gateway covers of the scope of its specification, part by part (ID-17)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ CapabilityState: TypeAlias = Literal["supported", "adapted", "unavailable"]
 
 @record
 class CapabilityPart:
-    """One part of a scope item: ``adapted`` lacks what ``reasons`` say, ``unavailable`` is not there because of them.
+    """One part of a scope item: ``adapted`` or ``unavailable`` because of ``reasons``.
 
-    ``requirements`` are rows of the ledger; of a supported part each has a scenario that passes.
+    ``requirements`` are rows of the ledger; each row of a supported part has a passing scenario.
     """
 
     name: str
@@ -35,14 +35,14 @@ class Capability:
 
 @record
 class CapabilityPage:
-    """All items, as they are with this version and this configuration."""
+    """All items, for this version and this configuration."""
 
     version: str
     capabilities: tuple[Capability, ...]
 
 
 def join_parts(name: str, title: str, parts: Iterable[CapabilityPart]) -> Capability:
-    """An item is what all of its parts are; where they differ, it is adapted."""
+    """The state of an item is the common state of its parts, or adapted if they differ."""
     listed = tuple(parts)
     states: set[CapabilityState] = {part.state for part in listed}
     return Capability(name, title, states.pop() if len(states) == 1 else "adapted", listed)
@@ -51,7 +51,7 @@ def join_parts(name: str, title: str, parts: Iterable[CapabilityPart]) -> Capabi
 def show_capabilities(
     version: str, built: Iterable[Capability], switched_off: Mapping[str, str]
 ) -> CapabilityPage:
-    """The page of what is built, without the parts that are ``switched_off``; why, by ``item.part``."""
+    """The page of the built items; parts in ``switched_off`` (reason by ``item.part``) are unavailable."""
     shown = (
         join_parts(
             item.name,

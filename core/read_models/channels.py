@@ -1,8 +1,8 @@
-"""Read models of device links: who is linked to a session, and what a device finds that comes back.
+"""Read models of device links: the links of a session, and the state that a reconnecting device finds.
 
-Linked are devices and agents, with what they are still owed (SNAP-13, PRS-9). A device finds one of six states
-(CHN-12), out of records alone, never out of prose. None of the six is a failure: a task that failed has ended, and how
-stands in its own record.
+Links are devices and agents, with the deliveries pending for them (SNAP-13, PRS-9). A device finds one of six states
+(CHN-12), computed from records, never from text. None of the six is a failure: a failed task has ended, and its record
+has the reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from passerelle.core.wire.record import record
 
 @record
 class DeviceLink:
-    """A device, or a tab of it, that follows the session or one task of it. ``cursor`` is what it acknowledged last."""
+    """A device, or a tab of it, that follows the session or one task of it. ``cursor`` is its last acknowledgement."""
 
     channel_id: str
     device: str
@@ -37,7 +37,7 @@ class DeviceLink:
 
 @record
 class WebhookLink:
-    """An address that the session, or one task of it, is delivered to. ``cursor`` is what it has taken."""
+    """A webhook for the session, or for one task of it. ``cursor`` is its last confirmed position."""
 
     channel_id: str
     webhook_id: str
@@ -49,7 +49,7 @@ class WebhookLink:
 
 @record
 class PeerLink:
-    """An agent that has or had a run of the session, with its own ids of it."""
+    """An agent that has or had a run of the session, with its own ids for it."""
 
     peer: str
     task_id: str
@@ -65,7 +65,7 @@ class PeerLink:
 
 @record
 class BridgeItem:
-    """A question that is on its way: to people while it is open, back to the agent afterwards."""
+    """An approval in transit: to approvers while it is open, back to the agent afterwards."""
 
     action_id: str
     state: str
@@ -76,7 +76,7 @@ class BridgeItem:
 
 @record
 class ChannelSummary:
-    """The links of a session. ``pending``: questions without an answer; ``returning``: answers not handed over yet."""
+    """The links of a session. ``pending``: open approvals; ``returning``: decisions not delivered yet."""
 
     session_id: str
     sequence: int
@@ -97,7 +97,7 @@ def show_channels(
     left_out: int = 0,
     webhooks: Sequence[WebhookLink] = (),
 ) -> ChannelSummary:
-    """The summary of records that were read behind ``sequence``; ``left_out`` tasks were not looked at."""
+    """The summary of records that were read after ``sequence``; ``left_out`` tasks were not read."""
     items = [
         BridgeItem(
             one.request.action_id,
@@ -147,13 +147,13 @@ ORDER: Final[tuple[Recovery, ...]] = (
     "idle",
     "archived_or_missing",
 )
-"""What a person should know first: of several, the earliest one counts."""
+"""Priority for a person: of several states the earliest in this order counts."""
 
 
 def find_recovery(task: TaskRecord, held: int, now_ms: int, archive: str | None = None) -> Recovery:
-    """How one task stands for a device that has its session up to the sequence ``held``.
+    """The state of one task for a device that has its session up to the sequence ``held``.
 
-    ``archive`` is the ref of its session where that has left memory. A result that the device has not seen comes first.
+    ``archive`` is the ref of its session if that is archived. A result that the device has not seen comes first.
     """
     if task.status is Status.ARCHIVED:
         return "archived_or_missing"
@@ -171,7 +171,7 @@ def find_recovery(task: TaskRecord, held: int, now_ms: int, archive: str | None 
 
 
 def choose_recovery(found: Iterable[Recovery]) -> Recovery:
-    """The state of several tasks, or of several streams, together; with none of them, nothing is under way."""
+    """The combined state of several tasks or streams; without any, nothing is active."""
     states = set(found)
     for state in ORDER:
         if state in states:
@@ -182,4 +182,4 @@ def choose_recovery(found: Iterable[Recovery]) -> Recovery:
 _STARTING: Final = frozenset(
     {Status.ACCEPTED, Status.QUEUED, Status.PREPARING, Status.RETRYING, Status.WAITING_RESOURCE}
 )
-"""Something will be done for the task without anybody's word."""
+"""The task will progress without an approval or input."""

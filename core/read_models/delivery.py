@@ -1,7 +1,7 @@
-"""Whether what a task brought has reached those who wait for it (SNAP-19, PO-6).
+"""Whether the output of a task has reached its consumers (SNAP-19, PO-6).
 
-The record that callers read, and whoever a command named, stand in the record of the task. Webhooks and devices are
-told by cursors of their own, so what they have is compared with what there is: completion never waits for them (I5).
+The record has the delivery to callers and to consumers named by a command. Webhooks and devices have cursors of their
+own, which are compared with the stream: completion never waits for them (I5).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from passerelle.core.wire.record import record
 
 @record
 class DeliveryState:
-    """One word for each consumer: ``facade``, ``parent``, ``webhook:<id>``, ``device:<id>``, or as a command named it.
+    """One state per consumer: ``facade``, ``parent``, ``webhook:<id>``, ``device:<id>``, or the name from a command.
 
-    ``outputs`` are the artifacts that it is about.
+    ``outputs`` are the artifacts concerned.
     """
 
     task_id: str
@@ -33,7 +33,7 @@ class DeliveryState:
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """Somebody who follows the stream of a task: ``sequence`` is that of the last event that it has."""
+    """A follower of a task's stream: ``sequence`` is that of its last received event."""
 
     name: str
     sequence: int
@@ -45,7 +45,7 @@ def show_delivery(
     receivers: Iterable[Receiver] | None = None,
     parent: TaskRecord | None = None,
 ) -> DeliveryState:
-    """The delivery of a task. Without ``receivers`` nobody was asked who follows it."""
+    """The delivery of a task. ``receivers`` None: its followers were not read."""
     consumers, marks = dict(task.delivery), dict[str, FreshnessMark]()
     if not consumers:
         ended = task.status in ENDED
@@ -60,14 +60,16 @@ def show_delivery(
     elif receivers is not None and "parent" not in consumers:
         consumers["parent"] = _judge_parent(task, parent)
     if receivers is None:
-        marks["receivers"] = unavailable("webhooks and devices stand in the task's own model")
+        marks["receivers"] = unavailable(
+            "webhooks and devices are in the task's own delivery model"
+        )
     consumers |= {one.name: _judge(task, one) for one in receivers or ()}
     produced = (one.artifact_id for one in task.artifacts if one.direction == "produced")
     return DeliveryState(name_task(task), task.last, consumers, tuple(produced), marks)
 
 
 def _judge(task: TaskRecord, receiver: Receiver) -> Delivery:
-    """Whether the last word that callers see is among what a receiver has."""
+    """Whether a receiver has the last event that callers see."""
     if task.status in ENDED and (receiver.state == "done" or receiver.sequence >= task.shown_to):
         return Delivery.DELIVERED
     if receiver.state == "dead":
@@ -76,7 +78,7 @@ def _judge(task: TaskRecord, receiver: Receiver) -> Delivery:
 
 
 def _judge_parent(task: TaskRecord, parent: TaskRecord | None) -> Delivery:
-    """A parent reads what its child brought in the child's record, which its own names; one that is gone does not."""
+    """A parent reads its child's output in the child's record, which it links to; a missing parent does not."""
     if parent is None or parent.status is Status.ARCHIVED:
         return Delivery.PARENT_MISSING
     return Delivery.DELIVERED if task.status in ENDED else Delivery.PENDING

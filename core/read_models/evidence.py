@@ -1,6 +1,6 @@
-"""What was exported of a session, and what there is to know of it (SNAP-8).
+"""The exported evidence of a session (SNAP-8).
 
-What became of a bundle elsewhere is not known here: whoever checks one keeps its own verdict (ID-15).
+Verification elsewhere is not tracked here: each verifier keeps its own verdict (ID-15).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from passerelle.core.wire.record import record
 
 @record
 class EvidenceSummary:
-    """Bundles by kind, as evidence ids. ``proofs``: what the chain said of the facts of each.
+    """Evidence ids by kind. ``proofs``: the state of the chain over the facts of each bundle.
 
-    ``traces`` are those that the facts of all of them are parts of, ``notes`` what is missing in a bundle, or open.
+    ``traces`` are the trace ids of all their facts, ``notes`` list what is missing in a bundle, or open.
     """
 
     evidence: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class EvidenceSummary:
 
 
 def show_evidence(bundles: Sequence[ExportedBundle]) -> EvidenceSummary:
-    """The summary of what a session remembers."""
+    """The summary of the bundles in a session's record."""
     nothing = not_applicable("nothing was exported")
     return EvidenceSummary(
         evidence=tuple(one.evidence_id for one in bundles if one.kind == "evidence"),

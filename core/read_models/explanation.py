@@ -1,8 +1,7 @@
-"""Why a task went to its agent, why it waits, and what policy, limits and retries decided (VAL-8, VAL-9).
+"""Why a task went to its agent, why it waits, and the decisions of policy, limits and retries (VAL-8, VAL-9).
 
-``REASONS`` has one row for each class of facts that says why something is as it is. Each reason cites the facts that it
-is made of, by sequence and class; a topic without a fact is marked, and never filled in by guessing. Words of an agent
-are no reasons, but for those with which it refuses or fails.
+``REASONS`` has one row for each class of facts that explains something. Each reason cites its fact by sequence and
+class; a topic without a fact is marked, never guessed. Text of an agent is no reason, except for a refusal or failure.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from passerelle.core.agent_name import ROUTER
 from passerelle.core.errors import PeerRefused
 from passerelle.core.events import Event
 from passerelle.core.facts import ErrorDetail
-from passerelle.core.payloads import task as say
+from passerelle.core.payloads import task as task_facts
 from passerelle.core.payloads.approval import ActionRequired, ActionResolved, PermissionEvaluated
 from passerelle.core.payloads.conversation import TurnSubmitted
 from passerelle.core.payloads.governance import HookCompleted, HookFailed
@@ -39,179 +38,193 @@ from passerelle.core.payloads.run import RunStatus
 from passerelle.core.read_models.blockers import AskedQuestions, BlockedTask, list_blocked
 from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unknown
 from passerelle.core.read_models.task import doubt_status, name_task
-from passerelle.core.routing.words import say_routing
+from passerelle.core.routing.words import describe_routing
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.record import record
 
 Topic: TypeAlias = Literal["agent", "waiting", "messages", "policy", "limits", "retries", "end"]
 ReasonParts: TypeAlias = tuple[Topic, str, str]
-"""What it is about, a word for programs, a sentence for people."""
+"""Topic, code for programs, sentence for people."""
 
 
 _RAISED: Final = frozenset({"-32603"})
-"""What programs of agents that raise are said as; codes of an agent's own are no accident."""
+"""The code for an exception in the agent's program; an agent's own codes are deliberate."""
 _SERVER_ERROR: Final = 500
 
 
 def _quote(error: ErrorDetail) -> str:
-    """What an agent said, with the code that it said it under."""
-    said = f"HTTP {error.http_status}" if error.http_status else f"code {error.native}"
-    return f"({said}): {error.message}"
+    """The text of an agent's error, with its code."""
+    code = f"HTTP {error.http_status}" if error.http_status else f"code {error.native}"
+    return f"({code}): {error.message}"
 
 
-def _tell_message(said: RunStatus) -> ReasonParts | None:
-    """What became of a message to a task, where it did not go as its sender wished; other words are no reason."""
-    if said.refused is not None:
+def _explain_message(payload: RunStatus) -> ReasonParts | None:
+    """The outcome of a message to a task that was refused or got stuck; other statuses are no reason."""
+    if payload.refused is not None:
         text = (
-            f"agent {said.refused.source!r} did not take a message {_quote(said.refused)}; "
+            f"agent {payload.refused.source!r} refused a message {_quote(payload.refused)}; "
             "the task goes on without it, and what it waits for can be answered again"
         )
         return "messages", "refused", text
-    if said.stalled:
-        return "messages", "stalled", f"{said.text}; cancel it, or look at the agent"
+    if payload.stalled:
+        return "messages", "stalled", f"{payload.text}; cancel it, or look at the agent"
     return None
 
 
 def _explain_failure(error: ErrorDetail) -> str:
-    """An agent that raises has said so with an error; where it fails a task in good order, its words are enough."""
+    """The explanation of an error: an exception in the agent gets an introduction, a failed task only its message."""
     if error.code != PeerRefused.code:
         return error.message
     if error.native in _RAISED or (error.http_status or 0) >= _SERVER_ERROR:
         return (
-            f"agent {error.source!r} broke over its work {_quote(error)}; its own log says why, "
+            f"agent {error.source!r} failed with an internal error {_quote(error)}; its own log has the cause, "
             "and the task can be tried again"
         )
+    return f"agent {error.source!r} refused the message {_quote(error)}; send it in another form"
+
+
+def _explain_created(payload: task_facts.TaskCreated) -> ReasonParts | None:
+    """The agent that the caller named; for the router the profile explains the choice."""
     return (
-        f"agent {error.source!r} did not take the message {_quote(error)}; send it in another form"
+        None if payload.kind == ROUTER else ("agent", "named", f"the caller named {payload.kind}")
     )
 
 
-def _tell_created(said: say.TaskCreated) -> ReasonParts | None:
-    """Whom the caller asked; of the gateway's own agent the profile says what it asked for."""
-    return None if said.kind == ROUTER else ("agent", "named", f"the caller named {said.kind}")
+def _explain_routing(code: str) -> Callable[[RoutingPayload], ReasonParts]:
+    return lambda payload: ("agent", code, describe_routing(payload))
 
 
-def _tell_routing(code: str) -> Callable[[RoutingPayload], ReasonParts]:
-    return lambda said: ("agent", code, say_routing(said))
+def _explain_policy(payload: PermissionEvaluated) -> ReasonParts:
+    by = f" by {', '.join(payload.rules)}" if payload.rules else ""
+    return "policy", payload.decision, f"{payload.source}{by}: {payload.reason}"
 
 
-def _tell_policy(said: PermissionEvaluated) -> ReasonParts:
-    by = f" by {', '.join(said.rules)}" if said.rules else ""
-    return "policy", said.decision, f"{said.source}{by}: {said.reason}"
+def _explain_hook(payload: HookCompleted) -> ReasonParts:
+    why = f": {payload.reason}" if payload.reason else ""
+    return "policy", f"hook_{payload.verdict}", f"hook {payload.hook} at {payload.point}{why}"
 
 
-def _tell_hook(said: HookCompleted) -> ReasonParts:
-    why = f": {said.reason}" if said.reason else ""
-    return "policy", f"hook_{said.verdict}", f"hook {said.hook} at {said.point}{why}"
-
-
-def _tell_failed_hook(said: HookFailed) -> ReasonParts:
-    text = f"hook {said.hook} at {said.point} failed ({said.error.code}), taken as {said.applied}"
+def _explain_failed_hook(payload: HookFailed) -> ReasonParts:
+    text = f"hook {payload.hook} at {payload.point} failed ({payload.error.code}), taken as {payload.applied}"
     return "policy", "hook_failed", text
 
 
-def _tell_question(said: ActionRequired) -> ReasonParts:
-    asked = said.request
+def _explain_question(payload: ActionRequired) -> ReasonParts:
+    asked = payload.request
     return "waiting", "action", f"{asked.kind} {asked.action_id}: {asked.title}"
 
 
-def _tell_answer(said: ActionResolved) -> ReasonParts:
-    made = said.decision
+def _explain_answer(payload: ActionResolved) -> ReasonParts:
+    made = payload.decision
     return "policy", made.outcome, f"{made.decided_by}, as {made.cause}"
 
 
-def _tell_retry(said: say.TaskRetrying) -> ReasonParts:
-    at = f", at {said.next_at}" if said.next_at else ""
-    return "retries", "retrying", f"attempt {said.ordinal}: {said.reason}{at}"
+def _explain_retry(payload: task_facts.TaskRetrying) -> ReasonParts:
+    at = f", at {payload.next_at}" if payload.next_at else ""
+    return "retries", "retrying", f"attempt {payload.ordinal}: {payload.reason}{at}"
 
 
-def _tell_rate(said: RateLimitHit) -> ReasonParts:
-    again = "" if said.retry_after_ms is None else f", again in {said.retry_after_ms} ms"
+def _explain_rate(payload: RateLimitHit) -> ReasonParts:
+    again = "" if payload.retry_after_ms is None else f", again in {payload.retry_after_ms} ms"
     return (
         "limits",
         "rate_limit",
-        f"{said.limited.kind} {said.limited.name}, said {said.source}{again}",
+        f"{payload.limited.kind} {payload.limited.name}, by the {payload.source}{again}",
     )
 
 
-def _tell_quota(said: QuotaLow | QuotaBlocked) -> ReasonParts:
-    code = "quota_low" if isinstance(said, QuotaLow) else "quota_blocked"
-    whom = f"{said.limited.kind} {said.limited.name}"
-    text = f"{whom}: {said.used} of {said.limit} {said.unit} were used"
-    if isinstance(said, QuotaBlocked) and said.resets_at is not None:
-        text = f"{text}, until {said.resets_at}"
+def _explain_quota(payload: QuotaLow | QuotaBlocked) -> ReasonParts:
+    code = "quota_low" if isinstance(payload, QuotaLow) else "quota_blocked"
+    whom = f"{payload.limited.kind} {payload.limited.name}"
+    text = f"{whom}: {payload.used} of {payload.limit} {payload.unit} were used"
+    if isinstance(payload, QuotaBlocked) and payload.resets_at is not None:
+        text = f"{text}, until {payload.resets_at}"
     return "limits", code, text
 
 
-def _tell_cost(said: CostEstimated | CostRecorded) -> ReasonParts:
-    code = "cost_estimated" if isinstance(said, CostEstimated) else "cost_recorded"
-    return "limits", code, f"{said.peer}: {said.amount_micros} millionths of {said.currency}"
+def _explain_cost(payload: CostEstimated | CostRecorded) -> ReasonParts:
+    code = "cost_estimated" if isinstance(payload, CostEstimated) else "cost_recorded"
+    return (
+        "limits",
+        code,
+        f"{payload.peer}: {payload.amount_micros} millionths of {payload.currency}",
+    )
 
 
 REASONS: Final[dict[type, Callable[[Any], ReasonParts | None]]] = {
-    say.TaskCreated: _tell_created,
-    TaskProfileResolved: _tell_routing("profile"),
-    CandidatesResolved: _tell_routing("candidates"),
-    SingleCandidate: _tell_routing("single_candidate"),
-    RoutingDecided: lambda said: ("agent", said.reason, say_routing(said)),
-    FallbackApplied: _tell_routing("fallback"),
-    RoutingNotPossible: lambda said: ("agent", said.reason, say_routing(said)),
-    PermissionEvaluated: _tell_policy,
-    HookCompleted: _tell_hook,
-    HookFailed: _tell_failed_hook,
-    ActionRequired: _tell_question,
-    ActionResolved: _tell_answer,
-    say.TaskQueued: lambda said: (
-        # What waits for a quota says so with ``task.waiting``, in the same words.
-        None if said.cause == "quota" else ("waiting", "queued", f"{said.queue}: {said.reason}")
+    task_facts.TaskCreated: _explain_created,
+    TaskProfileResolved: _explain_routing("profile"),
+    CandidatesResolved: _explain_routing("candidates"),
+    SingleCandidate: _explain_routing("single_candidate"),
+    RoutingDecided: lambda payload: ("agent", payload.reason, describe_routing(payload)),
+    FallbackApplied: _explain_routing("fallback"),
+    RoutingNotPossible: lambda payload: ("agent", payload.reason, describe_routing(payload)),
+    PermissionEvaluated: _explain_policy,
+    HookCompleted: _explain_hook,
+    HookFailed: _explain_failed_hook,
+    ActionRequired: _explain_question,
+    ActionResolved: _explain_answer,
+    task_facts.TaskQueued: lambda payload: (
+        # A wait for a quota is explained by ``task.waiting``, in the same words.
+        None
+        if payload.cause == "quota"
+        else ("waiting", "queued", f"{payload.queue}: {payload.reason}")
     ),
-    TurnSubmitted: lambda said: ("messages", "kept", said.kept) if said.kept else None,
-    say.TaskWaiting: lambda said: (
+    TurnSubmitted: lambda payload: ("messages", "kept", payload.kept) if payload.kept else None,
+    task_facts.TaskWaiting: lambda payload: (
         "waiting",
-        said.waiting_for,
-        said.reason or f"waits for {said.waiting_for}",
+        payload.waiting_for,
+        payload.reason or f"waits for {payload.waiting_for}",
     ),
-    say.TaskBlocked: lambda said: (
+    task_facts.TaskBlocked: lambda payload: (
         "waiting",
-        said.blocker_kind,
-        f"{said.blocker}: {said.reason}",
+        payload.blocker_kind,
+        f"{payload.blocker}: {payload.reason}",
     ),
-    say.TaskPaused: lambda said: (
+    task_facts.TaskPaused: lambda payload: (
         "waiting",
         "paused",
-        f"by {said.actor}: {said.reason or 'without a reason'}",
+        f"by {payload.actor}: {payload.reason or 'without a reason'}",
     ),
-    say.TaskResumed: lambda said: ("waiting", "resumed", said.reason),
-    say.TaskAttemptStarted: lambda said: (
+    task_facts.TaskResumed: lambda payload: ("waiting", "resumed", payload.reason),
+    task_facts.TaskAttemptStarted: lambda payload: (
         "retries",
         "attempt",
-        f"attempt {said.ordinal} at {said.worker.peer}: {said.reason}",
+        f"attempt {payload.ordinal} at {payload.worker.peer}: {payload.reason}",
     ),
-    say.TaskAttemptFailed: lambda said: (
+    task_facts.TaskAttemptFailed: lambda payload: (
         "retries",
-        said.error.code,
-        f"the run ended as {said.status}: {_explain_failure(said.error)}",
+        payload.error.code,
+        f"the run ended as {payload.status}: {_explain_failure(payload.error)}",
     ),
-    say.TaskRetrying: _tell_retry,
-    RateLimitHit: _tell_rate,
-    QuotaLow: _tell_quota,
-    QuotaBlocked: _tell_quota,
-    CostEstimated: _tell_cost,
-    CostRecorded: _tell_cost,
-    say.TaskFailed: lambda said: ("end", said.error.code, _explain_failure(said.error)),
-    RunStatus: _tell_message,
-    say.TaskTimedOut: lambda said: (
+    task_facts.TaskRetrying: _explain_retry,
+    RateLimitHit: _explain_rate,
+    QuotaLow: _explain_quota,
+    QuotaBlocked: _explain_quota,
+    CostEstimated: _explain_cost,
+    CostRecorded: _explain_cost,
+    task_facts.TaskFailed: lambda payload: (
+        "end",
+        payload.error.code,
+        _explain_failure(payload.error),
+    ),
+    RunStatus: _explain_message,
+    task_facts.TaskTimedOut: lambda payload: (
         "end",
         "timed_out",
-        f"the {said.limit} limit of {said.limit_ms} ms",
+        f"the {payload.limit} limit of {payload.limit_ms} ms",
     ),
-    say.TaskLost: lambda said: ("end", "lost", said.reason),
-    say.TaskCancelled: lambda said: ("end", "cancelled", f"by {said.actor} ({said.source})"),
-    say.TaskCompleted: lambda said: (
+    task_facts.TaskLost: lambda payload: ("end", "lost", payload.reason),
+    task_facts.TaskCancelled: lambda payload: (
+        "end",
+        "cancelled",
+        f"by {payload.actor} ({payload.source})",
+    ),
+    task_facts.TaskCompleted: lambda payload: (
         "end",
         "completed",
-        f"the agent said {said.native_status}, and all is stored",
+        f"the agent reported {payload.native_status}, and all results are stored",
     ),
 }
 
@@ -221,7 +234,7 @@ _RETRIED: Final = 2
 
 @record
 class Cited:
-    """The fact that a reason is made of."""
+    """The fact behind a reason."""
 
     sequence: int
     event_id: str
@@ -242,7 +255,7 @@ class Reason:
 
 @record
 class Explanation:
-    """All reasons by topic, the oldest first. ``blocked`` is what the task waits for at this moment."""
+    """All reasons by topic, oldest first. ``blocked`` is what the task waits for now."""
 
     task_id: str
     sequence: int
@@ -254,7 +267,7 @@ class Explanation:
     retries: tuple[Reason, ...]
     end: tuple[Reason, ...]
     messages: tuple[Reason, ...] = ()
-    """What became of messages that did not go as their senders wished."""
+    """Messages that were refused or got stuck."""
     blocked: BlockedTask | None = None
     marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
@@ -265,9 +278,9 @@ def explain_task(
     now_ms: int,
     questions: AskedQuestions | None = None,
 ) -> Explanation:
-    """The reasons of a record; ``events`` are those of its task and turns that could be read.
+    """The reasons of a record; ``events`` are the readable ones of its task and turns.
 
-    ``questions`` are the open ones of the task, as far as they are read.
+    ``questions`` are the open approvals of the task that were read.
     """
     reasons = [reason for event in events if (reason := _explain(event)) is not None]
 
@@ -297,15 +310,15 @@ def explain_task(
 def _mark(found: Explanation, task: TaskRecord) -> dict[str, FreshnessMark]:
     marks: dict[str, FreshnessMark] = {}
     if not found.agent:
-        marks["agent"] = unknown("no fact says how the agent was chosen")
+        marks["agent"] = unknown("no fact records how the agent was chosen")
     if not found.policy:
         marks["policy"] = unknown("no evaluation is recorded")
     if not found.limits:
-        marks["limits"] = unknown("no fact says that a limit was met")
+        marks["limits"] = unknown("no fact records that a limit was reached")
     if not found.messages:
         marks["messages"] = not_applicable("no message was refused or kept")
     if found.blocked is None:
-        marks["blocked"] = not_applicable("the task waits for nobody")
+        marks["blocked"] = not_applicable("the task is not waiting")
     if len(task.attempts) < _RETRIED:
         marks["retries"] = not_applicable("no run was tried again")
     if not found.end:
@@ -316,12 +329,12 @@ def _mark(found: Explanation, task: TaskRecord) -> dict[str, FreshnessMark]:
 
 def _explain(event: Event) -> Reason | None:
     payload = event.fact.payload
-    tell = REASONS.get(type(payload))
-    if tell is None:
+    explain = REASONS.get(type(payload))
+    if explain is None:
         return None
-    told = tell(payload)
-    if told is None:
+    parts = explain(payload)
+    if parts is None:
         return None
-    topic, code, text = told
+    topic, code, text = parts
     cited = Cited(event.sequence, event.event_id, event.type, event.timestamp)
     return Reason(topic, code, text, cited, event.fact.scope.run_id)

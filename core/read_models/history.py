@@ -1,10 +1,9 @@
-"""Read models of what was said and done in a session: a window of it, and what of it an agent was given.
+"""Read models of a session's history: a window of it, and the part that an agent was given.
 
-A window is a part of the stream by its place there (SNAP-1, VAL-7). It is so many events, whatever they hold, so that
-reading it costs the same in an old session as in a young one. Only what belongs to the conversation becomes an item;
-its content is named by sequence, and shown as a preview.
+A window is a range of the stream (SNAP-1, VAL-7) with a fixed number of events, so reading it costs the same in old and
+new sessions. Only events of the conversation become items; content is referenced by sequence and shown as a preview.
 
-An agent was given each message as it came, since nothing is selected (SNAP-6).
+An agent was given each message unchanged, since nothing is selected (SNAP-6).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ ItemKind: TypeAlias = Literal[
 
 @record
 class HistoryItem:
-    """One thing that was said or done."""
+    """One item of the conversation."""
 
     sequence: int
     at: str
@@ -45,14 +44,14 @@ class HistoryItem:
     run_id: str | None = None
     text: str | None = None
     ref: str | None = None
-    """The message, artifact, error or boundary that it is about."""
+    """The message, artifact, error or boundary concerned."""
     rolled_back: Literal[True] | None = None
-    """Its thread went back behind its task."""
+    """Its task was rolled back."""
 
 
 @record
 class HistoryWindow:
-    """The items among the events ``first`` to ``last``. ``before`` gets the window before this one."""
+    """The items among the events ``first`` to ``last``. Pass ``before`` to read the previous window."""
 
     first: int
     last: int
@@ -72,7 +71,7 @@ def show_history(
 ) -> HistoryWindow:
     """The window from ``wanted_first`` to ``last``; the stream has its events from ``kept_from`` on.
 
-    ``gone`` are tasks behind which their threads went back, and nothing up to ``after`` was asked for.
+    ``gone`` are rolled back tasks; events up to ``after`` were not requested.
     """
     first = max(wanted_first, kept_from)
     shown = (item for event in events if (item := _show(event)) is not None)
@@ -84,7 +83,7 @@ def show_history(
     if after and first == after + 1:
         mark = not_applicable(f"events up to {after} were not asked for")
     elif kept_from > 1:
-        mark = unavailable(f"events before {kept_from} are not in the stream any more")
+        mark = unavailable(f"events before {kept_from} are no longer in the stream")
     else:
         mark = not_applicable("this is the beginning")
     return HistoryWindow(first, last, items, marks={"before": mark})
@@ -138,7 +137,7 @@ _NONE: Final[tuple[str, ...]] = ("summaries", "warnings", "missing")
 
 @record
 class ContextBoundary:
-    """The inputs of a task, by the places where they stand in the stream."""
+    """The inputs of a task, by their sequences in the stream."""
 
     task_id: str
     sequence: int
@@ -150,6 +149,6 @@ class ContextBoundary:
 
 def show_context(task: TaskRecord) -> ContextBoundary:
     """The boundary of a record."""
-    mark = not_applicable("what goes along with messages, and summaries, stand for threads")
+    mark = not_applicable("attachments and summaries belong to threads, not to tasks")
     selected = tuple(Ref(sequence=sequence) for sequence in task.inputs)
     return ContextBoundary(name_task(task), task.last, selected, marks=dict.fromkeys(_NONE, mark))

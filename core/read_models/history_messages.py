@@ -1,7 +1,7 @@
-"""The messages of a thread: what was said to agents, what these answered or asked, and what the gateway says (MK-33).
+"""The messages of a thread: to agents, from agents, and notices of the gateway (MK-33).
 
-A message is read off a stored event; nothing is stored for it. Its ``id`` says what it is about: two with one id are
-the same message, met twice. Who writes them down in a file of lines leaves out what it has.
+A message is derived from a stored event; nothing is stored for it. Its ``id`` is derived from its subject: two with one
+id are the same message, so a reader that writes them to a file can skip repeats.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from passerelle.core.read_models.packets import ResultUsage
 from passerelle.core.wire.record import record
 
 MESSAGE: Final = "packet.message"
-"""What an event of a stream of messages is."""
+"""The event type in a stream of messages."""
 
 Speaker: TypeAlias = Literal["user", "assistant", "system"]
-"""Of A2A's roles ``user`` is the first, ``agent`` the second; notices of the gateway are of the third."""
+"""A2A's roles ``user`` and ``agent`` are the first two; notices of the gateway are ``system``."""
 
 
 @record
 class HistoryMessage:
-    """One message. ``quote`` are the tasks that it refers to; ``elapsed_ms`` goes from the first run of its task on."""
+    """One message. ``quote`` are the tasks that it refers to; ``elapsed_ms`` counts from the first run of its task."""
 
     id: str
     role: Speaker
@@ -34,4 +34,4 @@ class HistoryMessage:
     elapsed_ms: int | None = None
     quote: tuple[str, ...] | None = None
     cut: Literal[True] | None = None
-    """Whether there is more text than stands here."""
+    """Whether the text was cut."""

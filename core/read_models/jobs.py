@@ -1,4 +1,4 @@
-"""The read model of a job: how many of its items stand where, and what it was asked for (EXT-9)."""
+"""The read model of a job: its items by state, and its parameters (EXT-9)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def show_job(record: SessionRecord) -> JobModel | None:
-    """The job that a session is for; None where it is for none."""
+    """The job of a session; None if it has none."""
     job = record.job
     if job is None:
         return None

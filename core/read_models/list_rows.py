@@ -1,6 +1,6 @@
-"""Rows of an owner's lists as they change: what the relay notes of a change, and what those who follow are shown of it.
+"""Changed rows of an owner's lists: the notes that the relay writes, and the rows that followers get.
 
-The note says which row has changed, and when. What the row is, is read from its record when the note is, so a reader
+A note names the changed row and the time. The row itself is read from its record when the note is read, so a follower
 that was away for long gets each row as it is now.
 """
 
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 TASK_ROW: Final = "task.row"
 JOB_ROW: Final = "job.row"
 NO_ROW: Final = "none"
-"""What an entry is that is shown to nobody: another one has the same row, as it is now."""
+"""The type of an entry that is not shown: a later one has the same row."""
 _UNFOLLOWED: Final = frozenset({SESSIONS, SCHEDULES})
 
 
 def note_task(row: IndexRow, feed_id: str) -> EncodedEvent | None:
-    """The same for whoever follows a tenant, who sees no other lists than those of tasks."""
+    """The same for followers of a tenant, who see lists of tasks only."""
     return None if row.agent == JOBS else note_row(row, feed_id)
 
 
 def note_row(row: IndexRow, feed_id: str) -> EncodedEvent | None:
-    """The note of a change that came with a row of the feed; None of a list that nobody follows.
+    """The note of a changed row of the feed; None for a list without followers.
 
-    The same change has the same id each time that it is brought.
+    The same change always has the same id.
     """
     if row.agent in _UNFOLLOWED:
         return None
     at_ms = int(feed_id.partition("-")[0] or row.at_ms)
     name = f"row_{feed_id or row.at_ms}_{row.facade}"
     kind = JOB_ROW if row.agent == JOBS else TASK_ROW
-    # Ids of ours and times: nothing in them is escaped. It is made for every row that is brought to a list.
-    told = (
+    # Generated ids and times need no escaping. This runs for every row that is copied to a list.
+    members = (
         f'"eventId":"{name}","type":"{kind}","timestamp":"{_format(at_ms)}","name":"{row.facade}"}}'
     )
-    return EncodedEvent(name, kind, told.encode())
+    return EncodedEvent(name, kind, members.encode())
 
 
 _format: Final = lru_cache(256)(format_ms)

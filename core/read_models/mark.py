@@ -1,8 +1,7 @@
-"""What a read model says of a member that it cannot give as plain truth (SNAP-21, SNAP-22, VAL-11).
+"""Marks of read models for members that are missing or uncertain (SNAP-21, SNAP-22, VAL-11).
 
-A member that is missing stands in ``marks`` under its wire name, with one of five words and a reason. One that is
-there and stands in ``marks`` as well is the last that is known. A member without a mark is a fact. Nothing is ever read
-out of what a peer says in prose.
+A missing member has an entry in ``marks`` under its wire name, with one of five states and a reason. A present member
+with a mark is the last known value. A member without a mark is a fact. No mark is derived from an agent's text.
 """
 
 from __future__ import annotations
@@ -13,23 +12,23 @@ from passerelle.core.wire.record import record
 
 
 class MarkState(StrEnum):
-    """Why a member is not plain truth."""
+    """Why a member is missing or uncertain."""
 
     UNKNOWN = "unknown"
-    """No fact says it."""
+    """No fact records it."""
     UNAVAILABLE = "unavailable"
-    """A fact says it, and cannot be had: trimmed, of a newer version, or beyond what is looked through."""
+    """A fact records it, but it cannot be read: trimmed, of a newer version, or beyond the search limit."""
     STALE = "stale"
-    """It may be behind what is the case."""
+    """It may be outdated."""
     BLOCKED = "blocked"
-    """It will be known when somebody named has acted."""
+    """It will be known once the named approver or task has acted."""
     NOT_APPLICABLE = "not_applicable"
-    """There is no such thing here."""
+    """It does not apply here."""
 
 
 @record
 class FreshnessMark:
-    """One word about one member. ``behind_ms`` says how old the newest proof is."""
+    """The mark of one member. ``behind_ms`` is the age of the newest evidence."""
 
     state: MarkState
     reason: str
@@ -37,25 +36,25 @@ class FreshnessMark:
 
 
 def unknown(reason: str) -> FreshnessMark:
-    """No fact says it."""
+    """No fact records it."""
     return FreshnessMark(MarkState.UNKNOWN, reason)
 
 
 def unavailable(reason: str) -> FreshnessMark:
-    """It cannot be had."""
+    """It cannot be read."""
     return FreshnessMark(MarkState.UNAVAILABLE, reason)
 
 
 def not_applicable(reason: str) -> FreshnessMark:
-    """There is no such thing."""
+    """It does not apply."""
     return FreshnessMark(MarkState.NOT_APPLICABLE, reason)
 
 
 def blocked(reason: str) -> FreshnessMark:
-    """Somebody must act first."""
+    """A named party must act first."""
     return FreshnessMark(MarkState.BLOCKED, reason)
 
 
 def stale(reason: str, behind_ms: int | None = None) -> FreshnessMark:
-    """It may be behind."""
+    """It may be outdated."""
     return FreshnessMark(MarkState.STALE, reason, behind_ms)

@@ -1,7 +1,7 @@
-"""Which artifact of a context a name means (LT-19). Pure.
+"""Resolves the name of an artifact in a context (LT-19). Pure.
 
-Of tasks that went on from each other the newest has the name. Where several tasks have it and none of them went on from
-the other, as with follow-ups beside each other, or where one task has it twice, nobody but the caller knows.
+If tasks continue each other, the newest one has the name. If several tasks have it and none continues the other, as
+with parallel follow-ups, or one task has it twice, only the caller can choose.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.ids import TaskId, expose
-from passerelle.core.read_models.lineage import SOURCE, find_source, follows_unsaid
+from passerelle.core.read_models.lineage import SOURCE, find_source, has_implicit_source
 from passerelle.core.wire.record import record
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from passerelle.core.task.record import ArtifactRef, TaskRecord
 
 MOST_CANDIDATES: Final = 20
-"""That one question names, the newest ones."""
+"""Candidates in one question, newest first kept."""
 _NUMBER: Final = re.compile(r"(?:no\.?|number|#)?\s*(\d{1,3})\s*[.)]?", re.IGNORECASE)
 _WORD: Final = re.compile(r"[0-9A-Za-z_~-]+")
 
 
 @record
 class ArtifactCandidate:
-    """An artifact that may be meant; ``number`` is its place in the question, from 1."""
+    """An artifact that may be meant; ``number`` is its number in the question, from 1."""
 
     number: int
     task: str
@@ -41,9 +41,9 @@ class ArtifactCandidate:
 def list_candidates(
     earlier: Sequence[TaskRecord], name: str, said: Collection[str] = ()
 ) -> tuple[ArtifactCandidate, ...]:
-    """What ``name`` may mean, the oldest first; ``earlier`` are the tasks of a thread, the newest first.
+    """The candidates for ``name``, oldest first; ``earlier`` are the tasks of a thread, newest first.
 
-    ``said`` are the ids of tasks that the message names beside it: where one of them has the name, it is meant.
+    ``said`` are the task ids in the message: if one of them has the name, it is meant.
     """
     having = [one for one in earlier if one.rolled_back is None and any(_list_named(one, name))]
     named = [one for one in having if one.task_id in said]
@@ -66,7 +66,7 @@ def list_candidates(
 
 
 def pick(candidates: Sequence[ArtifactCandidate], text: str) -> ArtifactCandidate | None:
-    """The one that an answer names, by number or by the id of artifact or task; None where that is no single one."""
+    """The candidate that an answer names, by number or by the id of artifact or task; None if not exactly one."""
     said = _NUMBER.fullmatch(text.strip())
     if said is not None:
         return next((one for one in candidates if one.number == int(said[1])), None)
@@ -81,13 +81,13 @@ def _list_named(task: TaskRecord, name: str) -> Iterator[ArtifactRef]:
 
 
 def _list_sources(task: TaskRecord, earlier: Sequence[TaskRecord]) -> set[str]:
-    """The tasks that one has gone on from, and those that these have."""
+    """The sources of a task, and their sources in turn."""
     known = {one.task_id: one for one in earlier}
     found, left = set[str](), [task]
     while left:
         one = left.pop()
         targets = {edge.target for edge in one.relationships if edge.kind == SOURCE}
-        if follows_unsaid(one):
+        if has_implicit_source(one):
             older = [each for each in earlier if each.task_id < one.task_id]
             source = find_source(one, older)
             targets = set[str]() if source is None else {source.task_id}

@@ -1,4 +1,4 @@
-"""What a gateway works on now, in a few numbers, for whoever has to keep it running."""
+"""The current load of a gateway in a few numbers, for its operators."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from passerelle.core.wire.record import record
 from passerelle.core.wire.times import parse_ms
 
 FOR_A_PERSON: Final = frozenset({Status.WAITING_INPUT, Status.WAITING_PERMISSION})
-"""Nothing goes on here until somebody answers."""
+"""Tasks that wait for a person."""
 
 
 @record
 class OldestTask:
-    """A task and since when it stands as it does."""
+    """A task and the start of its current status."""
 
     task_id: str
     agent: str
@@ -26,9 +26,9 @@ class OldestTask:
 
 @record
 class TaskOverview:
-    """Open tasks. ``by_status``, ``need_person`` and ``oldest_waiting`` speak of the ``counted`` ones.
+    """Open tasks. ``by_status``, ``need_person`` and ``oldest_waiting`` cover the ``counted`` ones.
 
-    There are more than ``counted`` where ``complete`` is false; those that stand longest are counted.
+    If ``complete`` is false, there are more than ``counted``; those longest in their status are counted.
     """
 
     open: int
@@ -42,7 +42,7 @@ class TaskOverview:
 
 @record
 class ApprovalOverview:
-    """Questions that nobody has answered; there are more where ``complete`` is false."""
+    """Open approvals; if ``complete`` is false, there are more."""
 
     open: int
     complete: bool
@@ -51,7 +51,7 @@ class ApprovalOverview:
 
 @record
 class DeliveryOverview:
-    """Webhooks whose deliveries fail; there are more where ``complete`` is false."""
+    """Webhooks whose deliveries fail; if ``complete`` is false, there are more."""
 
     failing: int
     complete: bool
@@ -60,10 +60,10 @@ class DeliveryOverview:
 
 @record
 class RuntimeOverview:
-    """The instance that answers, how many live, and the store as this one sees it.
+    """The answering instance, the number of live instances, and the store as this one sees it.
 
-    ``replicated`` are the primaries whose replicas acts wait for; ``alone`` those at which acts go on without one.
-    ``config_fault`` is why the configuration file that stands there is not in force.
+    ``replicated`` are the primaries whose replicas irreversible acts wait for; ``alone`` those without a replica, where
+    acts do not wait. ``config_fault`` is why the current configuration file is not in force.
     """
 
     instance: str = ""
@@ -80,7 +80,7 @@ class RuntimeOverview:
 
 @record
 class Overview:
-    """A part that the reader has no right to is left out."""
+    """Parts that the reader may not read are left out."""
 
     at: str
     tasks: TaskOverview | None = None
@@ -92,10 +92,9 @@ class Overview:
 def count_tasks(
     records: Iterable[TaskRecord], names: Mapping[str, str], more: Mapping[str, int]
 ) -> TaskOverview:
-    """The overview of open tasks: ``names`` are the ids that callers know them by, by record.
+    """The overview of open tasks: ``names`` are their facade ids, by record.
 
-    ``more``: how many there are by agent beyond ``records``, so far as that is known; an entry of 0 says that there
-    may be some.
+    ``more``: the number of further tasks by agent, if known; an entry of 0 means that there may be some.
     """
     by_status, by_agent, known = dict[str, int](), dict[str, int](), list[TaskRecord]()
     for one in records:

@@ -1,7 +1,7 @@
-"""Packets: messages that came in and what tasks came to, in one form for those who work through them (MK-34).
+"""Packets: inputs and results of tasks in one form, for readers that process them in order (MK-34).
 
-A packet is read off a stored event and its task; nothing is stored for it. Its ``id`` says what it is about: two with
-one id are the same thing, met twice.
+A packet is derived from a stored event and its task; nothing is stored for it. Its ``id`` is derived from its subject:
+two with one id are the same packet.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from passerelle.core.task.record import Attempt, TaskRecord
 
 TEXT_LIMIT: Final = 65_536
-"""Characters of an input or output that a packet has; the whole stands where the task is read."""
+"""Characters of input or output in a packet; the task has all of it."""
 
 PACKET: Final = "packet."
-"""How the type of what is shown of a stream of packets begins."""
+"""The prefix of the types in a stream of packets."""
 INPUT: Final = PACKET + "input"
 RESULT: Final = PACKET + "result"
 
@@ -37,7 +37,7 @@ ENDS: Final[Mapping[str, ResultStatus]] = {
     EventType.TASK_TIMED_OUT: "failed",
     EventType.TASK_CANCELLED: "canceled",
 }
-"""The events with which a task ends, and what its result is called then."""
+"""The events that end a task, and the status of the result."""
 
 
 @record
@@ -51,12 +51,12 @@ class UserInput:
     agent: str
     quote: tuple[str, ...] | None = None
     cut: Literal[True] | None = None
-    """Whether there is more text than stands here."""
+    """Whether the text was cut."""
 
 
 @record
 class ResultUsage:
-    """What the run cost: millionths of ``currency`` (ISO 4217), and tokens where the agent has told them."""
+    """The cost of the run: millionths of ``currency`` (ISO 4217), and tokens if the agent reported them."""
 
     amount_micros: int
     currency: str
@@ -66,7 +66,7 @@ class ResultUsage:
 
 @record
 class TaskResult:
-    """How a task ended (MK-32). ``duration_ms`` goes from its first run to this end; 0 where none began."""
+    """The end of a task (MK-32). ``duration_ms`` counts from its first run; 0 without one."""
 
     task_id: str
     status: ResultStatus
@@ -80,15 +80,15 @@ class TaskResult:
     usage: ResultUsage | None = None
     title: str | None = None
     archive_path: str | None = None
-    """The ref of its session, once that has left memory."""
+    """The ref of its session, once archived."""
     profile: str | None = None
     cut: Literal[True] | None = None
-    """Whether there is more output than stands here."""
+    """Whether the output was cut."""
 
 
 @record
 class InputPacket:
-    """An input in its packet; ``cursor`` is the place behind it."""
+    """An input packet; ``cursor`` is the position after it."""
 
     id: str
     created_at: str
@@ -98,7 +98,7 @@ class InputPacket:
 
 @record
 class ResultPacket:
-    """A result in its packet. ``id`` is made of the task and its run: what comes again has the same one (MK-9)."""
+    """A result packet. ``id`` is derived from the task and its run: a repeat has the same one (MK-9)."""
 
     id: str
     created_at: str
@@ -107,17 +107,17 @@ class ResultPacket:
 
 
 def cut_text(text: str) -> tuple[str, Literal[True] | None]:
-    """As much of a text as a packet has, and whether there is more."""
+    """The text cut to the limit of a packet, and whether it was cut."""
     return (text, None) if len(text) <= TEXT_LIMIT else (text[:TEXT_LIMIT], True)
 
 
 def show_result(
     event: Event, task: TaskRecord, output: str, archive: str | None, facade: str | None
 ) -> TaskResult:
-    """The result that an event of ``ENDS`` is; ``output`` is all text of it that there is."""
+    """The result of an event of ``ENDS``; ``output`` is the task's whole text."""
     status = ENDS[event.type]
     run = _find_run(event, task)
-    said = event.fact.payload
+    payload = event.fact.payload
     text, cut = cut_text(output)
     began = task.started_at
     took = 0 if began is None else max(0, parse_ms(event.timestamp) - parse_ms(began))
@@ -131,7 +131,7 @@ def show_result(
         completed_at=event.timestamp,
         run_id=None if run is None else run.run_id,
         agent=task.peer,
-        error=said.error if isinstance(said, TaskFailed) else None,
+        error=payload.error if isinstance(payload, TaskFailed) else None,
         usage=_show_usage(run),
         title=task.title or None,
         archive_path=archive,
@@ -140,13 +140,13 @@ def show_result(
     )
 
 
-def is_told(task: TaskRecord) -> bool:
-    """Whether its result is told: a hidden task is for those who operate the runtime alone (TR-6)."""
+def is_published(task: TaskRecord) -> bool:
+    """Whether its result is published: hidden tasks are for operators only (TR-6)."""
     return task.visibility is not Visibility.HIDDEN
 
 
 def _find_run(event: Event, task: TaskRecord) -> Attempt | None:
-    """The run that ended with the event: the one that it names, else the last that had begun."""
+    """The run that the event ended: the one it names, else the last that had begun."""
     named = event.fact.scope.run_id
     for run in reversed(task.attempts):
         if run.run_id == named or (named is None and run.started_at <= event.timestamp):

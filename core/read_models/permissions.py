@@ -1,4 +1,4 @@
-"""What may be done in a thread, who is asked at this moment, and the bounds that hold there (SNAP-9)."""
+"""The permissions in a thread, its pending approvals, and the limits in force there (SNAP-9)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from passerelle.core.wire.times import format_ms
 
 @record
 class PendingPermission:
-    """A question that waits for an answer."""
+    """A pending approval."""
 
     action_id: str
     kind: ActionKind
@@ -29,9 +29,9 @@ class PendingPermission:
 
 @record
 class PermissionSummary:
-    """``mode`` and ``policy_version`` are those of this moment; a question keeps the version it was asked under.
+    """``mode`` and ``policy_version`` are the current ones; an approval keeps the version of its opening.
 
-    No worker of this machine is bounded by the gateway yet, so there is no sandbox and no violation of one.
+    The gateway sandboxes no local worker yet, so there is neither a sandbox nor a violation.
     """
 
     thread_id: str
@@ -41,7 +41,7 @@ class PermissionSummary:
     policy_version: str
     pending: tuple[PendingPermission, ...]
     grants: int
-    """How many standing approvals of its owner hold."""
+    """Number of live standing approvals of its owner."""
     bypass_until: str | None = None
     sandbox: str | None = None
     violations: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class PermissionSummary:
 
 @record
 class PermissionState:
-    """What holds for the owner of a thread at this moment."""
+    """The policy state of a thread's owner now."""
 
     mode: str
     policy_version: str
@@ -61,7 +61,7 @@ class PermissionState:
 def show_permissions(
     thread: ThreadRecord, sequence: int, state: PermissionState, actions: Iterable[ActionRecord]
 ) -> PermissionSummary:
-    """The summary of a thread; ``actions`` are the open questions of its tasks."""
+    """The summary of a thread; ``actions`` are the open approvals of its tasks."""
     bounds = not_applicable("agents run elsewhere, and no worker is bounded here")
     return PermissionSummary(
         thread_id=thread.thread_id,

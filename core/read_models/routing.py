@@ -1,4 +1,4 @@
-"""How an agent was chosen for a task, what it cost, and which limits were touched (SNAP-11), from facts alone."""
+"""How an agent was chosen for a task, its cost, and the limits it reached (SNAP-11), from facts only."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @record
 class CostState:
-    """Millionths of ``currency``: what calls were expected to cost, and what they did cost."""
+    """Millionths of ``currency``: estimated and recorded cost of the calls."""
 
     currency: str
     estimated_micros: int = 0
@@ -43,7 +43,7 @@ class CostState:
 
 @record
 class LimitState:
-    """How often a limit was met."""
+    """How often limits were reached."""
 
     rate_limit_hits: int = 0
     quota_low: int = 0
@@ -52,7 +52,7 @@ class LimitState:
 
 @record
 class RoutingSummary:
-    """``policy`` are the limits that the newest run was given."""
+    """``policy`` is the retry policy of the newest run."""
 
     task_id: str
     sequence: int
@@ -70,16 +70,16 @@ class RoutingSummary:
 
 
 def show_routing(task: TaskRecord, events: Iterable[Event]) -> RoutingSummary:
-    """The summary of a record; ``events`` are those of its task and turns that could be read."""
-    said = [event.fact.payload for event in events]
-    decision, blocked = _last(said, RoutingDecided), _last(said, RoutingNotPossible)
-    count = _count_candidates(said, decision)
-    costs = _add_costs(said)
+    """The summary of a record; ``events`` are the readable ones of its task and turns."""
+    payloads = [event.fact.payload for event in events]
+    decision, blocked = _last(payloads, RoutingDecided), _last(payloads, RoutingNotPossible)
+    count = _count_candidates(payloads, decision)
+    costs = _add_costs(payloads)
     policy = task.attempts[-1].retry_policy if task.attempts else None
     limits = LimitState(
-        rate_limit_hits=sum(isinstance(one, RateLimitHit) for one in said),
-        quota_low=sum(isinstance(one, QuotaLow) for one in said),
-        quota_blocked=sum(isinstance(one, QuotaBlocked) for one in said),
+        rate_limit_hits=sum(isinstance(one, RateLimitHit) for one in payloads),
+        quota_low=sum(isinstance(one, QuotaLow) for one in payloads),
+        quota_blocked=sum(isinstance(one, QuotaBlocked) for one in payloads),
     )
     found = RoutingSummary(
         task_id=name_task(task),
@@ -87,31 +87,31 @@ def show_routing(task: TaskRecord, events: Iterable[Event]) -> RoutingSummary:
         peer=task.peer,
         limits=limits,
         costs=costs,
-        profile=_last(said, TaskProfileResolved),
+        profile=_last(payloads, TaskProfileResolved),
         candidate_count=count,
         decision=decision,
         blocked=blocked,
-        fallbacks=tuple(one for one in said if isinstance(one, FallbackApplied)),
+        fallbacks=tuple(one for one in payloads if isinstance(one, FallbackApplied)),
         policy=policy,
     )
-    found.marks.update(_mark(found, is_told=any(isinstance(one, TaskCreated) for one in said)))
+    found.marks.update(_mark(found, is_told=any(isinstance(one, TaskCreated) for one in payloads)))
     return found
 
 
-def _count_candidates(said: Sequence[object], decision: RoutingDecided | None) -> int | None:
+def _count_candidates(payloads: Sequence[object], decision: RoutingDecided | None) -> int | None:
     if decision is not None:
         return decision.candidates
-    if (resolved := _last(said, CandidatesResolved)) is not None:
+    if (resolved := _last(payloads, CandidatesResolved)) is not None:
         return len(resolved.candidates) + (resolved.unnamed or 0)
-    if _last(said, SingleCandidate) is not None:
+    if _last(payloads, SingleCandidate) is not None:
         return 1
-    return None if _last(said, RoutingNotPossible) is None else 0
+    return None if _last(payloads, RoutingNotPossible) is None else 0
 
 
 def _mark(found: RoutingSummary, *, is_told: bool) -> dict[str, FreshnessMark]:
-    """``is_told``: the fact is there that says whom the caller wanted."""
+    """``is_told``: the fact with the caller's choice of agent was read."""
     marks: dict[str, FreshnessMark] = {}
-    named = unknown("no fact says how the agent was chosen")
+    named = unknown("no fact records how the agent was chosen")
     if is_told:
         named = not_applicable("the caller named the agent: nothing was chosen")
     if found.blocked is not None and found.decision is None:
@@ -126,22 +126,24 @@ def _mark(found: RoutingSummary, *, is_told: bool) -> dict[str, FreshnessMark]:
         if member is None:
             marks[name] = named
     if not found.costs:
-        marks["costs"] = unknown("no fact says what it costs")
+        marks["costs"] = unknown("no fact records a cost")
     if found.policy is None:
         marks["policy"] = not_applicable("no run has started")
     if found.limits == LimitState():
-        marks["limits"] = unknown("no fact says that a limit was met; others may have used it")
+        marks["limits"] = unknown(
+            "no fact records that a limit was reached; others may have used it"
+        )
     return marks
 
 
-def _last(said: Iterable[object], kind: type[T]) -> T | None:
-    return next((one for one in reversed([*said]) if isinstance(one, kind)), None)
+def _last(payloads: Iterable[object], kind: type[T]) -> T | None:
+    return next((one for one in reversed([*payloads]) if isinstance(one, kind)), None)
 
 
-def _add_costs(said: Iterable[object]) -> tuple[CostState, ...]:
+def _add_costs(payloads: Iterable[object]) -> tuple[CostState, ...]:
     estimated: dict[str, int] = {}
     recorded: dict[str, int] = {}
-    for one in said:
+    for one in payloads:
         if isinstance(one, CostEstimated):
             estimated[one.currency] = estimated.get(one.currency, 0) + one.amount_micros
         elif isinstance(one, CostRecorded):

@@ -22,7 +22,7 @@ from passerelle.core.wire.times import format_ms
 
 @record
 class ScheduleRunLine:
-    """One run: the tick that it is for, why it ran, its task and the status of that, or what went wrong before."""
+    """One run: its tick, its cause, and its task with status, or the error before a task existed."""
 
     number: int
     tick_at: str
@@ -36,8 +36,8 @@ class ScheduleRunLine:
 class ScheduleModel:
     """A schedule. Its id is that of its session, in which its runs are tasks and its steps are facts.
 
-    ``waiting`` have not begun, ``recent`` are the newest that have, newest first. ``missed_ticks`` and
-    ``skipped_ticks`` are ticks without a run: whose time went by unseen, and that met a run which went on.
+    ``waiting`` runs have not begun, ``recent`` are the newest begun ones, newest first. ``missed_ticks`` and
+    ``skipped_ticks`` count ticks without a run: missed in time, or skipped because a run was active.
     """
 
     schedule_id: str
@@ -61,12 +61,12 @@ class ScheduleModel:
     waiting: tuple[ScheduleRunLine, ...] = ()
     recent: tuple[ScheduleRunLine, ...] = ()
     version: int | None = None
-    """Of its record; in an answer to a command it stands beside the schedule."""
+    """Version of its record; in the answer to a command it is next to the schedule instead."""
 
 
 @record
 class ScheduleStep:
-    """One fact of a schedule: when it was stored, and what it says."""
+    """One step of a schedule: its time, and the change."""
 
     sequence: int
     at: str
@@ -75,7 +75,7 @@ class ScheduleStep:
 
 @record
 class ScheduleHistory:
-    """Steps in order; ``next_after`` is where to go on where there may be more."""
+    """Steps in order; ``next_after`` is where to continue if there may be more."""
 
     steps: tuple[ScheduleStep, ...]
     next_after: int | None = None

@@ -1,4 +1,4 @@
-"""A session as one comes back to it: its threads, the newest of what was said, and where to go on (SNAP-1)."""
+"""A session for a returning reader: its threads, the newest history, and where to continue (SNAP-1)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ThreadLine:
 
 @record
 class SessionSnapshot:
-    """``sequence`` is the last event in it; ``cursor`` follows on from there, over a channel."""
+    """``sequence`` is the last event in it; ``cursor`` continues from there, over a channel."""
 
     session_id: str
     sequence: int
@@ -55,10 +55,10 @@ def show_session(
     cursor: str,
     still_open: Sequence[str] = (),
 ) -> SessionSnapshot:
-    """The snapshot of a session; ``still_open`` are the tasks and questions that keep it."""
+    """The snapshot of a session; ``still_open`` are its open tasks and approvals."""
     marks: dict[str, FreshnessMark] = {}
     if session.title is None:
-        marks["title"] = not_applicable("nobody has named it")
+        marks["title"] = not_applicable("the session has no title")
     if len(threads) < session.thread_count:
         older = session.thread_count - len(threads)
         marks["threads"] = unavailable(f"{older} older threads are not listed")

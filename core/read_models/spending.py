@@ -1,4 +1,4 @@
-"""What a task has cost, and what it has cost with all below it: each task once, whatever edges lead to it."""
+"""The cost of a task, alone and with all tasks below it: each task once, whatever edges lead to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from passerelle.core.task.record import RunCost, TaskRecord
 from passerelle.core.wire.record import record
 
 MOST_TASKS: Final = 1_024
-"""Tasks of a tree whose costs are added up."""
+"""Tasks of a tree that are added up."""
 
 
 @record
@@ -22,9 +22,9 @@ class SpentAmount:
 
 @record
 class SpentSums:
-    """Sums over ``tasks`` tasks and those of their attempts that have a cost.
+    """Sums over ``tasks`` tasks and those of their attempts with a cost.
 
-    ``untold`` are the attempts among these whose agents have told no tokens: the tokens are those of the others.
+    ``untold`` counts the attempts whose agents reported no tokens: the tokens are those of the others.
     """
 
     tasks: int
@@ -37,15 +37,15 @@ class SpentSums:
 
 @record
 class TaskSpending:
-    """``own`` is that of the task, ``tree`` with all below it; ``partial``: there are more below than are added up."""
+    """``own`` is the task's, ``tree`` includes all below it; ``partial``: more tasks exist below than were added up."""
 
     own: SpentSums
     tree: SpentSums
     partial: bool = False
 
 
-def add_up(tasks: Iterable[TaskRecord]) -> SpentSums:
-    """The sums over some tasks; one that comes twice counts once. Currencies stand in the order of their names."""
+def sum_spending(tasks: Iterable[TaskRecord]) -> SpentSums:
+    """The sums over some tasks; a repeated task counts once. Currencies are sorted by name."""
     known = {task.task_id: task for task in tasks}
     costs = [one.cost for task in known.values() for one in task.attempts if one.cost is not None]
     sums: dict[str, int] = {}
@@ -57,9 +57,9 @@ def add_up(tasks: Iterable[TaskRecord]) -> SpentSums:
         costs=tuple(SpentAmount(currency, sums[currency]) for currency in sorted(sums)),
         input_tokens=sum(cost.input_tokens or 0 for cost in costs),
         output_tokens=sum(cost.output_tokens or 0 for cost in costs),
-        untold=sum(map(_told_none, costs)),
+        untold=sum(map(_lacks_tokens, costs)),
     )
 
 
-def _told_none(cost: RunCost) -> bool:
+def _lacks_tokens(cost: RunCost) -> bool:
     return cost.input_tokens is None and cost.output_tokens is None

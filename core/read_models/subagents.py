@@ -1,7 +1,7 @@
-"""The contexts that agents opened, as children of what opened them (ID-10, SNAP-12, PRS-6).
+"""The contexts opened at agents, as children of the turn or task that opened them (ID-10, SNAP-12, PRS-6).
 
-A subagent is what an agent has of a thread: its context there. It is read out of the records of the thread and of its
-tasks, which say by the attempts to whom something was sent; nothing of it is stored beside them.
+A subagent is an agent's context for a thread. It is derived from the records of the thread and of its tasks, whose
+attempts name the agents; nothing is stored for it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNSENT: Final = frozenset({_S.DRAFT, _S.ACCEPTED})
 
 @record
 class SubagentParent:
-    """Whose child it is: the turn that was delegated, or the task that it was spawned for, with its turn then."""
+    """The parent: the delegated turn, or the task that it was spawned for, with its turn then."""
 
     session_id: str
     thread_id: str | None = None
@@ -39,9 +39,9 @@ class SubagentParent:
 
 @record
 class Subagent:
-    """The context of an agent in a thread. ``runs`` are the attempts that were sent there, ``run_id`` the last of them.
+    """The context of an agent in a thread. ``runs`` are the attempts sent there, ``run_id`` the last of them.
 
-    ``recoverable``: it named a task, so it can be asked again after anything. ``open_tasks`` have not ended.
+    ``recoverable``: the agent named a task, which can be read again at any time. ``open_tasks`` have not ended.
     """
 
     subagent_id: str
@@ -49,12 +49,12 @@ class Subagent:
     state: SubagentState
     parent: SubagentParent
     status: Status | None
-    """Of its last run; None where nothing was sent yet."""
+    """Status of its last run; None if nothing was sent yet."""
     recoverability: Recoverability | None
     run_id: str | None = None
     thread_id: str | None = None
     context_id: str | None = None
-    """Under which callers go on with it."""
+    """The id under which callers continue it."""
     remote_task_id: str | None = None
     remote_context_id: str | None = None
     opened_at: str | None = None
@@ -67,14 +67,14 @@ class Subagent:
 
 @record
 class JobLine:
-    """A job that a task is an item of or has delegated, and how far the job is."""
+    """A job that a task is an item of or has delegated, and the job's progress."""
 
     job_id: str
     status: str
     items: int
     counts: dict[str, int]
     item: int | None = None
-    """Which of its items the task is, from 1; None: the task has delegated it, or the session is its own."""
+    """The item number of the task, from 1; None: the task delegated the job, or the session is the job's own."""
 
 
 @record
@@ -85,14 +85,14 @@ class SubagentSummary:
     sequence: int
     subagents: tuple[Subagent, ...]
     children: tuple[str, ...] = ()
-    """Tasks that were delegated from this one."""
+    """Tasks delegated from this one."""
     jobs: tuple[JobLine, ...] = ()
     marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
 @dataclass(slots=True)
 class _Use:
-    """What was sent into one context, in order."""
+    """The attempts sent into one context, in order."""
 
     thread: ThreadRecord | None
     attempts: list[tuple[TaskRecord, Attempt]] = field(
@@ -102,7 +102,7 @@ class _Use:
 
 
 def find_number(thread: ThreadRecord | None, attempt: Attempt) -> int:
-    """Which of the contexts that its agent has had in a thread an attempt was sent into, from 1."""
+    """The number, from 1, of the agent's context in the thread that an attempt was sent into."""
     peer = attempt.worker.peer
     closed = [one for one in (thread.closed if thread else None) or () if one.peer == peer]
     for one in closed:
@@ -113,16 +113,16 @@ def find_number(thread: ThreadRecord | None, attempt: Attempt) -> int:
 
 
 def list_edges(task: TaskRecord, thread: ThreadRecord | None) -> list[Edge]:
-    """The edges from a task to the contexts that it was sent into: an attempt is the edge (GR-5, AP-5).
+    """The edges from a task to the contexts of its attempts (GR-5, AP-5).
 
-    Those of a task that was spawned as a child, and of the item of a job, are among them: each leads from the task.
+    Includes those of a spawned child task and of a job item; each edge starts at the task.
     """
     edges = dict[str, Edge]()
-    told = {edge.target for edge in task.relationships if edge.kind == "spawned_subagent"}
+    linked = {edge.target for edge in task.relationships if edge.kind == "spawned_subagent"}
     for attempt in task.attempts:
         name = SubagentName(task.thread_id or "", attempt.worker.peer, find_number(thread, attempt))
         target, closed = str(name), _find_closed(thread, name)
-        if target in told:
+        if target in linked:
             continue
         known = edges.get(target)
         edges[target] = Edge(
@@ -163,9 +163,9 @@ def find_subagents(
     threads: Mapping[str, ThreadRecord],
     turns: Mapping[str, str] | None = None,
 ) -> list[Subagent]:
-    """Every subagent of some tasks, the one that was opened first first.
+    """Every subagent of some tasks, first opened first.
 
-    ``threads`` are those of the tasks; ``turns`` the first turns of tasks that have had several, by the tasks.
+    ``threads`` are those of the tasks; ``turns`` the first turns of tasks with several, by task.
     """
     uses = dict[SubagentName, _Use]()
     for known in threads.values():
@@ -199,9 +199,9 @@ def list_subagents(
     *,
     left_out: int = 0,
 ) -> SubagentSummary:
-    """The children of a record: those that it was sent to, and those that were spawned for it.
+    """The children of a record: those it was sent to, and those spawned for it.
 
-    ``found`` are the subagents of its session, of which ``left_out`` older tasks were not looked at.
+    ``found`` are the subagents of its session; ``left_out`` older tasks were not read.
     """
     if found is None:
         found = find_subagents([task], {})
@@ -209,9 +209,9 @@ def list_subagents(
     mine = (one for one in found if name in one.tasks or one.parent.task_id == task.task_id)
     marks: dict[str, FreshnessMark] = {}
     if not jobs:
-        marks["jobs"] = not_applicable("the task is no part of a job")
+        marks["jobs"] = not_applicable("the task is not part of a job")
     if left_out:
-        marks["subagents"] = unavailable(f"{left_out} older tasks are not looked at")
+        marks["subagents"] = unavailable(f"{left_out} older tasks were not read")
     return SubagentSummary(
         task_id=name,
         sequence=task.last,
@@ -240,11 +240,11 @@ def _show(name: SubagentName, use: _Use, turns: Mapping[str, str]) -> Subagent:
     if context is None:
         marks["remoteContextId"] = unknown("no context is known at the agent")
     by_id = {one.task_id: one for one in [*(task for task, _ in use.attempts), *use.unsent]}
-    told = [*by_id.values()]
+    used_by = [*by_id.values()]
     return Subagent(
         subagent_id=str(name),
         peer=name.peer,
-        state="closed" if closed_at else _find_state(name, told),
+        state="closed" if closed_at else _find_state(name, used_by),
         parent=_find_parent(use, turns),
         status=attempt.status if attempt else None,
         recoverability=recoverability,
@@ -256,14 +256,14 @@ def _show(name: SubagentName, use: _Use, turns: Mapping[str, str]) -> Subagent:
         opened_at=use.attempts[0][1].started_at if use.attempts else None,
         closed_at=closed_at,
         runs=tuple(one.run_id for _, one in use.attempts),
-        tasks=tuple(map(name_task, told)),
-        open_tasks=tuple(name_task(one) for one in told if one.status not in ENDED),
+        tasks=tuple(map(name_task, used_by)),
+        open_tasks=tuple(name_task(one) for one in used_by if one.status not in ENDED),
         marks=marks,
     )
 
 
 def _find_state(name: SubagentName, tasks: Iterable[TaskRecord]) -> SubagentState:
-    """What goes on there: work that goes on by itself comes before what waits for somebody."""
+    """The state of the context: active work counts before waiting work."""
     at_it = {one.status for one in tasks if one.status not in ENDED and one.peer == name.peer}
     waiting, doubtful = at_it & _WAITING, at_it & _DOUBTFUL
     if at_it - waiting - doubtful - _UNSENT:

@@ -1,11 +1,10 @@
 """Read models of one task: its line in a list, and its objects: task, run, step, job and todo.
 
-A line has everything by reference, and its status only as far as it is known (SNAP-15, ST-19). The record says what the
-facts say. Whether that is still the case is another question: where a live run has shown no sign of life for longer
-than ``QUIET_MS``, or an event stands in the stream that this version cannot read, the status is *stale*, and
-``recorded`` is the last that is known.
+A line has everything by reference, and its status as far as it is known (SNAP-15, ST-19). The record is the fold of the
+facts, which may be outdated: if a live run has shown no sign of life for longer than ``QUIET_MS``, or the stream has an
+event that this version cannot read, the status is *stale*, and ``recorded`` is the last known one.
 
-The objects are kept apart from each other, as far as a task has them (OBJ-6).
+The objects are separate, and present only if the task has them (OBJ-6).
 """
 
 from __future__ import annotations
@@ -66,23 +65,23 @@ class TaskLine:
     duration_ms: int | None = None
     """From the first run to the end."""
     streaming: bool = False
-    """Whether an artifact is being sent: some of its chunks are here, and the last one is not."""
+    """Whether an artifact is being streamed: it has chunks, but not the last one."""
     status_reason: str | None = None
     last_error: ErrorDetail | None = None
     archive: str | None = None
-    """The ref of its session, once that has left memory: ``recorded`` is how it ended then."""
+    """The ref of its session, once archived: then ``recorded`` is its final status."""
     rolled_back: str | None = None
-    """The boundary with which its thread went back behind it; None: it stands."""
+    """The boundary of the rollback that removed it from its thread; None: not rolled back."""
     marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
 def name_task(task: TaskRecord) -> str:
-    """The id under which callers know a task."""
+    """The facade id of a task."""
     return expose(TaskId(task.task_id), task.exposure)
 
 
 def show_task(task: TaskRecord, now_ms: int, archive: str | None = None) -> TaskLine:
-    """The line of a record as it stands at ``now_ms``; ``archive`` is the ref of what has left memory (ST-18)."""
+    """The line of a record at ``now_ms``; ``archive`` is the ref if it is archived (ST-18)."""
     marks = _mark(task)
     doubt = doubt_status(task, now_ms)
     if doubt is not None:
@@ -136,7 +135,7 @@ def _choose_status(task: TaskRecord, doubt: FreshnessMark | None, archive: str |
 
 
 def show_progress(task: TaskRecord) -> Progress:
-    """How far a task is; the phase of the last run is over with a completed one."""
+    """The progress of a task; a completed task has no phase."""
     is_over = task.status is Status.COMPLETED
     return change(task.progress, phase=None) if is_over else task.progress
 
@@ -147,7 +146,7 @@ def show_record(task: TaskRecord) -> TaskRecord:
 
 
 def count(task: TaskRecord) -> dict[str, int]:
-    """What was reported, and what is counted from facts: a report of the latter is not believed (PO-1, PO-4)."""
+    """Reported counters, overridden by those counted from facts (PO-1, PO-4)."""
     below = [e for e in task.relationships if e.kind == "child" and e.status != "removed"]
     return {
         **task.progress.counters,
@@ -167,12 +166,12 @@ def measure(task: TaskRecord) -> int | None:
 
 
 def is_streaming(task: TaskRecord) -> bool:
-    """Whether chunks of an artifact flow: a state of the live run, and no status of a task (CF-9)."""
+    """Whether chunks of an artifact are arriving: a state of the live run, not a task status (CF-9)."""
     return task.run is not None and task.run.streaming is True
 
 
 def doubt_status(task: TaskRecord, now_ms: int) -> FreshnessMark | None:
-    """Why the recorded status may not be what is the case; None where nothing speaks against it."""
+    """Why the recorded status may be outdated; None if there is no doubt."""
     if task.stale_from is not None:
         return stale(f"event {task.stale_from} is of a class that this version cannot read")
     run = task.run
@@ -188,14 +187,18 @@ def _mark(task: TaskRecord) -> dict[str, FreshnessMark]:
     no_phase = (
         not_applicable("the task is completed")
         if task.status is Status.COMPLETED
-        else unknown("nothing has begun that has a phase")
+        else unknown("no work with a phase has begun")
     )
     no_end = unknown("no end is recorded") if task.status in ENDED else not_applicable("not ended")
     lacking = (
-        ("progress.percent", task.progress.percent, unknown("the agent has told no percentage")),
-        ("progress.step", task.progress.step, unknown("the agent has told no step")),
+        (
+            "progress.percent",
+            task.progress.percent,
+            unknown("the agent has reported no percentage"),
+        ),
+        ("progress.step", task.progress.step, unknown("the agent has reported no step")),
         ("progress.phase", show_progress(task).phase, no_phase),
-        ("progress.summary", task.progress.summary, unknown("the agent has told no summary")),
+        ("progress.summary", task.progress.summary, unknown("the agent has reported no summary")),
         ("turnId", task.turn_id, not_applicable("no turn was submitted to the task")),
         ("assignee", task.assignee, unknown("no agent has been chosen")),
         ("startedAt", task.started_at, not_applicable("no run has started")),
@@ -214,7 +217,7 @@ def _mark(task: TaskRecord) -> dict[str, FreshnessMark]:
 
 @record
 class RunStep:
-    """One frame of the agent, or one act of the gateway, inside a run; ``classes`` are those of its facts, in order."""
+    """One frame of the agent, or one act of the gateway, in a run; ``classes`` are its event types, in order."""
 
     step_id: str
     run_id: str | None
@@ -239,7 +242,7 @@ class TaskObjects:
 def show_objects(
     task: TaskRecord, events: Iterable[Event], now_ms: int, archive: str | None = None
 ) -> TaskObjects:
-    """The five objects of a record; ``events`` are those of its task that could be read."""
+    """The five objects of a record; ``events`` are the readable ones of its task."""
     steps: dict[str, list[Event]] = {}
     for event in events:
         scope = event.fact.scope
@@ -249,7 +252,7 @@ def show_objects(
     jobs = (*(() if item is None else (item[0],)), *task.jobs)
     marks: dict[str, FreshnessMark] = {}
     if not jobs:
-        marks["jobs"] = not_applicable("the task is no part of a job")
+        marks["jobs"] = not_applicable("the task is not part of a job")
     if not task.progress.checklist:
         marks["todos"] = not_applicable("the agent keeps no checklist")
     return TaskObjects(

@@ -1,7 +1,7 @@
-"""Read models of all tasks of a session at one look: sets, counts, graph, attempts, blockers and delivery.
+"""Read models of all tasks of a session in one read: sets, counts, graph, attempts, blockers and delivery.
 
 ``TaskSnapshot`` has all of them (SNAP-5, SNAP-14…SNAP-19). ``TaskGraph`` has the edges, from which the trees of parents
-and of dependencies can be made again (SNAP-16, GR-1…GR-10).
+and of dependencies can be built (SNAP-16, GR-1…GR-10).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from passerelle.core.wire.record import record
 
 @record
 class GraphEdge:
-    """An edge with the task that it leaves from. Ids are those of the local records, without an exposure."""
+    """An edge and its source task. Ids are those of the local records, without an exposure."""
 
     task_id: str
     edge: Edge
@@ -32,7 +32,7 @@ class GraphEdge:
 
 @record
 class TaskGraph:
-    """The edges of ``nodes``; an edge may lead to what is no node here: another session, an artifact, a context."""
+    """The edges of ``nodes``; an edge may lead to another object: another session, an artifact, a context."""
 
     nodes: tuple[str, ...]
     edges: tuple[GraphEdge, ...]
@@ -41,9 +41,9 @@ class TaskGraph:
 def draw_graph(
     tasks: Iterable[TaskRecord], threads: Mapping[str, ThreadRecord] | None = None
 ) -> TaskGraph:
-    """The graph of the tasks, in their order. A parent that is known from birth is an edge like one linked later.
+    """The graph of the tasks, in order. A parent from the creation of a task is an edge like a linked one.
 
-    So is a context of an agent that a task was sent into, of which ``threads`` say whether it was closed since.
+    So is an agent's context that a task was sent into; ``threads`` show whether it was closed since.
     """
     listed, known = list(tasks), threads or {}
     edges = [
@@ -69,7 +69,7 @@ RECENT: Final = 20
 
 @record
 class TaskSummary:
-    """How many tasks stand where. ``active`` are those that are under way; ``failed`` are among the ``terminal``."""
+    """Task counts. ``active`` tasks are in progress; ``failed`` are among the ``terminal``."""
 
     active: int
     waiting: int
@@ -77,12 +77,12 @@ class TaskSummary:
     terminal: int
     failed: int
     recent: tuple[str, ...] = ()
-    """The tasks that ended last, the newest first."""
+    """The tasks that ended last, newest first."""
 
 
 @record
 class TaskSnapshot:
-    """Each task is in one of ``active``, ``waiting``, ``lost`` and ``terminal``; ``failed`` are some of the last."""
+    """Each task is in exactly one of ``active``, ``waiting``, ``lost``, ``terminal``; ``failed`` are among the last."""
 
     session_id: str
     sequence: int
@@ -110,10 +110,10 @@ def show_tasks(
     threads: Mapping[str, ThreadRecord] | None = None,
     questions: AskedQuestions | None = None,
 ) -> TaskSnapshot:
-    """The snapshot of a session's tasks, the newest status first. ``left_out`` more are older than all of these.
+    """The snapshot of a session's tasks, newest status first. ``left_out`` older tasks were not read.
 
-    ``threads`` and ``questions`` are those of the tasks, as far as they are read, the latter those that are open.
-    ``archive`` is the ref of a session that has left memory: all of its tasks have.
+    ``threads`` and ``questions`` (open approvals) are those of the tasks that were read. ``archive`` is the ref of the
+    session if that is archived: then all its tasks are.
     """
     ordered = sorted(tasks, key=lambda task: (task.status_at, task.task_id), reverse=True)
     waiting = [task for task in ordered if task.status in WAITING]
@@ -124,7 +124,7 @@ def show_tasks(
     active = [task for task in ordered if task.task_id not in others]
     marks: dict[str, FreshnessMark] = {}
     if left_out:
-        older = unavailable(f"{left_out} older tasks are not looked at")
+        older = unavailable(f"{left_out} older tasks were not read")
         marks = dict.fromkeys(("summary", "terminal", "failed", "tasks"), older)
     return TaskSnapshot(
         session_id=session_id,
@@ -152,7 +152,7 @@ def show_tasks(
 
 
 def _failed(task: TaskRecord) -> bool:
-    """An archived task keeps the error that it ended with."""
+    """An archived task keeps its final error."""
     return task.status in {Status.FAILED, Status.TIMED_OUT} or (
         task.status is Status.ARCHIVED and task.last_error is not None
     )

@@ -1,4 +1,4 @@
-"""Read model of a thread: what goes on, what is asked, what went wrong, and which turns wait (SNAP-2)."""
+"""Read model of a thread: activity, open approvals, incidents, and queued turns (SNAP-2)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from passerelle.core.wire.record import record
 _INCIDENTS: Final = 20
 
 Activity: TypeAlias = Status | Literal["streaming"]
-_FIRST_TO_KNOW: Final[tuple[Activity, ...]] = (
+_PRIORITY: Final[tuple[Activity, ...]] = (
     Status.WAITING_PERMISSION,
     Status.WAITING_INPUT,
     Status.WAITING_RESOURCE,
@@ -39,12 +39,12 @@ _FIRST_TO_KNOW: Final[tuple[Activity, ...]] = (
     Status.ACCEPTED,
     Status.DRAFT,
 )
-"""What somebody has to do something about comes before what goes on by itself."""
+"""States that need a person come before those that progress without one."""
 
 
 @record
 class Incident:
-    """Something that went wrong with a task of the thread: its own error, or that of one of its runs."""
+    """An error of a task of the thread, or of one of its runs."""
 
     task_id: str
     error: ErrorDetail
@@ -54,13 +54,13 @@ class Incident:
 
 @record
 class Diagnostics:
-    """Figures for those who look into something. ``remotes`` is, per agent, the context that it was told."""
+    """Figures for troubleshooting. ``remotes`` is the context id sent to each agent."""
 
     turns: int
     tasks: int
     open_tasks: int
     doubtful: tuple[str, ...] = ()
-    """Tasks whose status may not be what is the case."""
+    """Tasks whose status may be outdated."""
     remotes: dict[str, str] = field(default_factory=dict[str, str])
 
 
@@ -83,12 +83,12 @@ class ThreadModel:
     queue: QueueSnapshot
     diagnostics: Diagnostics
     activity: Activity | None = None
-    """What goes on: of all that its open tasks do, that which a reader should know first (CF-1…CF-11)."""
+    """The most important activity of its open tasks (CF-1…CF-11)."""
     last_outcome: str | None = None
     rolled_back: RolledBack | None = None
-    """Where it went back to last; its lines say which tasks do not stand."""
+    """The last rollback; the task lines show which tasks were rolled back."""
     compactions: tuple[CompactedTurns, ...] = ()
-    """The newest boundaries up to which a summary stands for its turns."""
+    """The newest boundaries up to which a summary replaces its turns."""
     marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
@@ -102,10 +102,10 @@ def show_thread(
     waiting: Iterable[object] = (),
     questions: AskedQuestions | None = None,
 ) -> ThreadModel:
-    """The model of a thread with its tasks. ``left_out`` older tasks of the session were not looked at.
+    """The model of a thread with its tasks. ``left_out`` older tasks of the session were not read.
 
-    ``waiting`` are the tasks whose turns wait in it, in their order, and ``questions`` the open ones of ``tasks``, as
-    far as they are read. ``archive`` is the ref of its session where that has left memory.
+    ``waiting`` are the tasks of its queued turns, in order, and ``questions`` the open approvals of ``tasks`` that were
+    read. ``archive`` is the ref of its session if that is archived.
     """
     mine = [task for task in tasks if task.thread_id == thread.thread_id]
     marks: dict[str, FreshnessMark] = {}
@@ -114,7 +114,7 @@ def show_thread(
     if not thread.artifacts:
         marks["artifacts"] = not_applicable("no task of the thread has produced a named artifact")
     if left_out:
-        marks["tasks"] = unavailable(f"{left_out} older tasks of the session are not looked at")
+        marks["tasks"] = unavailable(f"{left_out} older tasks of the session were not read")
     lines = tuple(show_task(task, now_ms, archive) for task in mine)
     activity = _find_activity(lines)
     if activity is None:
@@ -152,7 +152,7 @@ def show_thread(
 def _find_activity(lines: Sequence[TaskLine]) -> Activity | None:
     doing: set[Activity] = {line.status for line in lines if line.status not in ENDED}
     doing |= {"streaming" for line in lines if line.streaming and line.status is Status.RUNNING}
-    return next((activity for activity in _FIRST_TO_KNOW if activity in doing), None)
+    return next((activity for activity in _PRIORITY if activity in doing), None)
 
 
 def _find(task: TaskRecord) -> list[Incident]:

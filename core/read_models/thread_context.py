@@ -1,4 +1,4 @@
-"""What of a thread counts from its last boundary on, and what does not stand or is not there any more (SNAP-6)."""
+"""The context of a thread from its last boundary on, and what was rolled back or is missing (SNAP-6)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.wire.record import record
 
 LISTED: Final = 200
-"""Messages, warnings and missing facts that are named, the newest ones of each."""
+"""Listed messages, warnings and missing facts, the newest of each."""
 
 
 @record
 class ContextSummary:
-    """A summary and what it stands for. Only the last one has its text here; without one it cannot be read now."""
+    """A summary and its range. Only the last one has its text; without it the text cannot be read now."""
 
     boundary_id: str
     to_turn: str
@@ -37,7 +37,7 @@ class ContextSummary:
 
 @record
 class ContextWarning:
-    """Something that was dropped or looked wrong in a turn behind the boundary."""
+    """A warning in a turn after the boundary."""
 
     sequence: int
     code: str
@@ -47,7 +47,7 @@ class ContextWarning:
 
 @record
 class TurnContext:
-    """What went along with the message of a turn to an agent, beside its own parts, and what did not."""
+    """The attachments sent with the message of a turn, and those left out."""
 
     sequence: int
     turn_id: str
@@ -57,10 +57,10 @@ class TurnContext:
 
 @record
 class ThreadContext:
-    """A thread from its last boundary on. Whoever reads its history begins at ``first``; what is before it is there.
+    """A thread from its last boundary on. Its context begins at ``first``; earlier history is still readable.
 
-    ``selected`` are the messages of its standing turns since, by the places where they stand in the stream, and
-    ``attached`` what went along with those of them that referred to other tasks.
+    ``selected`` are the messages of its turns since then that were not rolled back, by sequence, and ``attached`` the
+    attachments of those that refer to other tasks.
     """
 
     thread_id: str
@@ -83,10 +83,10 @@ def show_thread_context(
     text: str | None,
     lost: Sequence[str] = (),
 ) -> ThreadContext:
-    """The boundary of a thread.
+    """The context of a thread.
 
-    ``events`` are those of its session behind the boundary that were looked at, ``text`` is that of the last summary,
-    and ``lost`` says what could not be looked at.
+    ``events`` are the read ones of its session after the boundary, ``text`` is that of the last summary, and ``lost``
+    describes what could not be read.
     """
     compactions = thread.compactions or ()
     newest = compactions[-1] if compactions else None
@@ -96,11 +96,11 @@ def show_thread_context(
     standing = [one for one in mine if one.fact.scope.task_id not in gone]
     inputs = [one.sequence for one in standing if isinstance(one.fact.payload, TurnSubmitted)]
     left = [f"turn {turn} is rolled back" for back in backs for turn in back.turns]
-    warnings, expired = _look(standing)
+    warnings, expired = _list_warnings(standing)
     attached = [one for event in standing if (one := _read_attached(event)) is not None]
     marks: dict[str, FreshnessMark] = {}
     if not compactions:
-        marks["summaries"] = not_applicable("nobody has summed up the thread")
+        marks["summaries"] = not_applicable("the thread has no summary")
     elif text is None:
         marks["summaries"] = unavailable("the text of the last summary cannot be read now")
     if len(inputs) > LISTED:
@@ -139,7 +139,7 @@ def _read_attached(event: Event) -> TurnContext | None:
     return TurnContext(event.sequence, scope.turn_id or "", scope.task_id or "", payload)
 
 
-def _look(events: Iterable[Event]) -> tuple[tuple[ContextWarning, ...], list[str]]:
+def _list_warnings(events: Iterable[Event]) -> tuple[tuple[ContextWarning, ...], list[str]]:
     warnings: list[ContextWarning] = []
     expired: list[str] = []
     for event in events:
@@ -148,11 +148,10 @@ def _look(events: Iterable[Event]) -> tuple[tuple[ContextWarning, ...], list[str
                 task = event.fact.scope.task_id
                 warnings.append(ContextWarning(event.sequence, code, message, task))
             case OutputExpired(sha256=sha256):
-                expired.append(f"output {sha256} is not kept any more")
+                expired.append(f"output {sha256} is no longer kept")
             case ContextResolved(peer=peer, omitted=omitted):
                 expired += [
-                    f"{one.kind} {one.ref} did not go along to {peer}: {one.reason}"
-                    for one in omitted
+                    f"{one.kind} {one.ref} was not sent to {peer}: {one.reason}" for one in omitted
                 ]
             case _:
                 pass

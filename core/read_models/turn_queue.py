@@ -1,8 +1,8 @@
-"""The turns of a thread that are queued: behind other turns of it, or behind a gate of policy (SNAP-4, CF-2).
+"""The queued turns of a thread: behind other turns, or behind a policy gate (SNAP-4, CF-2).
 
-A turn starts when it is accepted, unless its context has it wait for the one before. Once it has started, its message
-may still wait for an approval before it is sent. The status of its task says which of the two it is, ``queued`` or
-``waiting_permission``. For the turn both are the same: nothing of it has reached the agent, and it is ``queued``.
+A turn starts when it is accepted, unless its context queues it behind another. A started turn's message may still wait
+for an approval before it is sent. The status of its task is ``queued`` or ``waiting_permission`` accordingly. The turn
+is ``queued`` in both cases, since nothing has reached the agent.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _NONE: Final[tuple[str, ...]] = ("turns", "policy", "resumeState")
 
 @record
 class QueueSnapshot:
-    """The queue of a thread as it stands at ``sequence``; a policy is absent where nobody has set one."""
+    """The queue of a thread at ``sequence``; ``policy`` is absent if none was set."""
 
     thread_id: str
     sequence: int
     turns: tuple[QueuedTurn, ...] = ()
     policy: QueuePolicy | None = None
     gated: tuple[GatedTurn, ...] = ()
-    """Turns that have started and whose message waits for an approval; nothing waits behind them."""
+    """Started turns whose message waits for an approval; no other turn waits for them."""
     marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
 def list_queued(
     waiting: Iterable[object], owner: str, active: Sequence[str]
 ) -> tuple[QueuedTurn, ...]:
-    """The turns of an owner among the tasks that wait in a context, with their places among all of them, from 1.
+    """An owner's turns among the tasks queued in a context, with their positions among all of them, from 1.
 
-    ``active`` are the turns under way, which the first one waits for. None among ``waiting`` is a task that the reader
-    may not see: it has its place and is not named.
+    ``active`` are the current turns, which the first one waits for. A None in ``waiting`` is a task that the reader may
+    not see: it takes a position and is not named.
     """
     tasks = [
         None if not isinstance(one, TaskRecord) or one.owner != owner else one for one in waiting
@@ -72,7 +72,7 @@ def list_queued(
 def list_gated(
     tasks: Iterable[TaskRecord], questions: AskedQuestions, owner: str
 ) -> tuple[GatedTurn, ...]:
-    """The turns of an owner that wait for an approval, by the open questions of their tasks; the oldest first."""
+    """An owner's turns that wait for an approval, by the open approvals of their tasks; oldest first."""
     gated = [
         GatedTurn(
             turn_id=asked.record.scope.turn_id or task.turn_id or "",
@@ -96,9 +96,9 @@ def list_gated(
 def show_queue(
     thread: ThreadRecord, waiting: Iterable[object] = (), gated: tuple[GatedTurn, ...] = ()
 ) -> QueueSnapshot:
-    """The queue of a thread, by the tasks that wait in it in their order, and its turns behind a gate.
+    """The queue of a thread from its queued tasks in order, and its gated turns.
 
-    Where nothing waits and nothing is to, it has none, and is marked so, which is not the same as an empty one.
+    A thread without queueing has no queue and is marked so, which differs from an empty queue.
     """
     turns = list_queued(waiting, thread.owner, thread.active_turns)
     if turns or thread.queue_policy is not None:

@@ -1,1 +1,1 @@
-"""Which agent gets a task that its caller left to the gateway: profile, candidates, decision. Pure (EXT-5, PRS-10)."""
+"""Routing: chooses the agent of a task if its caller left that to the gateway. Pure (EXT-5, PRS-10)."""

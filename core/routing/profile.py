@@ -1,6 +1,6 @@
-"""What a task asks of an agent: capability, latency, budget, fallback and continuity (TR-12), and its tier (MK-3).
+"""The profile of a task: required capabilities, latency, budget, fallback and continuity (TR-12), and tier (MK-3).
 
-A caller writes a profile as an object, of which every member may be left out, or as the word of its tier alone::
+A caller sends a profile as an object, all members optional, or as the name of its tier alone::
 
     {
         "tier": "specialist",
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
 
 DEFAULT: Final = TaskProfileResolved("standard", "default")
-"""Of a task whose caller says nothing."""
+"""The profile of a task whose caller gave none."""
 MEMBERS: Final = frozenset(
     {
         "tier",
@@ -53,34 +53,34 @@ _MOST_MICROS: Final = 2**53
 W = TypeVar("W", bound=str)
 
 
-def read_profile(said: Json, at: str) -> TaskProfileResolved:
-    """The profile that somebody wrote; ``at`` names where it stands.
+def read_profile(value: Json, at: str) -> TaskProfileResolved:
+    """Reads a profile; ``at`` is its path in the request.
 
     Raises:
-        InvalidInput: a tier, latency or member that there is not, or one of another form; naming the field.
+        InvalidInput: an unknown tier, latency or member, or a wrong type; naming the field.
     """
-    if isinstance(said, str):
-        return TaskProfileResolved(_choose(said, TIERS, at), "caller")
-    if not isinstance(said, dict):
-        raise InvalidInput(at, f"is an object, or one of {', '.join(TIERS)}")
-    for name in said:
+    if isinstance(value, str):
+        return TaskProfileResolved(_choose(value, TIERS, at), "caller")
+    if not isinstance(value, dict):
+        raise InvalidInput(at, f"must be an object, or one of {', '.join(TIERS)}")
+    for name in value:
         if name not in MEMBERS:
             near = find_near(name, MEMBERS)
             raise InvalidInput(f"{at}.{name[:_LONGEST_WORD]}", _name_unknown(near))
-    latency, currency = said.get("latency"), said.get("currency")
+    latency, currency = value.get("latency"), value.get("currency")
     if currency is not None and not (isinstance(currency, str) and currency):
-        raise InvalidInput(f"{at}.currency", "is a text")
+        raise InvalidInput(f"{at}.currency", "must be a text")
     return TaskProfileResolved(
-        tier=_choose(said.get("tier", DEFAULT.tier), TIERS, f"{at}.tier"),
+        tier=_choose(value.get("tier", DEFAULT.tier), TIERS, f"{at}.tier"),
         source="caller",
-        skills=_read_words(said, "skills", at),
-        tags=_read_words(said, "tags", at),
-        media_types=_read_words(said, "mediaTypes", at),
+        skills=_read_words(value, "skills", at),
+        tags=_read_words(value, "tags", at),
+        media_types=_read_words(value, "mediaTypes", at),
         latency=None if latency is None else _choose(latency, LATENCIES, f"{at}.latency"),
-        budget_micros=_read_micros(said, at),
+        budget_micros=_read_micros(value, at),
         currency=currency,
-        fallback=_read_switch(said, "fallback", at),
-        continuity=_read_switch(said, "continuity", at),
+        fallback=_read_switch(value, "fallback", at),
+        continuity=_read_switch(value, "continuity", at),
     )
 
 
@@ -88,15 +88,15 @@ def _name_unknown(near: str | None) -> str:
     return f"is not known; did you mean {near!r}?" if near else "is not known"
 
 
-def _choose(said: Json, words: Collection[W], at: str) -> W:
-    found = next((word for word in words if word == said), None)
+def _choose(value: Json, words: Collection[W], at: str) -> W:
+    found = next((word for word in words if word == value), None)
     if found is None:
-        raise InvalidInput(at, f"is one of {', '.join(words)}")
+        raise InvalidInput(at, f"must be one of {', '.join(words)}")
     return found
 
 
-def _read_words(said: JsonObject, name: str, at: str) -> tuple[str, ...]:
-    given = said.get(name, [])
+def _read_words(value: JsonObject, name: str, at: str) -> tuple[str, ...]:
+    given = value.get(name, [])
     words = given if isinstance(given, list) else [None]
     known = tuple(
         one for one in words if isinstance(one, str) and 0 < len(one.strip()) <= _LONGEST_WORD
@@ -104,22 +104,22 @@ def _read_words(said: JsonObject, name: str, at: str) -> tuple[str, ...]:
     if len(known) != len(words) or len(words) > MOST_WORDS:
         raise InvalidInput(
             f"{at}.{name}",
-            f"is a list of at most {MOST_WORDS} texts of 1 to {_LONGEST_WORD} characters",
+            f"must be a list of at most {MOST_WORDS} texts of 1 to {_LONGEST_WORD} characters",
         )
     return tuple(dict.fromkeys(known))
 
 
-def _read_micros(said: JsonObject, at: str) -> int | None:
-    micros = said.get("budgetMicros")
+def _read_micros(value: JsonObject, at: str) -> int | None:
+    micros = value.get("budgetMicros")
     if micros is None:
         return None
     if isinstance(micros, bool) or not isinstance(micros, int) or not 0 <= micros <= _MOST_MICROS:
-        raise InvalidInput(f"{at}.budgetMicros", "is a whole number of millionths, from 0")
+        raise InvalidInput(f"{at}.budgetMicros", "must be a whole number of millionths, 0 or more")
     return micros
 
 
-def _read_switch(said: JsonObject, name: str, at: str) -> bool:
-    given = said.get(name, True)
+def _read_switch(value: JsonObject, name: str, at: str) -> bool:
+    given = value.get(name, True)
     if not isinstance(given, bool):
-        raise InvalidInput(f"{at}.{name}", "is true or false")
+        raise InvalidInput(f"{at}.{name}", "must be true or false")
     return given

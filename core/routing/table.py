@@ -1,12 +1,11 @@
-"""The table by which an agent is chosen for a task, and the facts that say so. Pure (EXT-5, PRS-10, TR-12).
+"""The table that chooses the agent of a task, and the facts about the choice. Pure (EXT-5, PRS-10, TR-12).
 
-``ROWS`` is what speaks against an agent, in order: the first row that does so is the reason that is told. Who is left
-is a candidate. ``POINTS`` is what speaks for one candidate more than for another; among equals the cheaper one comes
-first, and among those the one that stands first in the configuration. So the same agents in the same state give the
-same choice, and whoever reads the facts can follow it.
+``ROWS`` are the exclusions, in order: the first one that applies is the recorded reason. The remaining agents are
+candidates. ``POINTS`` scores them; among equals the cheaper one comes first, then the first in the configuration. So
+the same agents in the same state give the same choice, and the facts explain it.
 
-The gateway's own agent offers the caller's agents alone: one that the caller may not call is no candidate, and is named
-in no fact.
+The gateway's own agent routes to the caller's agents only: an agent that the caller may not call is no candidate, and
+no fact names it.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 STANDARD_ONLY: Final[frozenset[TaskTier]] = frozenset({"standard"})
-"""The tiers of an agent that no tag of the operator names one for."""
+"""The tiers of an agent without a tier tag."""
 BACKGROUND: Final = "background"
-"""The tag of an agent that is good for work that nobody waits for."""
+"""The tag of an agent for background work."""
 MOST_NAMED: Final = 32
-"""Candidates, and as many others, that a fact names; further ones are counted."""
+"""Candidates, and as many excluded agents, that a fact names; further ones are counted."""
 _MAJOR: Final = frozenset({"application", "audio", "font", "image", "model", "text", "video"})
 
 ReachedLimit: TypeAlias = Literal["quota", "rate_limit"]
@@ -45,10 +44,10 @@ ReachedLimit: TypeAlias = Literal["quota", "rate_limit"]
 
 @value
 class AgentOffer:
-    """What is known of an agent that the caller may call, when a task is routed.
+    """A callable agent at the time of routing.
 
-    ``skills`` and ``tags`` are in lower case. ``media_types`` is what it produces; none: it does not say.
-    ``card_hash`` None: its card was never read.
+    ``skills`` and ``tags`` are in lower case. ``media_types`` are its output types; empty: not declared. ``card_hash``
+    None: its card was never read.
     """
 
     agent: str
@@ -59,29 +58,29 @@ class AgentOffer:
     card_hash: str | None = None
     streams: bool = False
     price_micros: int | None = None
-    """What a run is thought to cost; None: nothing."""
+    """The estimated price of a run; None: no price."""
     currency: str | None = None
     denied_by: str | None = None
-    """The rule that lets no work go there."""
+    """The rule that denies work for it."""
     constraint: str | None = None
-    """The constraint of the task that lets it not go there."""
+    """The constraint of the task that excludes it."""
     lacks: str | None = None
-    """The extension that it requires and the caller does not use."""
+    """A required extension that the caller does not use."""
     over_limit: ReachedLimit | None = None
     paused: str | None = None
-    """An operator lets no new work go there: how it stands."""
+    """An operator paused or drains it: its state."""
     rests: bool = False
     """Its breaker is open."""
     falters: bool = False
-    """Its breaker lets one try through, or its card could not be read again."""
+    """Its breaker is half open, or its card could not be refreshed."""
 
 
 ExclusionRow: TypeAlias = Callable[[TaskProfileResolved, AgentOffer], str | None]
-"""What a row says against an agent: None for nothing, else the word, rule or limit that it is about."""
+"""The reason of a row to exclude an agent: a word, rule or limit; None if it does not apply."""
 
 
 def find_tiers(tags: frozenset[str]) -> frozenset[TaskTier]:
-    """The tiers of work that an agent gets, by the tags that the operator has given it (MK-3)."""
+    """The tiers of an agent, by the tags that the operator has set (MK-3)."""
     found: frozenset[TaskTier] = frozenset(tier for tier in TIERS if tier in tags)
     return found or STANDARD_ONLY
 
@@ -106,7 +105,7 @@ def _judge_media_type(profile: TaskProfileResolved, offer: AgentOffer) -> str | 
 
 
 def _is_alike(wanted: str, offered: str) -> bool:
-    """Whether two media types or ranges of them meet. Agents also say ``text``, or words that are no media types."""
+    """Whether two media types or ranges overlap. Agents also declare ``text``, or words that are no media types."""
     wanted, offered = (one.partition(";")[0].strip().casefold() for one in (wanted, offered))
     if "*/*" in {wanted, offered}:
         return True
@@ -143,7 +142,7 @@ ROWS: Final[tuple[tuple[Exclusion, ExclusionRow], ...]] = (
     ("rate_limit", _judge_limit("rate_limit")),
     ("breaker_open", lambda _profile, offer: "breaker" if offer.rests else None),
 )
-"""What speaks against an agent. What the task asks comes before what may be otherwise in a moment."""
+"""Exclusions. Requirements of the task come before states that may change soon."""
 
 CONTINUITY: Final = 1000
 POINTS: Final[
@@ -160,31 +159,31 @@ POINTS: Final[
     ),
     (10, lambda _profile, offer, _held: not offer.falters),
 )
-"""What speaks for a candidate: the agent that has its context outweighs all the rest."""
+"""Scores: the agent that has the context outweighs everything else."""
 
 
 @value
 class Route:
-    """The outcome for one message. ``candidates`` come best first."""
+    """The outcome for one message. ``candidates``, best first."""
 
     profile: TaskProfileResolved
     candidates: tuple[Candidate, ...]
     excluded: tuple[Excluded, ...] = ()
     is_held: bool = False
-    """Whether the first candidate has the context of the message already."""
+    """Whether the first candidate already has the context of the message."""
 
     @property
     def agent(self) -> str | None:
-        """Who gets the task; None: nobody fits."""
+        """The agent that gets the task; None: no agent fits."""
         return self.candidates[0].peer if self.candidates else None
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Who may take over, in this order."""
+        """The agents that may take over, in order."""
         return tuple(one.peer for one in self.candidates[1:]) if self.profile.fallback else ()
 
     def list_facts(self) -> tuple[RoutingPayload, ...]:
-        """What is said of it (EXT-5): one candidate, several, or none."""
+        """The facts of the choice (EXT-5): for one candidate, several, or none."""
         named = self.excluded[:MOST_NAMED]
         hidden = len(self.excluded) - len(named)
         if not self.candidates:
@@ -194,7 +193,7 @@ class Route:
         resolved: RoutingPayload = SingleCandidate(first.peer, named, hidden or None)
         if count > 1:
             hidden += max(0, count - MOST_NAMED)
-            # The card that counts is that of the agent that gets the task.
+            # Only the card hash of the chosen agent matters.
             shown = tuple(change(one, card_hash=None) for one in self.candidates[:MOST_NAMED])
             resolved = CandidatesResolved(shown, named, hidden or None)
         why: Literal["continuity", "only_candidate", "best_score"] = (
@@ -207,7 +206,7 @@ class Route:
 def choose(
     profile: TaskProfileResolved, offers: Sequence[AgentOffer], held: str | None = None
 ) -> Route:
-    """Judges the agents, which stand in the order of the configuration; ``held`` has the context of the message."""
+    """Chooses among the agents, given in configuration order; ``held`` already has the context of the message."""
     fitting: list[AgentOffer] = []
     excluded: list[Excluded] = []
     for offer in offers:
@@ -231,7 +230,7 @@ def choose(
 
 
 def find_exclusion(profile: TaskProfileResolved, offer: AgentOffer) -> Excluded | None:
-    """The first thing that speaks against an agent."""
+    """The first exclusion that applies to an agent."""
     for why, row in ROWS:
         ref = row(profile, offer)
         if ref is not None:
@@ -240,12 +239,12 @@ def find_exclusion(profile: TaskProfileResolved, offer: AgentOffer) -> Excluded 
 
 
 def score(profile: TaskProfileResolved, offer: AgentOffer, held: str | None) -> int:
-    """What speaks for a candidate, higher is better."""
+    """The score of a candidate, higher is better."""
     return sum(points for points, holds in POINTS if holds(profile, offer, held))
 
 
 def _list_prices(offers: Iterable[AgentOffer]) -> list[int]:
-    """What each costs; of several currencies nobody can tell which is cheaper."""
+    """The price of each; prices in several currencies are not comparable and count as 0."""
     offers = list(offers)
     if len({one.currency for one in offers if one.price_micros}) > 1:
         return [0] * len(offers)

@@ -1,1 +1,1 @@
-"""Schedules: what starts tasks at times, and its decisions."""
+"""Schedules: tasks started at regular times, and their state machine."""

@@ -1,8 +1,8 @@
-"""The schedule machine: what a schedule may be told, what its ticks come to, and when it has to be looked at again.
+"""The schedule machine: its commands, the evaluation of ticks, and the next time to check.
 
-Pure: the calendar and the time are arguments. ``TABLE`` is the whole of what a caller may do. A tick that came due is
-judged once: in one step the schedule moves on behind it and names the runs that follow, so whoever judges again finds
-nothing left. A run that is named waits until it has begun or has failed, and its number is its key: it begins once.
+Pure: the calendar and the time are arguments. ``TABLE`` lists what a caller may do. A due tick is evaluated once: the
+same step moves the schedule past it and names the runs to start, so a second evaluation finds nothing left. A named run
+waits until it has begun or failed; its number is its key, so it begins once.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from passerelle.core.facts import ErrorDetail
 
 RECENT_RUNS: Final = 32
-"""Runs that the record names; those before them stand in the history of the session."""
+"""Runs in the record; earlier ones are in the history of the session."""
 MOST_WAITING: Final = 100
-"""Runs that wait; of more ticks that were missed the newest have one."""
+"""Waiting runs; of more missed ticks the newest get a run."""
 MOST_TICKS: Final = 10_000
-"""Ticks that are counted one by one; a longer absence is passed over from there on."""
+"""Ticks that are counted one by one; of a longer absence the rest is skipped."""
 BLOCKED_MS: Final = 2_000
-"""Until a run that waits for the one before is looked at again."""
+"""Delay before a run that waits for another is checked again."""
 
 
 class ScheduleStatus(StrEnum):
-    """A schedule that is deleted starts nothing any more, and its session can leave memory."""
+    """A deleted schedule starts no more runs, and its session can be archived."""
 
     ACTIVE = "active"
     PAUSED = "paused"
@@ -41,9 +41,9 @@ class ScheduleStatus(StrEnum):
 
 @record
 class ScheduleState:
-    """Where a schedule stands. ``next_ms`` is its first tick that was not judged; ``runs`` counts the runs so far.
+    """The state of a schedule. ``next_ms`` is the first tick not evaluated yet; ``runs`` counts all runs.
 
-    ``waiting`` are runs that have not begun, in order; ``recent`` the newest that have, or have failed to.
+    ``waiting`` are runs that have not begun, in order; ``recent`` the newest that have begun or failed to.
     """
 
     terms: ScheduleTerms
@@ -57,23 +57,23 @@ class ScheduleState:
 
 
 class Calendar(Protocol):
-    """When a schedule has its ticks."""
+    """Computes the ticks of a schedule."""
 
     def next_after(self, terms: ScheduleTerms, after_ms: int) -> int | None:
-        """The first tick behind a time, in ms; None where there is none any more."""
+        """The first tick after a time, in ms; None if there is none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StopTicks:
-    """No tick counts until it is resumed; what has begun goes on."""
+    """Stops ticks until the schedule is resumed; running tasks continue."""
 
     by: str
 
 
 @dataclass(frozen=True, slots=True)
 class StartTicks:
-    """Ticks count from ``next_ms`` on; those of the pause are no missed ones."""
+    """Restarts ticks from ``next_ms`` on; those during the pause are not missed."""
 
     by: str
     next_ms: int | None
@@ -81,7 +81,7 @@ class StartTicks:
 
 @dataclass(frozen=True, slots=True)
 class RequestRun:
-    """A run now, whatever else goes on."""
+    """Starts a run now, even while another is active."""
 
     by: str
     now_ms: int
@@ -89,7 +89,7 @@ class RequestRun:
 
 @dataclass(frozen=True, slots=True)
 class EndSchedule:
-    """Nothing begins any more; what has begun goes on."""
+    """Starts nothing more; running tasks continue."""
 
     by: str
 
@@ -109,7 +109,7 @@ def decide(state: ScheduleState, command: ScheduleCommand) -> ScheduleChange:
     """The step of a command.
 
     Raises:
-        UnsupportedOperation: the schedule is in no status for it, or has too many runs that wait.
+        UnsupportedOperation: the status does not allow it, or too many runs wait.
     """
     if state.status not in TABLE[type(command)]:
         raise UnsupportedOperation(f"the schedule is {state.status}", status=state.status)
@@ -130,7 +130,7 @@ def decide(state: ScheduleState, command: ScheduleCommand) -> ScheduleChange:
 def judge_ticks(
     session: str, state: ScheduleState, now_ms: int, calendar: Calendar, *, busy: bool
 ) -> ScheduleChange | None:
-    """What the ticks come to that are due; None where none is. ``busy``: a run of the schedule goes on."""
+    """Evaluates the due ticks; None if none is due. ``busy``: a run of the schedule is active."""
     if state.status is not _ACTIVE or state.next_ms is None:
         return None
     ticks, next_ms = _list_due(session, state, now_ms, calendar)
@@ -148,7 +148,7 @@ def judge_ticks(
     dropped = len(missed) - len(begin) - skipped
     if on_time:
         behind = behind or bool(begin)
-        if _waits_its_turn(state, len(begin), terms, behind=behind):
+        if _has_run(state, len(begin), terms, behind=behind):
             begin.append((newest, "due"))
         else:
             skipped += 1
@@ -171,7 +171,7 @@ def judge_ticks(
 def _list_due(
     session: str, state: ScheduleState, now_ms: int, calendar: Calendar
 ) -> tuple[list[int], int | None]:
-    """The ticks that are due, and the one behind them."""
+    """The due ticks, and the next one."""
     ticks = list[int]()
     tick = state.next_ms
     while tick is not None and find_due(session, state.terms, tick) <= now_ms:
@@ -183,31 +183,31 @@ def _list_due(
 
 
 def _choose_missed(terms: ScheduleTerms, missed: list[int], *, on_time: bool) -> list[int]:
-    """Those of the missed ticks that have a run."""
+    """The missed ticks that get a run."""
     match terms.missed:
         case "skip":
             return []
         case "once":
-            # A tick that is on time is the one run that follows.
+            # The tick that is on time is the one run.
             return [] if on_time else missed[-1:]
         case "all":
             return missed
 
 
-def _waits_its_turn(state: ScheduleState, late: int, terms: ScheduleTerms, *, behind: bool) -> bool:
-    """Whether the tick that is on time has a run, with ``late`` runs of missed ones before it."""
+def _has_run(state: ScheduleState, late: int, terms: ScheduleTerms, *, behind: bool) -> bool:
+    """Whether the tick that is on time gets a run, with ``late`` runs of missed ones before it."""
     match terms.overlap:
         case "skip":
             return not behind or late > 0
         case "wait":
-            # One that waits stands for all that come while it does.
+            # One waiting run covers all ticks that come while it waits.
             return not any(run.cause == "due" for run in state.waiting)
         case "replace" | "allow":
             return True
 
 
 def find_due(session: str, terms: ScheduleTerms, tick_ms: int) -> int:
-    """When a tick is acted on: at its time and a part of the jitter, which is the same whoever asks."""
+    """When a tick is due: its time plus its part of the jitter, which is derived from the tick."""
     if not terms.jitter_s:
         return tick_ms
     digest = hashlib.sha256(f"{session}\0{tick_ms}".encode()).digest()
@@ -215,7 +215,7 @@ def find_due(session: str, terms: ScheduleTerms, tick_ms: int) -> int:
 
 
 def find_startable(state: ScheduleState, *, busy: bool) -> ScheduledRun | None:
-    """The run that may begin now, while a run before it goes on (``busy``) or not."""
+    """The run that may begin now; ``busy``: an earlier run is active."""
     for run in state.waiting:
         if run.cause == "requested":
             return run
@@ -228,12 +228,12 @@ def find_startable(state: ScheduleState, *, busy: bool) -> ScheduledRun | None:
 
 
 def may_replace(state: ScheduleState, run: ScheduledRun) -> bool:
-    """Whether the runs before it are cancelled for it; one for a missed tick waits for them."""
+    """Whether active runs are cancelled for it; a run of a missed tick waits instead."""
     return state.terms.overlap == "replace" and run.cause == "due"
 
 
 def find_visit(session: str, state: ScheduleState, now_ms: int, *, busy: bool) -> int | None:
-    """When the schedule has to be looked at again, in ms; None: not before somebody changes it."""
+    """When to check the schedule again, in ms; None: not before a command changes it."""
     if find_startable(state, busy=busy) is not None:
         return now_ms
     times = list(_list_visits(session, state, now_ms))
@@ -250,12 +250,12 @@ def _list_visits(session: str, state: ScheduleState, now_ms: int) -> Iterator[in
 
 
 def begin_run(state: ScheduleState, run: ScheduledRun, task_id: str) -> ScheduleChange | None:
-    """That a run has its task; None where that was said already."""
+    """The step that records a run's task; None if it is recorded already."""
     return _settle(state, change(run, task_id=task_id), "begun")
 
 
 def fail_run(state: ScheduleState, run: ScheduledRun, error: ErrorDetail) -> ScheduleChange | None:
-    """That a run could not begin; None where its end was said already."""
+    """The step that records a run's failure to begin; None if its end is recorded already."""
     return _settle(state, change(run, error=error), "failed")
 
 
@@ -268,7 +268,7 @@ def _settle(state: ScheduleState, run: ScheduledRun, step: str) -> ScheduleChang
 def evolve(
     state: ScheduleState | None, step: ScheduleChange, sequence: int
 ) -> ScheduleState | None:
-    """The schedule after a step that is the fact of that sequence; total."""
+    """The schedule after a step stored at that sequence; total."""
     if step.step == "created" and step.terms is not None:
         return state or ScheduleState(step.terms, next_ms=step.next_ms)
     if state is None:

@@ -1,4 +1,4 @@
-"""What a caller can ask of its schedules. Each is the form in which it is sent, too, but for the message."""
+"""Requests of a caller about its schedules. Each class is also the wire form, except for the message."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from passerelle.core.wire.record import record
 LONGEST_S: Final = 366 * 86_400
 LONGEST_JITTER_S: Final = 3_600
 MOST_MESSAGE_BYTES: Final = 8_192
-"""Of the message of a schedule: it stands in a record, which is read and written with each step."""
+"""Message size of a schedule: it is in a record that every step reads and writes."""
 
 MOST_SCHEDULES: Final = 1_000
-"""That a caller has at a time; each is looked at by somebody at every tick."""
+"""Schedules per caller: an instance evaluates each at every tick."""
 
 CronText: TypeAlias = Annotated[str, Field(min_length=1, max_length=255)]
 EverySeconds: TypeAlias = Annotated[int, Field(ge=1, le=LONGEST_S)]
@@ -29,7 +29,7 @@ GraceSeconds: TypeAlias = Annotated[int, Field(ge=1, le=86_400)]
 
 @record
 class CreateSchedule:
-    """A message that is sent to an agent again and again: by exactly one of ``cron`` and ``every_s`` (AP-7)."""
+    """Send a message to an agent at regular times: by exactly one of ``cron`` and ``every_s`` (AP-7)."""
 
     title: Title
     agent: Id
@@ -46,28 +46,28 @@ class CreateSchedule:
 
 @record
 class PauseSchedule:
-    """No tick counts until it is resumed; runs that have begun go on."""
+    """Stop ticks until the schedule is resumed; running tasks continue."""
 
     schedule_id: Id
 
 
 @record
 class ResumeSchedule:
-    """Ticks count again, from the next one on: those of the pause were no missed ones."""
+    """Restart ticks from the next one on; those during the pause are not missed."""
 
     schedule_id: Id
 
 
 @record
 class RunSchedule:
-    """One run now, also of a schedule that is paused, and whatever else goes on."""
+    """Start one run now, also if the schedule is paused, even while another is active."""
 
     schedule_id: Id
 
 
 @record
 class DeleteSchedule:
-    """Nothing begins any more. Runs that have begun go on, and its history stays in its session."""
+    """Start nothing more. Running tasks continue, and the history stays in the session."""
 
     schedule_id: Id
 
@@ -79,14 +79,14 @@ ScheduleRequest: TypeAlias = (
 
 @record
 class GetSchedule:
-    """A schedule, with its newest runs and how each of them stands."""
+    """A schedule, with its newest runs and their statuses."""
 
     schedule_id: Id
 
 
 @record
 class ListSchedules:
-    """The schedules of the caller that are not deleted, the newest first."""
+    """The caller's schedules that are not deleted, newest first."""
 
     page_size: Annotated[int, Field(ge=1, le=PAGE_LIMIT)] = 50
     page_token: Annotated[str, Field(max_length=512)] | None = None
@@ -94,7 +94,7 @@ class ListSchedules:
 
 @record
 class GetScheduleHistory:
-    """Steps of a schedule in order, those behind the sequence ``after``."""
+    """Steps of a schedule in order, after the sequence ``after``."""
 
     schedule_id: Id
     after: Annotated[int, Field(ge=0)] = 0
@@ -106,7 +106,7 @@ ScheduleQuery: TypeAlias = GetSchedule | ListSchedules | GetScheduleHistory
 
 @record
 class ScheduleChanged:
-    """The schedule after a command; ``repeated``: the command had been carried out before."""
+    """The schedule after a command; ``repeated``: the command was executed before."""
 
     schedule: JsonObject
     version: int

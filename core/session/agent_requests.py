@@ -1,4 +1,4 @@
-"""What an operator can ask of an agent: to give it no new work, and to go on. Each is the form in which it is sent."""
+"""Requests of an operator to pause, drain or resume an agent. Each class is also the wire form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from passerelle.core.wire.record import record
 
 @record
 class PauseAgent:
-    """Hold what comes for an agent until it is resumed; what it works on goes on. ``reason`` is told to callers."""
+    """Hold new work for an agent until it is resumed; running work goes on. Callers see ``reason``."""
 
     name: Id
     reason: ReasonText | None = None
@@ -19,7 +19,7 @@ class PauseAgent:
 
 @record
 class DrainAgent:
-    """Refuse what comes for an agent until it is resumed, and hold what waits already; what it works on ends."""
+    """Refuse new work for an agent until it is resumed, and hold queued work; running work ends normally."""
 
     name: Id
     reason: ReasonText | None = None
@@ -27,14 +27,14 @@ class DrainAgent:
 
 @record
 class ResumeAgent:
-    """Give an agent work again: what waits goes on in its order."""
+    """Give an agent work again: queued work goes on in order."""
 
     name: Id
 
 
 @record
 class AgentChanged:
-    """Where an agent stands. ``waiting`` is how many tasks wait for it; ``by`` and ``at`` are of the last change."""
+    """The state of an agent. ``waiting`` is how many tasks wait for it; ``by`` and ``at`` are of the last change."""
 
     name: str
     state: AgentState

@@ -1,7 +1,7 @@
-"""What has left memory: the ref that names it, and the fact that each of its tasks is archived (ST-18, TEV-17).
+"""Archived sessions: the ref that names one, and the event that each of its tasks is archived (ST-18, TEV-17).
 
-A session leaves whole, and its bytes stay as they are: nothing is appended to say so. That a row of the archive stands
-for it is the fact, and who reads a task from there is told it as an event.
+A session is archived as a whole and its bytes stay unchanged: no event is appended. The archive row is the fact, and
+readers of a task from the archive get it as an event.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _REF: Final = re.compile(r"(se_[0-9A-Za-z]+)@([1-9][0-9]{0,15})")
 
 @value
 class ArchiveRef:
-    """A session as it left: with its events up to ``sequence``. Text form ``<session id>@<sequence>``.
+    """A session as archived, with its events up to ``sequence``. Text form ``<session id>@<sequence>``.
 
-    It names no place, so it holds wherever the session stands, and after it has come back.
+    It names no location, so it stays valid wherever the session is stored, and after it returns to memory.
     """
 
     session_id: str
@@ -40,19 +40,19 @@ class ArchiveRef:
         """Reads the text form.
 
         Raises:
-            InvalidInput: it is none.
+            InvalidInput: the text is not a ref.
         """
         match = _REF.fullmatch(text)
         if match is None or read_shard(match[1]) is None:
-            raise InvalidInput("ref", "is no ref of the archive")
+            raise InvalidInput("ref", "is not a ref of the archive")
         return cls(match[1], int(match[2]))
 
 
-def tell_archived(task: TaskRecord, ref: str, runtime_id: str) -> Event:
-    """The fact that a task is archived. Everybody who reads it gets the same event.
+def make_archived_event(task: TaskRecord, ref: str, runtime_id: str) -> Event:
+    """The event that a task is archived; equal for every reader.
 
-    Its time is that of the last change of the task: since then nothing has happened to it, and when it left is not
-    kept. It has no sequence, since it stands in no stream.
+    Its time is that of the task's last change, since the time of archiving is not kept. It has no sequence, since it is
+    in no stream.
     """
     event_id = derive_id("ev", shard_of(task.task_id), "archived", task.task_id, ref)
     fact = Fact(scope_of(task), TaskArchived(ref))

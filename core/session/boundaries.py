@@ -1,8 +1,8 @@
-"""Boundaries of a thread: ends of turns to which it goes back, or up to which a summary stands for it (EXT-11, EVC-13).
+"""Boundaries of a thread: ends of turns, for a rollback (EXT-11) or a summary (EVC-13).
 
-What is left behind stays stored as it is. What a thread knows from then on is what its facts come to without those of
-the tasks that are left behind, but for one thing: no agent can forget what it was told, so those that were told of it
-are met in another context from the next turn on.
+Rolled back content stays stored. The thread's state is then the fold of its facts without those of the rolled back
+tasks, with one exception: no agent can forget a message, so agents that received rolled back messages get a new context
+from the next turn on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @record
 class RolledBack:
-    """The last boundary to which a thread went back. What stood behind ``covers`` then, up to ``at``, may not stand."""
+    """The last rollback. Events after ``covers``, up to sequence ``at``, may be rolled back."""
 
     boundary_id: str
     to_turn: str
@@ -40,13 +40,13 @@ class RolledBack:
 
 
 SUMMARY: Final = "summary"
-"""Name of the reference to what stands for the turns before a boundary."""
+"""Name of the reference to the summary of the turns before a boundary."""
 KEPT_COMPACTIONS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Compact:
-    """Has a summary stand for what came up to the end of a turn."""
+    """Replaces everything up to the end of a turn by a summary."""
 
     started: CompactionStarted
     completed: CompactionCompleted
@@ -55,7 +55,7 @@ class Compact:
 
 @dataclass(frozen=True, slots=True)
 class RollBack:
-    """Goes back to the end of a turn. ``restored`` is what the facts up to ``last`` come to without the rest."""
+    """Rolls back to the end of a turn. ``restored`` is the fold of the remaining facts up to ``last``."""
 
     started: RollbackStarted
     covers: int
@@ -65,11 +65,11 @@ class RollBack:
 
 
 def decide_boundary(state: ThreadRecord, command: RollBack | Compact) -> list[Fact]:
-    """The facts of a boundary, in one append: that it started, and that it is completed.
+    """The facts of a boundary, in one append: started and completed.
 
     Raises:
-        UnsupportedOperation: a thread that is to go back has a turn under way, so its end is no boundary yet.
-        InvalidInput: a summary stands for as much already.
+        UnsupportedOperation: a turn is active at a rollback, so its end is no boundary yet.
+        InvalidInput: a summary already covers as much.
     """
     match command:
         case RollBack():
@@ -106,7 +106,7 @@ def _decide_rollback(state: ThreadRecord, command: RollBack) -> list[Fact]:
 def _decide_compaction(state: ThreadRecord, command: Compact) -> list[Fact]:
     known = state.compactions or ()
     if known and known[-1].covers >= command.started.last:
-        raise InvalidInput("toTurn", f"is summed up already, up to {known[-1].to_turn}")
+        raise InvalidInput("toTurn", f"is already summarized, up to {known[-1].to_turn}")
     scope = Scope(state.session_id, state.thread_id)
     return [
         Fact(scope, command.started),
@@ -116,10 +116,10 @@ def _decide_compaction(state: ThreadRecord, command: Compact) -> list[Fact]:
 
 
 def fold_boundary(state: ThreadRecord, event: Event) -> ThreadRecord:
-    """The record after a boundary was set; the same one after any other event."""
+    """The record after a boundary; unchanged by any other event."""
     match event.fact.payload:
         case RollbackCompleted() as back:
-            return _go_back(state, back, event)
+            return _fold_rollback(state, back, event)
         case CompactionCompleted(to_turn=str(to_turn)) as done:
             compacted = CompactedTurns(
                 boundary_id=done.boundary_id,
@@ -134,7 +134,7 @@ def fold_boundary(state: ThreadRecord, event: Event) -> ThreadRecord:
             return state
 
 
-def _go_back(state: ThreadRecord, back: RollbackCompleted, event: Event) -> ThreadRecord:
+def _fold_rollback(state: ThreadRecord, back: RollbackCompleted, event: Event) -> ThreadRecord:
     kept = back.state
     return change(
         state,
@@ -152,7 +152,7 @@ def _go_back(state: ThreadRecord, back: RollbackCompleted, event: Event) -> Thre
 
 
 def read_state(thread: ThreadRecord) -> ThreadState:
-    """What a thread knows of its turns."""
+    """The state of a thread's turns."""
     return ThreadState(
         turns=thread.turns,
         last_outcome=thread.last_outcome,

@@ -1,16 +1,15 @@
-"""The device machine: the devices of one principal in one record, and how each comes to be trusted and ceases to be.
+"""The device machine: the devices of one principal in one record, and how each becomes trusted and revoked.
 
-A device is *offered* with a code that is shown once and lives for two minutes. Who brings the code *claims* the device
-with a public key, and so uses the code up; what it gets is a nonce of ours. With that nonce signed it is *proven* to
-have the key. It still may do nothing: somebody who manages the devices of this principal compares six digits, which
-depend on the key and the nonce, and *confirms* it. Only then is it *active*. A relay between the two that put in a key
-of its own would show other digits.
+A device is *offered* with a code that is shown once and valid for two minutes. A device that presents the code *claims*
+the offer with a public key, which uses the code up, and gets a nonce. With that nonce signed it is *proven* to have the
+key, but still may do nothing. A manager of this principal's devices compares six digits, derived from key and nonce,
+and *confirms* it. Only then is it *active*. A relay in between with its own key would show other digits.
 
-A device ends by being *revoked*, from any state; it never comes back, a new pairing makes a new one. An offer that
-nobody took up, or that nobody confirmed, ends by its time and is dropped when the list is written next.
+A device ends by being *revoked*, from any state; it never comes back, a new pairing makes a new one. An offer that is
+not claimed or confirmed in time expires, and is dropped at the next write of the list.
 
-All devices of a principal stand in one record, so that one read tells before each decision which of them still hold,
-and two pairings at once meet in its version. The record is bounded: ``MOST`` that count, and the last ``MOST`` revoked.
+All devices of a principal are one record, so one read before each decision shows which are valid, and two concurrent
+pairings conflict on its version. The record is bounded: ``MOST`` valid devices, and the last ``MOST`` revoked.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ DIGITS: Final = 6
 
 @record
 class DeviceList:
-    """The devices of a principal. ``session_id`` is its home session, where all facts about them stand."""
+    """The devices of a principal. ``session_id`` is its home session, which has all facts about them."""
 
     schema: int
     list_id: str
@@ -59,23 +58,23 @@ class DeviceList:
         return next((one for one in self.devices if one.device_id == device_id), None)
 
     def find_code(self, code_hash: str) -> Device | None:
-        """The device that a code was made for."""
+        """The device offered with a code."""
         return next((one for one in self.devices if one.code_hash == code_hash), None)
 
     def find_token(self, token_hash: str) -> Device | None:
-        """The active device that holds a token."""
+        """The active device with a token."""
         held = (one for one in self.devices if one.is_active)
         return next((one for one in held if one.token_hash == token_hash), None)
 
     @property
     def has_keys(self) -> bool:
-        """Whether a device could sign."""
+        """Whether an active device can sign."""
         return any(one.is_active and one.key is not None for one in self.devices)
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A device may come, with a code of this hash."""
+    """Offers a device, with a code of this hash."""
 
     device_id: str
     whose: Principal
@@ -87,7 +86,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Somebody brings the code and a key; ``nonce`` is what it has to sign."""
+    """Claims an offer with its code and a key; ``nonce`` is what the device must sign."""
 
     code_hash: str
     key: DeviceKey
@@ -96,7 +95,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Prove:
-    """The nonce was signed with the key; the signature was verified. The token is good once it is confirmed."""
+    """The nonce was signed with the key; the signature is verified. The token is valid once the device is confirmed."""
 
     code_hash: str
     token_hash: str
@@ -104,7 +103,7 @@ class Prove:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Somebody has compared the digits."""
+    """Confirms a device after comparing the digits."""
 
     device_id: str
     digits: str
@@ -112,7 +111,7 @@ class Confirm:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """The device is called something else."""
+    """Renames the device."""
 
     device_id: str
     name: str
@@ -120,14 +119,14 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """The device may do nothing any more."""
+    """Revokes the device."""
 
     device_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class SetPush:
-    """The device can be reached by Web Push at a host, or at none any more."""
+    """Sets the Web Push host of the device, or removes it."""
 
     device_id: str
     host: str | None
@@ -144,7 +143,7 @@ TABLE: Final[dict[type[DeviceCommand], dict[DeviceState | None, DeviceState | No
     Revoke: {"offered": "revoked", "claimed": "revoked", "proven": "revoked", "active": "revoked"},
     SetPush: {"active": "active"},
 }
-"""For a command: from which state of a device, to which. None is a device that does not exist."""
+"""The transitions of each command: from state, to state. None is a device that does not exist."""
 
 _ACTS: Final[dict[type[DeviceCommand], DeviceAct]] = {
     Offer: "offered",
@@ -159,19 +158,19 @@ _ACTS: Final[dict[type[DeviceCommand], DeviceAct]] = {
 def decide(
     state: DeviceList | None, command: DeviceCommand, actor: str, session: str, now_ms: int
 ) -> list[Fact]:
-    """The fact of a command. ``actor`` is who gives it, ``session`` the home session of the principal.
+    """The fact of a command by ``actor``; ``session`` is the home session of the principal.
 
     Raises:
-        NotFound: no such device or code, or one whose time is over: they look the same.
-        UnsupportedOperation: the device is not where the command needs it; a code is used once.
-        InvalidInput: digits that are not those of the device, or too many devices.
+        NotFound: no such device or code, or an expired one: both look the same.
+        UnsupportedOperation: the state does not allow the command; a code works once.
+        InvalidInput: the digits do not match, or there are too many devices.
     """
     known = _find(state, command, now_ms)
-    stand = known.state if known else None
-    target = TABLE[type(command)].get(stand)
+    current = known.state if known else None
+    target = TABLE[type(command)].get(current)
     if target is None:
         done = _ACTS.get(type(command), "given another push address")
-        raise UnsupportedOperation(f"a device that is {stand} cannot be {done}", state=stand)
+        raise UnsupportedOperation(f"a device that is {current} cannot be {done}", state=current)
     if isinstance(command, Offer):
         _check_room(state, now_ms)
     device = replace(_change(known, command, actor, now_ms), state=target)
@@ -211,19 +210,19 @@ def evolve(state: DeviceList | None, event: Event) -> DeviceList | None:
 
 
 def name_list(principal: Principal) -> str:
-    """The id of the list of a principal's devices."""
+    """The id of a principal's device list."""
     return derive_id("dvs", principal.home, principal.tenant, principal.id)
 
 
 def derive_digits(device_id: str, key: DeviceKey, nonce: str) -> str:
-    """What both sides show: six digits that depend on the key and on our nonce."""
+    """The six digits that both sides show, derived from the key and the nonce."""
     bound = canonicalize({"deviceId": device_id, "key": key.public, "nonce": nonce})
     number = int.from_bytes(hashlib.sha256(bound).digest()[:8], "big")
     return f"{number % 10**DIGITS:0{DIGITS}d}"
 
 
 def compose_proof(device_id: str, nonce: str) -> bytes:
-    """What a device signs to show that it has the key."""
+    """The bytes that a device signs to prove that it has the key."""
     return canonicalize({"deviceId": device_id, "nonce": nonce, "purpose": "passerelle-pairing"})
 
 
@@ -284,7 +283,7 @@ def _change(known: Device | None, command: DeviceCommand, actor: str, now_ms: in
                 known.key is None
                 or derive_digits(known.device_id, known.key, known.nonce or "") != digits
             ):
-                raise InvalidInput("digits", "are not those that the device shows; pair it anew")
+                raise InvalidInput("digits", "do not match those of the device; pair it again")
             return replace(known, confirmed_at=now, confirmed_by=actor)
         case Rename(name=name):
             return replace(known, name=name)
@@ -307,6 +306,6 @@ def _check_room(state: DeviceList | None, now_ms: int) -> None:
 
 
 def _keep(devices: tuple[Device, ...]) -> tuple[Device, ...]:
-    """All that are active, and of the others the last ones: what was offered and never confirmed ends here, too."""
+    """All active devices and the last others; offers that were never confirmed are dropped here too."""
     others = [one for one in devices if not one.is_active][-2 * MOST :]
     return tuple(one for one in devices if one.is_active or one in others)

@@ -1,6 +1,6 @@
-"""What can be asked about the devices of a principal, and what a device can ask without a link that stays (CMD-25).
+"""Requests about the devices of a principal, and of a device without an open link (CMD-25).
 
-Without a link a device acknowledges, and is brought up to date. Each request is the form in which it is sent, too.
+Such a device acknowledges events and fetches updates. Each class is also the wire form.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ DeviceTitle: TypeAlias = Annotated[str, Field(min_length=1, max_length=60)]
 
 @record
 class PairDevice:
-    """Offer a device a code (CHN-8). Without ``scopes`` it gets what deciding takes, as far as the caller has it."""
+    """Offer a device a pairing code (CHN-8). Without ``scopes`` it gets those for deciding that the caller has."""
 
     name: DeviceTitle
     scopes: tuple[str, ...] | None = None
     options: tuple[OptionKind, ...] | None = None
-    """The only kinds of options that say yes which it may choose; a no it may always say."""
+    """The only allowing option kinds that it may choose; it may always reject."""
     risk_up_to: Risk | None = None
-    """Up to which risk it may say yes."""
+    """The highest risk that it may allow."""
 
 
 @record
 class ConfirmDevice:
-    """Trust a device, by the six digits that it shows."""
+    """Confirm a device by the six digits that it shows."""
 
     device_id: DeviceId
     digits: Annotated[str, Field(pattern=r"^[0-9]{6}$")]
@@ -41,7 +41,7 @@ class ConfirmDevice:
 
 @record
 class RenameDevice:
-    """Call a device something else."""
+    """Rename a device."""
 
     device_id: DeviceId
     name: DeviceTitle
@@ -49,14 +49,14 @@ class RenameDevice:
 
 @record
 class RevokeDevice:
-    """Trust a device no more: its links end, its votes are withdrawn."""
+    """Revoke a device: its links end, its votes are withdrawn."""
 
     device_id: DeviceId
 
 
 @record
 class SetDevicePush:
-    """Where a device takes Web Push: its subscription as the browser gives it (``PushSubscription.toJSON()``)."""
+    """The Web Push subscription of a device, as the browser gives it (``PushSubscription.toJSON()``)."""
 
     device_id: DeviceId
     subscription: JsonObject
@@ -64,26 +64,26 @@ class SetDevicePush:
 
 @record
 class RemoveDevicePush:
-    """Send a device no Web Push any more."""
+    """Stop Web Push to a device."""
 
     device_id: DeviceId
 
 
 @record
 class ListDevices:
-    """The devices of the caller, those that were revoked included."""
+    """The devices of the caller, revoked ones included."""
 
 
 @record
 class GetPushKey:
-    """The public key that a browser subscribes to Web Push with."""
+    """The public key for a browser's Web Push subscription."""
 
 
 @record
 class DevicePaired:
-    """A device may come with ``code``, once and until ``expires_at``; ``link`` holds all that it needs.
+    """A device may pair with ``code``, once and until ``expires_at``; ``link`` contains all that it needs.
 
-    The code is told once and kept nowhere: a command that is ``repeated`` with its key has neither of them.
+    The code is returned once and not stored: a ``repeated`` command gets neither code nor link.
     """
 
     device_id: str
@@ -95,15 +95,15 @@ class DevicePaired:
 
 @record
 class DeviceChanged:
-    """The device as it is now; of one that was revoked, what it decided within the last minute.
+    """The device now; for a revoked one, its decisions of the last minute.
 
-    ``repeated``: the command had been carried out before.
+    ``repeated``: the command was executed before.
     """
 
     device: JsonObject
     decisions: tuple[JsonObject, ...] | None = None
     withdrawn: int | None = None
-    """How many votes of it were taken back."""
+    """How many of its votes were withdrawn."""
     repeated: bool = False
 
 
@@ -122,7 +122,7 @@ CursorParam: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
 
 @record
 class AckEvents:
-    """A device has everything of a stream up to a cursor for good. An ack moves forward only (CHN-5)."""
+    """A device has stored everything of a stream up to a cursor. An ack only moves forward (CHN-5)."""
 
     stream: StreamText
     device: DeviceName
@@ -132,7 +132,7 @@ class AckEvents:
 
 @record
 class EventsAcked:
-    """What is acknowledged by now, which may be further on."""
+    """The acknowledged cursor, which may be later than the sent one."""
 
     stream: str
     cursor: str
@@ -152,10 +152,11 @@ class ReconnectChannel:
 
 @record
 class ChannelReconnected:
-    """The state first, as of ``snapshot.asOf``; then the events after what the device has, each once.
+    """The state first, as of ``snapshot.asOf``; then the events after the device's cursor, each once.
 
-    ``cursor`` is behind the last of ``events``; with ``more`` the next call goes on there. A ``gap`` says ``why``, and
-    the snapshot is the repair. ``continued``: the resume token is that of one of the last two connections.
+    ``cursor`` is the position after the last of ``events``; with ``more`` the next call continues there. A ``gap`` has
+    its reason in ``why``, and the snapshot repairs it. ``continued``: the resume token is that of one of the last two
+    connections.
     """
 
     channel_id: str
@@ -172,14 +173,14 @@ class ChannelReconnected:
 
 @record
 class GetChannels:
-    """The links of a session: devices, agents, and what is on its way between them (SNAP-13)."""
+    """The links of a session: devices, agents, and approvals in transit (SNAP-13)."""
 
     session_id: Annotated[str, Field(min_length=1, max_length=128)]
 
 
 @record
 class SendNotice:
-    """A device says something that is no turn: a notice, a state of its own, or a word about the protocol (CHN-15)."""
+    """A device sends something that is no turn: a notice, a status, or a protocol message (CHN-15)."""
 
     device: DeviceName
     kind: NoticeKind
@@ -190,7 +191,7 @@ class SendNotice:
 
 @record
 class NoticeSent:
-    """It stands in the home session of the caller, and goes to the inbox."""
+    """The notice is stored in the home session of the caller, and shown in the inbox."""
 
     channel_id: str
 

@@ -1,6 +1,7 @@
 """The session machine: a caller's durable conversation container, and the unit of order (ID-2).
 
-A session is opened once, by its first message or by name, and then only described. ``TABLE`` has two rows.
+A session is opened once, by its first message or explicitly; after that only its title and labels change. ``TABLE`` has
+two rows.
 """
 
 from __future__ import annotations
@@ -63,19 +64,19 @@ class SessionRecord:
     threads: tuple[str, ...] = ()
     thread_count: int = 0
     given: tuple[str, ...] = ()
-    """Its tasks that are somebody else's by now: what the stream says of them is not for the owner of the session."""
+    """Its tasks that were transferred to another owner: the owner of the session may not read their events."""
     bundles: tuple[ExportedBundle, ...] | None = None
-    """The newest that were exported of it, but for those of tasks that are somebody else's; None: nothing was."""
+    """The newest bundles exported of it, except those of transferred tasks; None: none."""
     schedule: ScheduleState | None = None
-    """The schedule that it is for, whose runs are its tasks."""
+    """The schedule of this session; its runs are the session's tasks."""
     job: JobState | None = None
-    """The job that it is for, whose items are tasks of sessions of their own."""
+    """The job of this session; its items are tasks of other sessions."""
     pauses: dict[str, PausedAgent] | None = None
-    """Of the home of whoever owns the gateway: the agents that get no new work, by their names; None: all do."""
+    """For the home session of the gateway's owner: the agents that get no new work, by name; None: all do."""
 
     @property
     def ticks(self) -> bool:
-        """Whether it is for a schedule that is not deleted."""
+        """Whether it has a schedule that is not deleted."""
         return self.schedule is not None and self.schedule.status is not ScheduleStatus.DELETED
 
 
@@ -89,7 +90,7 @@ class BeginSession:
 
 @dataclass(frozen=True, slots=True)
 class RelabelSession:
-    """Changes title or labels; an empty text takes a label away."""
+    """Changes title or labels; an empty text removes a label."""
 
     updated: SessionUpdated
 
@@ -106,8 +107,8 @@ def decide(state: SessionRecord | None, command: SessionCommand) -> list[Fact]:
     """The facts of a command.
 
     Raises:
-        InvalidInput: a session that is opened again.
-        NotFound: a session that does not exist is described.
+        InvalidInput: the session exists already.
+        NotFound: the session to change does not exist.
     """
     if isinstance(command, BeginSession):
         if state is not None:
@@ -203,23 +204,23 @@ def _pause(
 
 
 def _keep_bundle(state: SessionRecord, event: Event) -> SessionRecord:
-    said, ref = event.fact.payload, event.fact.refs.get(REF)
-    if not isinstance(said, EvidenceChanged) or ref is None:
+    changed, ref = event.fact.payload, event.fact.refs.get(REF)
+    if not isinstance(changed, EvidenceChanged) or ref is None:
         return state
     bundle = ExportedBundle(
-        evidence_id=said.evidence_id,
-        kind=said.kind,
-        scope=said.scope,
-        subject=said.subject,
-        first=said.first,
-        covers=said.covers,
-        sha256=said.sha256,
+        evidence_id=changed.evidence_id,
+        kind=changed.kind,
+        scope=changed.scope,
+        subject=changed.subject,
+        first=changed.first,
+        covers=changed.covers,
+        sha256=changed.sha256,
         blob=ref.blob or "",
         size=ref.size or 0,
-        proof=said.proof,
+        proof=changed.proof,
         at=event.timestamp,
-        traces=said.traces,
-        notes=said.notes,
+        traces=changed.traces,
+        notes=changed.notes,
     )
-    others = tuple(one for one in state.bundles or () if one.evidence_id != said.evidence_id)
+    others = tuple(one for one in state.bundles or () if one.evidence_id != changed.evidence_id)
     return change(state, bundles=(*others, bundle)[-KEPT_BUNDLES:])

@@ -1,6 +1,6 @@
-"""What the devices of a principal say of whoever sits before them: there or away, and looking at what.
+"""The presence of a principal's devices: active, idle or away, and the streams in focus.
 
-It is never a fact and decides nothing. A word of it holds for a minute and goes by itself (PRS-9).
+Presence is never a fact and decides nothing. An entry expires after a minute (PRS-9).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from passerelle.core.wire.record import record
 
 @record
 class Presence:
-    """The last word of one connection. ``focus`` are the streams that are looked at, by the names of channels."""
+    """The last presence of one connection. ``focus`` are the viewed streams, by channel name."""
 
     channel_id: str
     device: str

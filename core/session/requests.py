@@ -1,4 +1,4 @@
-"""What a caller can ask of its sessions, their threads and their turns. Each is the form in which it is sent, too."""
+"""Requests of a caller about its sessions, their threads and turns. Each class is also the wire form."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Labels: TypeAlias = Annotated[
 
 @record
 class OpenSession:
-    """A session with a name; contexts are put into it by its id (EVC-1)."""
+    """Open a session with a title; contexts are added to it by its id (EVC-1)."""
 
     title: Title
     labels: Labels = field(default_factory=dict[str, str])
@@ -31,7 +31,7 @@ class OpenSession:
 
 @record
 class DescribeSession:
-    """Another title, other labels; a label with an empty text goes away, and what is left out stays."""
+    """Change title or labels; a label with an empty text is removed, an absent member stays."""
 
     session_id: Id
     version: RecordVersion | None = None
@@ -41,7 +41,7 @@ class DescribeSession:
 
 @record
 class InterruptTurn:
-    """Stop what the turns of a session, of one thread or one turn of it wait for (CMD-2)."""
+    """Stop the active turns of a session, of one thread, or one turn (CMD-2)."""
 
     session_id: Id
     thread_id: Id | None = None
@@ -51,16 +51,16 @@ class InterruptTurn:
 
 @record
 class ResumeThread:
-    """Attach to what agents do for a thread, wherever nobody does, and have the turns go on that wait (CMD-3)."""
+    """Attach to a thread's runs that no instance follows, and continue its waiting turns (CMD-3)."""
 
     thread_id: Id
     resume_token: Annotated[str, Field(min_length=1, max_length=64)] | None = None
-    """Where its caller stands: the token of an earlier resume, or a cursor of the session's stream."""
+    """The caller's position: the token of an earlier resume, or a cursor of the session's stream."""
 
 
 @record
 class RollBackThread:
-    """Go back to the end of a turn: what came behind it stays readable, and later turns begin without it (EXT-11)."""
+    """Roll back to the end of a turn: later turns stay readable, and new turns begin without them (EXT-11)."""
 
     thread_id: Id
     to_turn: Id
@@ -81,7 +81,7 @@ class SummaryArtifact:
 
 @record
 class CompactThread:
-    """Has a summary stand for what came up to the end of a turn: ``text``, or that of an artifact (EVC-13)."""
+    """Replace everything up to the end of a turn by a summary: ``text``, or that of an artifact (EVC-13)."""
 
     thread_id: Id
     to_turn: Id
@@ -91,7 +91,7 @@ class CompactThread:
 
 @record
 class PromoteQueuedTurn:
-    """Have a turn that waits in a context go before all others that do."""
+    """Move a queued turn of a context to the front."""
 
     thread_id: Id
     queued_turn_id: Id
@@ -99,7 +99,7 @@ class PromoteQueuedTurn:
 
 @record
 class RemoveQueuedTurn:
-    """Take a turn out that waits in a context: its task is cancelled."""
+    """Remove a queued turn of a context: its task is cancelled."""
 
     thread_id: Id
     queued_turn_id: Id
@@ -108,7 +108,7 @@ class RemoveQueuedTurn:
 
 @record
 class SetQueuePolicy:
-    """What becomes of messages to a context that works, unless they say so themselves."""
+    """The queue policy of a context, for messages that set none themselves."""
 
     thread_id: Id
     policy: QueuePolicy
@@ -116,16 +116,16 @@ class SetQueuePolicy:
 
 @record
 class GetTurnQueue:
-    """The turns of a context that wait (SNAP-4)."""
+    """The queued turns of a context (SNAP-4)."""
 
     thread_id: Id
 
 
 @record
 class QueuedTurn:
-    """A turn that waits. ``resume_state`` is ``waiting``, or ``held`` while its task is paused.
+    """A queued turn. ``resume_state`` is ``waiting``, or ``held`` while its task is paused.
 
-    ``behind`` are the turns that go first: those under way, or the one before it in the line.
+    ``behind`` are the turns that go first: the active ones, or the previous one in the queue.
     """
 
     turn_id: str
@@ -143,10 +143,10 @@ class QueuedTurn:
 
 @record
 class GatedTurn:
-    """A turn that has started and whose message is sent once ``action_id`` is approved, as ``rules`` or a hook want.
+    """A started turn whose message is sent once ``action_id`` is approved, as ``rules`` or a hook require.
 
-    ``since`` is when that was asked, RFC 3339. No other turn waits for it: its caller has its answer, the task that
-    waits.
+    ``since`` is the opening of the approval, RFC 3339. No other turn waits for it: its caller has its answer, the
+    waiting task.
     """
 
     turn_id: str
@@ -162,7 +162,7 @@ class GatedTurn:
 
 @record
 class TurnQueue:
-    """Those that wait in a context, in their order, and what becomes of further messages."""
+    """The queued turns of a context, in order, and its queue policy."""
 
     thread_id: str
     policy: QueuePolicy
@@ -187,7 +187,7 @@ SessionRequest: TypeAlias = (
 
 @record
 class ListSessions:
-    """Sessions of the caller, those with the newest activity first."""
+    """Sessions of the caller, newest activity first."""
 
     page_size: Annotated[int, Field(ge=1, le=PAGE_LIMIT)] = 50
     page_token: Annotated[str, Field(max_length=512)] | None = None
@@ -195,7 +195,7 @@ class ListSessions:
 
 @record
 class SessionChanged:
-    """The record after a command, and its version; ``repeated``: the command had been carried out before."""
+    """The record after a command, and its version; ``repeated``: the command was executed before."""
 
     session: JsonObject
     version: int
@@ -204,7 +204,7 @@ class SessionChanged:
 
 @record
 class TurnInterrupted:
-    """``accepted``: these tasks are told to stop; ``no_op``: nothing was under way."""
+    """``accepted``: these tasks are being stopped; ``no_op``: no turn was active."""
 
     outcome: Literal["accepted", "no_op"]
     tasks: tuple[str, ...] = ()
@@ -221,27 +221,27 @@ class ResumedTask:
 
 @record
 class ThreadResumed:
-    """What became of each task of the thread whose run has not ended, as everything stood at ``resume_token``."""
+    """The result for each task of the thread whose run has not ended, as of ``resume_token``."""
 
     thread_id: str
     tasks: tuple[ResumedTask, ...] = ()
     waiting_turns: int = 0
     """Turns that wait for others of the thread."""
     resume_token: str | None = None
-    """The cursor of the session's stream from which its caller misses nothing, and the token of the next resume."""
+    """A cursor of the session's stream from which the caller misses nothing; also the token of the next resume."""
     resumed: Literal["exact", "gap"] | None = None
-    """Whether all that is new to its caller can be read behind the token that it gave; None: it gave none."""
+    """Whether all new events can be read after the caller's token; None: it gave none."""
     missed: int | None = None
-    """Events of the session behind that token."""
+    """Events of the session after that token."""
     gap: str | None = None
-    """Why they cannot be read: begin anew with a snapshot of the session."""
+    """Why they cannot be read: start again with a snapshot of the session."""
 
 
 @record
 class ThreadRolledBack:
-    """Where a thread stands: ``no_op`` where nothing stood behind the turn. ``covers`` is the fact that ended it.
+    """The state of a thread: ``no_op`` if there was nothing after the turn. ``covers`` is the event that ended it.
 
-    ``turns`` and ``tasks`` are left behind; ``renewed`` are the agents that get another context with their next turn.
+    ``turns`` and ``tasks`` are rolled back; ``renewed`` are the agents that get a new context with their next turn.
     """
 
     thread_id: str
@@ -257,7 +257,7 @@ class ThreadRolledBack:
 
 @record
 class ThreadCompacted:
-    """The boundary: the summary stands for the facts ``first`` to ``covers``, and all of them are still there."""
+    """The boundary: the summary replaces the events ``first`` to ``covers``, which all stay stored."""
 
     thread_id: str
     boundary_id: str

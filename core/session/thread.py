@@ -1,9 +1,9 @@
-"""The thread machine: one facade context, one-to-one and for ever (ID-3), and what it knows of each peer (A2A-4).
+"""The thread machine: one facade context, one-to-one and permanent (ID-3), and its context at each agent (A2A-4).
 
 A thread is *idle* or *running*: running while a turn of it has started and has no answer yet. Whenever a turn begins or
-ends, the thread says what it does now (EVC-2); for the turn that opens it, ``thread.started`` does. Last of a turn
-comes ``snapshot.updated``: what readers are shown is stored together with it (EVC-18). A thread belongs to the session
-in which its context was seen first, and cannot be attached to another one.
+ends, a fact records the thread's status (EVC-2); for the turn that opens it, ``thread.started`` does. The last fact of
+a turn is ``snapshot.updated``, stored together with what readers are shown (EVC-18). A thread belongs to the session in
+which its context was first used, and cannot be moved to another one.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ if TYPE_CHECKING:
 SCHEMA: Final = 1
 POLICIES: Final[tuple[QueuePolicy, ...]] = get_args(QueuePolicy)
 KEPT_NAMES: Final = 32
-"""Names of artifacts that a thread remembers, the last ones that were told."""
+"""Names of artifacts that a thread remembers, last used ones."""
 KEPT_CLOSED: Final = 32
 """Closed contexts of agents that a thread remembers, the last ones."""
 KEPT_REFUSALS: Final = 8
-"""Turns of which a thread remembers why their message was not taken, the last ones."""
+"""Turns with a refused message whose error a thread remembers, the last ones."""
 
 
 class ThreadStatus(StrEnum):
-    """Whether a turn is under way."""
+    """Whether a turn is active."""
 
     IDLE = "idle"
     RUNNING = "running"
@@ -78,7 +78,7 @@ class ClosedContext:
 
 @record
 class ThreadRecord:
-    """One thread. ``remotes`` has, per peer, the context id that the peer is told; ``turns`` counts all."""
+    """One thread. ``remotes`` has the context id for each agent; ``turns`` counts all turns."""
 
     schema: int
     thread_id: str
@@ -97,26 +97,26 @@ class ThreadRecord:
     remotes: dict[str, str] = field(default_factory=dict[str, str])
     artifacts: dict[str, NamedArtifact] = field(default_factory=dict[str, NamedArtifact])
     refusals: dict[str, ErrorDetail] = field(default_factory=dict[str, ErrorDetail])
-    """By turn, why the agent did not take its message, the newest ones: the answer of a turn whose task goes on."""
+    """Why an agent refused the message of a turn, by turn, newest kept: the answer of a turn whose task goes on."""
     catalog: str | None = None
-    """Digest of the catalog of tools that its last turn had; None where nothing was held back (EVC-8)."""
+    """Digest of the tool catalog of its last turn; None if nothing was restricted (EVC-8)."""
     compactions: tuple[CompactedTurns, ...] | None = None
-    """The newest boundaries with a summary, the last one last; None: there is none (EVC-13)."""
+    """The newest boundaries with a summary, in order; None: there is none (EVC-13)."""
     rolled_back: RolledBack | None = None
-    """Where it went back to last; None: it never did (EXT-11)."""
+    """The last rollback; None: there was none (EXT-11)."""
     queue_policy: QueuePolicy | None = None
-    """What becomes of a message while a turn is under way; None: it begins beside it."""
+    """The queue policy for a message while a turn is active; None: it starts in parallel."""
     waiting_turns: int = 0
-    """How many turns wait; which ones is no part of the record."""
+    """The number of queued turns; the record does not name them."""
     parent: ThreadParent | None = None
     """The task that it was made for; None: its own turns are the parents of what is opened in it (ID-10)."""
     closed: tuple[ClosedContext, ...] | None = None
-    """The newest contexts of agents that were closed, the last one last; None: none was (EVC-16)."""
+    """The newest closed contexts of agents, in order; None: none was closed (EVC-16)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenThread:
-    """Opens a thread for a context that was not seen before."""
+    """Opens a thread for a new context."""
 
     session_id: str
     thread_id: str
@@ -125,7 +125,7 @@ class OpenThread:
 
 @dataclass(frozen=True, slots=True)
 class SubmitMessage:
-    """Takes a message as the next turn. ``task_id`` is the task that it opens or goes on with."""
+    """Accepts a message as the next turn. ``task_id`` is the task that it opens or continues."""
 
     session_id: str
     turn_id: str
@@ -133,12 +133,12 @@ class SubmitMessage:
     submitted: TurnSubmitted
     refs: Mapping[str, Ref] = field(default_factory=dict[str, "Ref"])
     waits: bool = False
-    """Whether it does not start yet: other turns of the context go first."""
+    """Whether it is queued: other turns of the context go first."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartTurn:
-    """A turn that has waited starts."""
+    """Starts a queued turn."""
 
     turn_id: str
     task_id: str
@@ -146,14 +146,14 @@ class StartTurn:
 
 @dataclass(frozen=True, slots=True)
 class ChangeQueue:
-    """Says how the turns that wait stand from here on."""
+    """Records the queue after a change."""
 
     changed: QueueChanged
 
 
 @dataclass(frozen=True, slots=True)
 class EndTurn:
-    """A turn has its answer; ending it again says nothing. ``more``: another turn ends together with it."""
+    """A turn has its answer; a repeat has no effect. ``more``: another turn ends together with it."""
 
     turn_id: str
     task_id: str
@@ -170,12 +170,12 @@ class FailTurn:
     error: ErrorDetail
     more: bool = False
     refused: bool = False
-    """Whether the agent did not take the message, while its task may go on."""
+    """Whether the agent refused the message, while its task may go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolveTools:
-    """A turn begins with these tools; said where they are not those of the turn before. None: nothing is held back."""
+    """The tools of a new turn; recorded only if they changed since the last turn. None: nothing is restricted."""
 
     scope: Scope
     caller: str
@@ -184,7 +184,7 @@ class ResolveTools:
 
 @dataclass(frozen=True, slots=True)
 class CloseContext:
-    """Lets the context of an agent go; ``parent`` are the ids of what opened it. Closing it again says nothing."""
+    """Closes the context of an agent; ``parent`` are the ids of what opened it. A repeat has no effect."""
 
     name: SubagentName
     parent: Scope
@@ -226,13 +226,13 @@ def decide(state: ThreadRecord | None, command: ThreadCommand) -> list[Fact]:
     """The facts of a command.
 
     Raises:
-        InvalidInput: a context that is opened again, or attached to another session (ID-3).
-        NotFound: a thread, or a context of an agent in it, that does not exist.
-        UnsupportedOperation: it is to go back while a turn is under way.
+        InvalidInput: the context exists already, or belongs to another session (ID-3).
+        NotFound: the thread, or the agent's context in it, does not exist.
+        UnsupportedOperation: a rollback while a turn is active.
     """
     if isinstance(command, OpenThread):
         if state is not None:
-            raise InvalidInput("contextId", "the context belongs to a session already")
+            raise InvalidInput("contextId", "the context already belongs to a session")
         return [Fact(Scope(command.session_id, command.thread_id), command.started)]
     if state is None:
         raise NotFound("context", "")
@@ -252,13 +252,13 @@ def decide(state: ThreadRecord | None, command: ThreadCommand) -> list[Fact]:
 
 
 def name_current(state: ThreadRecord, peer: str) -> SubagentName:
-    """The context that an agent has in a thread, or gets with the next message."""
+    """The current context of an agent in a thread, or the one of its next message."""
     numbers = (one.number for one in state.closed or () if one.peer == peer)
     return SubagentName(state.thread_id, peer, max(numbers, default=0) + 1)
 
 
 def has_context(state: ThreadRecord, name: SubagentName) -> bool:
-    """Whether a context is open: the agent was told one, or the thread was made for it."""
+    """Whether a context is open: the agent was sent one, or the thread was made for it."""
     if name != name_current(state, name.peer):
         return False
     is_spawned = state.parent is not None and state.parent.peer == name.peer and name.number == 1
@@ -304,9 +304,9 @@ def _begin_turn(state: ThreadRecord, command: SubmitMessage) -> list[Fact]:
 
 
 def has_tools(state: ThreadRecord | None, catalog: ToolCatalogResolved | None) -> bool:
-    """Whether the turn before had the same tools, so that nothing is said of them."""
-    told = state.catalog if state is not None else None
-    return told == (catalog.digest if catalog is not None else None)
+    """Whether the last turn had the same tools, so that no fact is needed."""
+    known_digest = state.catalog if state is not None else None
+    return known_digest == (catalog.digest if catalog is not None else None)
 
 
 def _resolve_tools(state: ThreadRecord, command: ResolveTools) -> list[Fact]:
@@ -318,7 +318,7 @@ def _resolve_tools(state: ThreadRecord, command: ResolveTools) -> list[Fact]:
 def _end_turn(
     state: ThreadRecord, command: EndTurn | FailTurn, ended: TurnCompleted | TurnFailed
 ) -> list[Fact]:
-    """The end of a turn; of several that end together the last one says what the thread does from then on."""
+    """The end of a turn; if several end together, the last one records the status of the thread."""
     if command.turn_id not in state.active_turns:
         return []
     scope = _turn_scope(state, command.turn_id, command.task_id)
@@ -353,7 +353,7 @@ FOLDED: Final[frozenset[type]] = frozenset(
 
 
 def find_thread(event: Event) -> str | None:
-    """The thread that an event is about; that of a context which is closed is not that of its parent."""
+    """The thread that an event is about; for a closed context that differs from the thread of its parent."""
     if not isinstance(event.fact.payload, SubagentClosed):
         return event.fact.scope.thread_id
     name = parse_subagent(event.fact.scope.subagent_id or "")
@@ -361,7 +361,7 @@ def find_thread(event: Event) -> str | None:
 
 
 def folds_thread(event: Event) -> bool:
-    """Whether the event changes the record of the thread that it is about."""
+    """Whether the event changes the record of its thread."""
     payload = event.fact.payload
     if isinstance(payload, ArtifactChanged) and not _is_named(payload):
         return False
@@ -369,7 +369,7 @@ def folds_thread(event: Event) -> bool:
 
 
 def _is_named(changed: ArtifactChanged) -> bool:
-    """Whether later tasks of the context may bring a further version of it."""
+    """Whether later tasks of the context may produce a further version of it."""
     return changed.direction == "produced" and changed.name is not None
 
 
@@ -405,12 +405,12 @@ def _start(payload: ThreadStarted, event: Event) -> ThreadRecord:
 
 
 def find_holder(state: ThreadRecord) -> str | None:
-    """The agent that a context was given to last."""
+    """The agent with the most recently used context."""
     return next(reversed(state.remotes), None)
 
 
 def begin_turn(state: ThreadRecord, turn_id: str, peer: str, context: str) -> ThreadRecord:
-    """What the facts of a turn that begins at ``peer`` come to, but for the time and the sequence of the last one."""
+    """The record after the facts of a turn that begins at ``peer``, except time and sequence of the last one."""
     return change(
         state,
         turns=state.turns + 1,
@@ -423,7 +423,7 @@ def begin_turn(state: ThreadRecord, turn_id: str, peer: str, context: str) -> Th
 def end_turn(
     state: ThreadRecord, turn_id: str, outcome: str, named: Iterable[tuple[str, NamedArtifact]]
 ) -> ThreadRecord:
-    """The same of a turn that ends with ``outcome`` and has produced the artifacts ``named``."""
+    """The same for a turn that ends with ``outcome`` and has produced the artifacts ``named``."""
     artifacts: Mapping[str, NamedArtifact] = state.artifacts
     for name, one in named:
         artifacts = _keep(artifacts, name, one)
@@ -461,15 +461,15 @@ def _fold(state: ThreadRecord, event: Event) -> ThreadRecord:
 def _fold_rare(state: ThreadRecord, event: Event) -> ThreadRecord:
     payload = event.fact.payload
     if isinstance(payload, SubagentClosed):
-        return _let_go(state, event)
+        return _fold_closed(state, event)
     if not isinstance(payload, QueueChanged):
         return state
-    told = change(state, waiting_turns=len(payload.order))
+    changed = change(state, waiting_turns=len(payload.order))
     known = next((one for one in POLICIES if one == payload.policy), None)
-    return told if known is None else change(told, queue_policy=known)
+    return changed if known is None else change(changed, queue_policy=known)
 
 
-def _let_go(state: ThreadRecord, event: Event) -> ThreadRecord:
+def _fold_closed(state: ThreadRecord, event: Event) -> ThreadRecord:
     name = parse_subagent(event.fact.scope.subagent_id or "")
     if name is None:
         return state

@@ -1,4 +1,4 @@
-"""The turns of a thread as its stream tells of them, and what the thread came to with some of them alone (PRS-5)."""
+"""The turns of a thread, read from its stream, and the thread's state without some of them (PRS-5)."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 FIELD: Final = "toTurn"
 MOST_TASKS: Final = 56
-"""Tasks that are left behind at once: each is a fact of the one append that does it."""
+"""Tasks that one rollback can remove: each is a fact of its one append."""
 MOST_TURNS: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class ToldTurn:
-    """A turn. ``ended`` is the sequence of its end; ``gone``: the thread went back behind it."""
+class HistoryTurn:
+    """A turn. ``ended`` is the sequence of its end; ``gone``: it was rolled back."""
 
     turn_id: str
     task_id: str
@@ -42,19 +42,19 @@ class ToldTurn:
 
 @dataclass(frozen=True, slots=True)
 class TurnBoundary:
-    """The end of a turn, at ``covers``, and the turns behind it that still stand."""
+    """The end of a turn, at ``covers``, and the later turns that were not rolled back."""
 
     to_turn: str
     covers: int
-    kept: tuple[ToldTurn, ...]
-    behind: tuple[ToldTurn, ...]
+    kept: tuple[HistoryTurn, ...]
+    behind: tuple[HistoryTurn, ...]
 
     @property
     def summed_up(self) -> int:
-        """The last end of a turn up to here: what a summary stands for.
+        """The last end of a turn up to here: the end of what a summary covers.
 
         Raises:
-            InvalidInput: one of them has no end yet.
+            InvalidInput: one of the turns has not ended yet.
         """
         going = next((turn.turn_id for turn in self.kept if turn.ended is None), None)
         if going is not None:
@@ -63,12 +63,12 @@ class TurnBoundary:
 
     @property
     def left(self) -> frozenset[str]:
-        """The turns behind it, and their tasks."""
+        """The turns after it, and their tasks."""
         return frozenset((*self.turns, *self.tasks))
 
     @property
     def turns(self) -> tuple[str, ...]:
-        """The turns behind it."""
+        """The turns after it."""
         return tuple(turn.turn_id for turn in self.behind)
 
     @property
@@ -79,22 +79,22 @@ class TurnBoundary:
 
 @dataclass(slots=True)
 class TurnHistory:
-    """The turns of one thread, in the order in which they were submitted."""
+    """The turns of one thread, in order of submission."""
 
     thread_id: str
-    turns: dict[str, ToldTurn] = field(default_factory=dict[str, ToldTurn])
+    turns: dict[str, HistoryTurn] = field(default_factory=dict[str, HistoryTurn])
     expired: dict[str, str] = field(default_factory=dict[str, str])
-    """By its hash, the task of an output whose content is not kept any more."""
+    """For outputs that are no longer kept: the task by the hash of the output."""
     _peers: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
 
     def add(self, event: Event) -> None:
-        """Takes the next event of the session."""
+        """Adds the next event of the session."""
         scope = event.fact.scope
         if scope.thread_id != self.thread_id:
             return
         match event.fact.payload:
             case TurnSubmitted():
-                turn = ToldTurn(scope.turn_id or "", scope.task_id or "")
+                turn = HistoryTurn(scope.turn_id or "", scope.task_id or "")
                 self.turns.setdefault(turn.turn_id, turn)
             case TurnCompleted() | TurnFailed():
                 self._change(scope.turn_id or "", ended=event.sequence)
@@ -118,7 +118,7 @@ class TurnHistory:
             )
 
     def list_gone(self) -> frozenset[str]:
-        """The tasks and the turns behind which the thread has gone back before."""
+        """The tasks and turns that were rolled back before."""
         gone = [turn for turn in self.turns.values() if turn.gone]
         return frozenset(one for turn in gone for one in (turn.task_id, turn.turn_id))
 
@@ -130,13 +130,13 @@ class TurnHistory:
         """The boundary at the end of a turn.
 
         Raises:
-            InvalidInput: it is no turn of the thread, does not stand any more, or has no end yet.
+            InvalidInput: it is not a turn of the thread, was rolled back, or has not ended yet.
         """
         turn = self.turns.get(to_turn)
         if turn is None:
-            raise InvalidInput(FIELD, "is no turn of the thread")
+            raise InvalidInput(FIELD, "is not a turn of the thread")
         if turn.gone:
-            raise InvalidInput(FIELD, "is rolled back already: the thread went back behind it")
+            raise InvalidInput(FIELD, "is already rolled back")
         if turn.ended is None:
             raise InvalidInput(FIELD, "has no answer yet")
         standing = [one for one in self.turns.values() if not one.gone]
@@ -144,37 +144,39 @@ class TurnHistory:
         return TurnBoundary(to_turn, turn.ended, tuple(standing[:split]), tuple(standing[split:]))
 
 
-def check_behind(boundary: TurnBoundary) -> None:
-    """Whether what stands behind a boundary can be left behind.
+def check_rollback(boundary: TurnBoundary) -> None:
+    """Checks that the turns after a boundary can be rolled back.
 
     Raises:
-        InvalidInput: a task goes on from before it to behind it, or there is more than one append leaves behind.
+        InvalidInput: a task spans the boundary, or there are more than one append can roll back.
     """
     before = {one.task_id for one in boundary.kept}
     across = next((one for one in reversed(boundary.behind) if one.task_id in before), None)
     if across is not None:
-        raise InvalidInput(FIELD, f"a task goes on behind it, up to {across.turn_id}")
+        raise InvalidInput(FIELD, f"a task continues after it, up to {across.turn_id}")
     if len(boundary.tasks) > MOST_TASKS or len(boundary.behind) > MOST_TURNS:
-        reason = f"more than {MOST_TASKS} tasks or {MOST_TURNS} turns stand behind it: go in steps"
+        reason = (
+            f"has more than {MOST_TASKS} tasks or {MOST_TURNS} turns after it: roll back in steps"
+        )
         raise InvalidInput(FIELD, reason)
 
 
 @dataclass(slots=True)
-class StandingThread:
-    """What a thread comes to ``without`` the facts of some tasks, and the summaries up to some turns."""
+class FilteredThread:
+    """Folds a thread ``without`` the facts of some tasks, and without the summaries up to some turns."""
 
     thread_id: str
     without: frozenset[str]
     record: ThreadRecord | None = None
 
     def add(self, event: Event) -> None:
-        """Takes the next event of the session."""
+        """Adds the next event of the session."""
         scope = event.fact.scope
         if scope.thread_id != self.thread_id or scope.task_id in self.without:
             return
         match event.fact.payload:
             case RollbackCompleted():
-                pass  # what it came to holds for more tasks than stand now
+                pass  # its state includes tasks that are left out now
             case CompactionCompleted(to_turn=str(turn)) if turn in self.without:
                 pass
             case _:
@@ -182,5 +184,5 @@ class StandingThread:
 
     @property
     def state(self) -> ThreadState:
-        """What the thread knows of its turns then."""
+        """The resulting state of the thread's turns."""
         return ThreadState(0) if self.record is None else read_state(self.record)

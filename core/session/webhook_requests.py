@@ -1,4 +1,4 @@
-"""Streams that are delivered to an HTTP address: set, taken back, listed."""
+"""Requests for webhooks of a stream: set, delete, list."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _Name: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 @record
 class SetStreamWebhook:
-    """Deliver what comes from now on of a stream to ``url``. One that exists lives again, and goes on where it was.
+    """Deliver new events of a stream to ``url``. An existing webhook is revived and keeps its position.
 
-    ``secret`` begins with ``whsec_``, then base64 of 24 to 64 bytes; without one we make it.
+    ``secret`` is ``whsec_`` and base64 of 24 to 64 bytes; without one the gateway makes it.
     """
 
     stream: _Stream
@@ -27,7 +27,7 @@ class SetStreamWebhook:
 
 @record
 class DeleteStreamWebhook:
-    """Deliver nothing more there. One that is not there is as good as deleted."""
+    """Delete a webhook; deleting one that does not exist succeeds."""
 
     stream: _Stream
     webhook_id: _Name
@@ -35,14 +35,14 @@ class DeleteStreamWebhook:
 
 @record
 class ListStreamWebhooks:
-    """The webhooks of a stream, how far they have come, and what is wrong with them."""
+    """The webhooks of a stream, their positions and their errors."""
 
     stream: _Stream
 
 
 @record
 class StreamWebhookSet:
-    """The webhook. ``secret`` is shown when we have made it, and never again."""
+    """The webhook. A generated ``secret`` is shown once."""
 
     webhook_id: str
     channel_id: str
@@ -53,7 +53,7 @@ class StreamWebhookSet:
 
 @record
 class StreamWebhookDeleted:
-    """It gets nothing any more."""
+    """The webhook is deleted."""
 
     webhook_id: str
 

@@ -1,12 +1,12 @@
-"""What a subagent lives through, told from the facts of its thread (EVC-16).
+"""The events of a subagent, derived from the facts of its thread (EVC-16).
 
-The start of an attempt says that an agent is sent something in its context, and the facts of the run say what becomes
-of it. They are the facts of the subagent, too: ``subagent.spawned``, ``.status``, ``.input``, ``.completed`` and
-``.failed`` are told from them for whoever reads the subagent, and stored nowhere else. What a command did to it is
-stored as it stands: ``subagent.spawned`` where it was spawned as the child of another task, ``subagent.closed``.
+The start of an attempt means that an agent is sent a message in its context, and the facts of the run are its outcome.
+``subagent.spawned``, ``.status``, ``.input``, ``.completed`` and ``.failed`` are derived from them for readers of the
+subagent, and not stored. Commands are stored facts: ``subagent.spawned`` for a spawned child of another task, and
+``subagent.closed``.
 
-An event that is told has the sequence and the time of the fact behind it; its id is that of the fact with the class
-behind it, so that it is the same one whenever it is read.
+A derived event has the sequence and the time of its fact; its id is that of the fact followed by the class, so it is
+stable across reads.
 """
 
 from __future__ import annotations
@@ -45,31 +45,31 @@ if TYPE_CHECKING:
     from passerelle.core.subagent.name import SubagentName
 
 INPUT: Final = "input"
-"""The reference of a follow-up to its message."""
+"""The reference from a follow-up to its message."""
 LifeFact: TypeAlias = "tuple[SubagentPayload, dict[str, Ref]]"
 _ENDS: Final = (TaskAttemptCompleted, TaskAttemptFailed, TaskWaiting, TaskLost)
-"""Facts that say more than the word of the agent before them."""
+"""Facts that supersede the agent's status message before them."""
 
 
 @dataclass(slots=True)
 class _Life:
-    """One subagent while the facts of its thread go by."""
+    """One subagent while the facts of its thread are read."""
 
     name: SubagentName
     number: int = 1
-    """Of the context that the agent has at this point."""
+    """The number of the agent's current context."""
     spawned: bool = False
     native_id: str | None = None
     runs: set[str] = field(default_factory=set[str])
     sent: set[str] = field(default_factory=set[str])
     inputs: dict[str, Event] = field(default_factory=dict[str, Event])
-    """Messages of the thread, by their ids."""
+    """Messages of the thread, by id."""
 
-    def tell(self, event: Event, following: Event | None) -> Iterable[LifeFact]:
-        """What an event says of the subagent; ``following`` is the next one of the thread."""
+    def derive(self, event: Event, following: Event | None) -> Iterable[LifeFact]:
+        """The subagent events of an event; ``following`` is the next one of the thread."""
         payload, scope = event.fact.payload, event.fact.scope
         if isinstance(payload, SubagentSpawned | SubagentClosed):
-            yield from self._tell_own(payload, scope)
+            yield from self._derive_own(payload, scope)
             return
         if isinstance(payload, TurnSubmitted):
             self.inputs[payload.message_id] = event
@@ -82,7 +82,7 @@ class _Life:
         if scope.run_id in self.runs:
             yield from self._follow(event, following)
 
-    def _tell_own(
+    def _derive_own(
         self, payload: SubagentSpawned | SubagentClosed, scope: Scope
     ) -> Iterable[LifeFact]:
         if scope.subagent_id == str(self.name):
@@ -95,7 +95,7 @@ class _Life:
             self.number = closed.number + 1
 
     def _begin(self, started: TaskAttemptStarted) -> Iterable[LifeFact]:
-        """An attempt: the first one opens the context, unless a command has spawned it before."""
+        """An attempt: the first one opens the context, unless a command spawned it before."""
         context = started.remote_context_id
         if not self.spawned:
             yield (
@@ -118,7 +118,7 @@ class _Life:
         self.sent.add(started.message_id)
 
     def _send(self, message_id: str) -> Iterable[LifeFact]:
-        """A message that was not sent before: the same one again is no further input."""
+        """A message that was not sent before; a repeat is no further input."""
         if message_id in self.sent:
             return
         self.sent.add(message_id)
@@ -133,7 +133,7 @@ class _Life:
             case ModelRequested(message_id=message_id):
                 yield from self._send(message_id)
             case RunStatus() as said:
-                yield from self._hear(said, event, following)
+                yield from self._derive_status(said, event, following)
             case TaskWaiting(native_status=native, reason=reason):
                 yield SubagentStatus("waiting", native_status=native, text=reason), {}
             case TaskPaused(reason=reason):
@@ -149,8 +149,10 @@ class _Life:
             case _:
                 return
 
-    def _hear(self, said: RunStatus, event: Event, following: Event | None) -> Iterable[LifeFact]:
-        """A word of the agent, unless the fact behind it says what it comes to."""
+    def _derive_status(
+        self, said: RunStatus, event: Event, following: Event | None
+    ) -> Iterable[LifeFact]:
+        """A status message of the agent, unless the next fact records its outcome."""
         context = said.remote_context_id
         is_said_next = (
             following is not None
@@ -164,18 +166,17 @@ class _Life:
         yield SubagentStatus("running", said.native_status, context, said.text), {}
 
 
-def tell_life(
+def derive_subagent_events(
     name: SubagentName, events: Sequence[Event], parent: Scope | None = None
 ) -> list[Event]:
     """The events of a subagent, from those of its thread in order.
 
-    ``parent`` are the ids of the task that it was spawned for, where that is not the one that opened the context: then
-    the parent is the first turn that was sent there.
+    ``parent`` are the ids of the task that it was spawned for; None: the first turn sent to the context.
     """
-    life, told = _Life(name), list[Event]()
+    life, derived = _Life(name), list[Event]()
     for at, event in enumerate(events):
         following = events[at + 1] if at + 1 < len(events) else None
-        for payload, refs in life.tell(event, following):
+        for payload, refs in life.derive(event, following):
             scope = event.fact.scope
             if parent is None:
                 parent = Scope(scope.session_id, scope.thread_id, scope.turn_id, scope.task_id)
@@ -190,7 +191,7 @@ def tell_life(
             is_stored = payload is event.fact.payload
             fact = event.fact if is_stored else Fact(belongs, payload, refs)
             event_id = event.event_id if is_stored else f"{event.event_id}~{payload.type}"
-            told.append(
+            derived.append(
                 Event(
                     event_id=event_id,
                     timestamp=event.timestamp,
@@ -200,4 +201,4 @@ def tell_life(
                     schema_version=event.schema_version,
                 )
             )
-    return told
+    return derived

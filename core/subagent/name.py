@@ -1,9 +1,9 @@
-"""Ids of subagents: a context that an agent has in one of our threads (ID-10).
+"""Ids of subagents: a context that an agent has in a thread (ID-10).
 
-An id reads ``sub_<body of the thread id>~<number>~<agent>``. So it is found by reading it: no fact and no index leads
-from a subagent to its thread, and a message that opens a context stores nothing more for it. ``number`` counts the
-contexts that the agent has had in the thread, from 1: one that is closed is followed by another one. The ``/`` before
-the tenant of an agent is a ``:``, since an id stands in paths.
+An id reads ``sub_<body of the thread id>~<number>~<agent>``. So the thread is found by parsing the id: no fact or index
+maps a subagent to its thread, and opening a context stores nothing extra. ``number`` counts the agent's contexts in the
+thread, from 1: after a closed one the next begins. The ``/`` before the tenant of an agent is written ``:``, since an
+id is used in paths.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from passerelle.core.agent_name import SEPARATOR
 
 PREFIX: Final = "sub_"
 LONGEST: Final = 200
-"""Characters of an id."""
+"""Maximum characters of an id."""
 _THREAD: Final = "th_"
 _TENANT: Final = ":"
 _ID: Final = re.compile(
@@ -24,7 +24,7 @@ _ID: Final = re.compile(
 
 
 class SubagentName(NamedTuple):
-    """What an id says: the ``number``th context, from 1, that ``peer`` has in a thread."""
+    """A parsed id: the ``number``th context, from 1, of ``peer`` in a thread."""
 
     thread_id: str
     peer: str
@@ -36,7 +36,7 @@ class SubagentName(NamedTuple):
 
 
 def parse_subagent(text: str) -> SubagentName | None:
-    """What an id says; None for a text that is no id of a subagent."""
+    """The parsed id; None if the text is not a subagent id."""
     match = _ID.fullmatch(text) if len(text) <= LONGEST else None
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""What a caller can ask of subagents (CMD-19, CMD-24)."""
+"""Requests of a caller about subagents (CMD-19, CMD-24)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.record import record
 
 MOST_WAITED: Final = 64
-"""Subagents that one wait is for."""
+"""Subagents in one wait."""
 LONGEST_WAIT_MS: Final = 25_000
-"""How long one wait lasts at most: less than proxies wait for an answer."""
+"""Maximum duration of one wait: less than the usual timeout of proxies."""
 SpawnSource: TypeAlias = Literal["a2a", "channel", "http", "cli", "schedule", "job"]
 
 
 @dataclass(frozen=True, slots=True)
 class SpawnSubagent:
-    """A context of its own at an agent, with a task in it that is sent ``message``, or its objective (CMD-19).
+    """Open a new context at an agent, with a task in it that is sent ``message``, or its objective (CMD-19).
 
-    It is the child of ``parent_task_id``, where that is given. ``message`` is an A2A 1.0 Message with an id.
+    It is the child of ``parent_task_id``, if given. ``message`` is an A2A 1.0 Message with an id.
     """
 
     agent: str
@@ -40,7 +40,7 @@ class SpawnSubagent:
 
 @dataclass(frozen=True, slots=True)
 class SendSubagentInput:
-    """A further message into the context of a subagent: to its task that is open, else as a new one there."""
+    """Send a further message into the context of a subagent: to its open task, else as a new task."""
 
     subagent_id: str
     message: JsonObject
@@ -51,7 +51,7 @@ class SendSubagentInput:
 
 @record
 class ResumeSubagent:
-    """Has a subagent go on: what was not sent is sent, what is paused or lost goes on, what runs is followed again."""
+    """Continue a subagent: unsent messages are sent, paused or lost tasks resume, running ones are followed again."""
 
     subagent_id: Id
     reason: ReasonText | None = None
@@ -59,7 +59,7 @@ class ResumeSubagent:
 
 @record
 class CloseSubagent:
-    """Stop what a subagent works on, and let its context go: the next message to its agent opens another one."""
+    """Stop a subagent's tasks and close its context: the next message to its agent opens another one."""
 
     subagent_id: Id
     reason: ReasonText | None = None
@@ -70,9 +70,9 @@ SubagentRequest: TypeAlias = SpawnSubagent | SendSubagentInput | ResumeSubagent 
 
 @record
 class SubagentChanged:
-    """A subagent after a command, and what became of it.
+    """A subagent after a command, and the outcome.
 
-    ``task_id`` is the task that the message went to. ``resumed``: it goes on; ``attached``: it went on and is followed
+    ``task_id`` is the task of the message. ``resumed``: it continues; ``attached``: it was running and is followed
     here; ``elsewhere``: by another instance; ``held``: it waits for another task; ``idle``: there is nothing to do.
     """
 
@@ -87,9 +87,9 @@ class SubagentChanged:
 
 @record
 class WaitSubagents:
-    """Waits until ``any`` or ``all`` of some subagents work on nothing, at most ``timeout_ms``.
+    """Wait until ``any`` or ``all`` of some subagents are settled, at most ``timeout_ms``.
 
-    One that is idle, closed or unreachable, or that waits for somebody, works on nothing.
+    Settled: idle, closed, unreachable, or waiting for input or an approval.
     """
 
     subagent_ids: Annotated[tuple[Id, ...], Field(min_length=1, max_length=MOST_WAITED)]
@@ -99,7 +99,7 @@ class WaitSubagents:
 
 @record
 class SubagentsWaited:
-    """How they stand when the wait ends; ``settled`` are those that work on nothing. ``timed_out``: too few do."""
+    """The subagents at the end of the wait. ``timed_out``: too few are ``settled``."""
 
     subagents: tuple[Subagent, ...]
     settled: tuple[str, ...]
@@ -117,7 +117,7 @@ class ListSubagents:
 
 @record
 class GetSubagent:
-    """One subagent, by the id that a list gives it."""
+    """One subagent, by its id."""
 
     subagent_id: Id
 
@@ -132,12 +132,12 @@ class GetSubagentEvents:
 
 
 SubagentQuery: TypeAlias = ListSubagents | GetSubagent | GetSubagentEvents
-"""What whoever oversees a tenant may ask as well."""
+"""Queries that overseers of a tenant may use as well."""
 
 
 @record
 class SubagentList:
-    """The subagents in a scope, and the jobs that it has to do with; ``sequence`` is that of its session."""
+    """The subagents in a scope, and the jobs related to it; ``sequence`` is that of its session."""
 
     session_id: str
     sequence: int
@@ -148,7 +148,7 @@ class SubagentList:
 
 @record
 class SubagentEvents:
-    """A page of events, each an envelope with the sequence of the fact behind it."""
+    """A page of events, each an envelope with the sequence of its fact."""
 
     subagent_id: str
     events: tuple[JsonObject, ...]

@@ -1,4 +1,4 @@
-"""One verb for every task that a filter matches, if there are as many as whoever asks has seen."""
+"""Applies one verb to every task that a filter matches, if their number is the expected one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BulkVerb: TypeAlias = Literal["cancel", "pause", "resume", "retry"]
 
 @record
 class TaskFilter:
-    """Which tasks of the caller, by the members that ``list_tasks`` has as well."""
+    """Selects tasks of the caller, with the filters of ``list_tasks``."""
 
     status: Annotated[tuple[Status, ...], Field(max_length=20)] = ()
     visibility: Annotated[tuple[Visibility, ...], Field(max_length=4)] = ()
@@ -33,12 +33,12 @@ class TaskFilter:
         ]
         | None
     ) = None
-    """These tasks, whatever they are: with no other member. What is no task of the caller is in the answer (MK-12)."""
+    """Exactly these tasks, without any other filter. Ids that are not tasks of the caller are reported (MK-12)."""
 
 
 @record
 class ChangeTasks:
-    """Do ``verb`` with each task that ``filter`` matches; ``expect`` is how many that are, or nothing is done."""
+    """Apply ``verb`` to each task that ``filter`` matches; refused unless ``expect`` tasks match."""
 
     verb: BulkVerb
     filter: TaskFilter
@@ -48,7 +48,7 @@ class ChangeTasks:
 
 @record
 class TasksChanged:
-    """How many tasks took the verb, and those that did not."""
+    """How many tasks changed, and those that did not."""
 
     verb: BulkVerb
     matched: int

@@ -1,4 +1,4 @@
-"""What can be told to a task: one frozen type per command; ``core/task/machine.py`` says when each is allowed."""
+"""Commands of a task: one frozen type each; ``core/task/machine.py`` defines when each is allowed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from passerelle.core.facts import Coverage, ErrorDetail, Ref, Scope
-from passerelle.core.payloads import task as say
+from passerelle.core.payloads import task as task_facts
 from passerelle.core.payloads.run import ArtifactChanged, ModelRequested, RunStatus
 from passerelle.core.task.status import Delivery, Status
 
@@ -21,7 +21,7 @@ class BeginTask:
     """Gives a task its identity; ``accepts`` takes ownership at once."""
 
     scope: Scope
-    created: say.TaskCreated
+    created: task_facts.TaskCreated
     accepts: bool = True
 
 
@@ -32,14 +32,14 @@ class AcceptTask:
 
 @dataclass(frozen=True, slots=True)
 class QueueTask:
-    """Waits for capacity, or, with the cause ``quota``, for what its caller may use up."""
+    """Queues the task for capacity, or, with the cause ``quota``, until its caller's quota resets."""
 
     queue: str
     reason: str
     position: int | None = None
-    cause: say.QueueCause | None = None
-    attempt: say.TaskAttemptStarted | None = None
-    """The first or the next attempt as it begins when its turn has come."""
+    cause: task_facts.QueueCause | None = None
+    attempt: task_facts.TaskAttemptStarted | None = None
+    """The first or next attempt, as it starts when its turn comes."""
     send_options: JsonObject | None = None
     promoted_ms: int | None = None
     until: str | None = None
@@ -55,7 +55,7 @@ class PrepareTask:
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """What the work needs is not there: the task may be started again."""
+    """A requirement of the work is missing: the task may be started again."""
 
     reason: str
 
@@ -65,10 +65,10 @@ class StartRun:
     """Opens an attempt: the intent to send."""
 
     run_id: str
-    started: say.TaskAttemptStarted
+    started: task_facts.TaskAttemptStarted
     refs: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
     thread_id: str | None = None
-    """The thread that runs it, where it is another one than the task's own: its context at the agent is the run's."""
+    """The thread that runs it, if not the task's own: its context at the agent is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class SendInput:
 
 @dataclass(frozen=True, slots=True)
 class ObserveStatus:
-    """A word of the peer. ``status`` is what its state means here; ``said`` keeps the raw word."""
+    """A status message of the agent. ``status`` is the mapped state; ``said`` keeps the raw one."""
 
     status: Status
     said: RunStatus
@@ -89,7 +89,7 @@ class ObserveStatus:
 
 @dataclass(frozen=True, slots=True)
 class ObserveOutput:
-    """A part of an artifact that is not whole yet."""
+    """A chunk of an artifact that is not complete yet."""
 
     summary: str
     step_id: str
@@ -98,7 +98,7 @@ class ObserveOutput:
 
 @dataclass(frozen=True, slots=True)
 class ObserveArtifact:
-    """An artifact that is whole and stored."""
+    """A complete and stored artifact."""
 
     artifact: ArtifactChanged
     step_id: str
@@ -107,15 +107,15 @@ class ObserveArtifact:
 
 @dataclass(frozen=True, slots=True)
 class WaitFor:
-    """Waits for somebody; no progress until ``EndWait``."""
+    """Waits for input, a permission, a resource, another task or a worker, until ``EndWait``."""
 
-    waiting: say.TaskWaiting
+    waiting: task_facts.TaskWaiting
     step_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EndWait:
-    """What was waited for is there."""
+    """Ends the wait."""
 
     reason: str
 
@@ -124,12 +124,12 @@ class EndWait:
 class BlockTask:
     """A named blocker must be resolved first."""
 
-    blocked: say.TaskBlocked
+    blocked: task_facts.TaskBlocked
 
 
 @dataclass(frozen=True, slots=True)
 class WithholdEnd:
-    """The peer is done, and the task is not: ``frame`` names its last frame, which callers see once the task ends."""
+    """The agent is done, but the task is not: callers see its last frame, ``frame``, once the task ends."""
 
     said: RunStatus
     step_id: str
@@ -138,14 +138,14 @@ class WithholdEnd:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """How many of the task's conditions are met now."""
+    """Records how many of the task's conditions are met now."""
 
     coverage: Coverage
 
 
 @dataclass(frozen=True, slots=True)
 class SuspendTask:
-    """Stops on purpose."""
+    """Pauses the task."""
 
     actor: str
     reason: str | None = None
@@ -153,14 +153,14 @@ class SuspendTask:
 
 @dataclass(frozen=True, slots=True)
 class ContinueTask:
-    """Goes on after a pause or a block."""
+    """Resumes after a pause or a block."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class EndRun:
-    """The peer ended the run well: its terminal state is known."""
+    """The agent ended the run successfully: its terminal state is known."""
 
     native_status: str
     summary: str | None = None
@@ -170,7 +170,7 @@ class EndRun:
 
 @dataclass(frozen=True, slots=True)
 class FailRun:
-    """The run ended otherwise; what becomes of the task is another command."""
+    """The run did not succeed; a further command decides about the task."""
 
     status: Status
     error: ErrorDetail
@@ -179,7 +179,7 @@ class FailRun:
 
 @dataclass(frozen=True, slots=True)
 class RecordDelivery:
-    """The result is readable for a consumer, or owed to it."""
+    """The result is readable for a consumer, or its delivery is pending."""
 
     consumer: str
     delivery: Delivery
@@ -187,16 +187,16 @@ class RecordDelivery:
 
 @dataclass(frozen=True, slots=True)
 class ReportProgress:
-    """Somebody trusted says how far it is (CMD-7); the status stays."""
+    """A trusted caller reports progress (CMD-7); the status stays."""
 
-    progress: say.TaskProgress
+    progress: task_facts.TaskProgress
 
 
 @dataclass(frozen=True, slots=True)
 class SucceedTask:
-    """Ends the task well, if every fact is there (I5)."""
+    """Completes the task, if every required fact exists (I5)."""
 
-    answer: say.TaskCompleted
+    answer: task_facts.TaskCompleted
     refs: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
 
 
@@ -212,12 +212,12 @@ class EndInError:
 class PrepareRetry:
     """Prepares a further attempt."""
 
-    retrying: say.TaskRetrying
+    retrying: task_facts.TaskRetrying
 
 
 @dataclass(frozen=True, slots=True)
 class LoseTask:
-    """Nobody can tell whether the worker lives."""
+    """Whether the worker lives is unknown."""
 
     last_proof: str
     reason: str
@@ -225,37 +225,37 @@ class LoseTask:
 
 @dataclass(frozen=True, slots=True)
 class RequestCancel:
-    """Records the wish to cancel, before anything is cancelled."""
+    """Records the request to cancel, before anything is cancelled."""
 
-    requested: say.TaskCancelRequested
+    requested: task_facts.TaskCancelRequested
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmCancel:
-    """The stop is known."""
+    """The stop is confirmed."""
 
-    cancelled: say.TaskCancelled
+    cancelled: task_facts.TaskCancelled
 
 
 @dataclass(frozen=True, slots=True)
 class TimeOutTask:
     """A limit fired."""
 
-    timed_out: say.TaskTimedOut
+    timed_out: task_facts.TaskTimedOut
 
 
 @dataclass(frozen=True, slots=True)
 class DescribeTask:
-    """Changes what describes the task; never a terminal one (CMD-5)."""
+    """Changes descriptive members of the task; never of a terminal one (CMD-5)."""
 
     changed: dict[str, JsonObject]
 
 
 @dataclass(frozen=True, slots=True)
 class LinkTask:
-    """Makes, changes or removes an edge (CMD-13)."""
+    """Adds, changes or removes an edge (CMD-13)."""
 
-    edge: say.TaskDependencyUpdated
+    edge: task_facts.TaskDependencyUpdated
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ class ArchiveTask:
 
 @dataclass(frozen=True, slots=True)
 class LeaveBehind:
-    """Marks a task that has ended: its thread went back behind it, with a boundary."""
+    """Marks an ended task as rolled back by a boundary of its thread."""
 
     boundary_id: str
 

@@ -1,8 +1,8 @@
-"""How the edges of a task are stored: the first ones in its snapshot, the others in fields of their own beside it.
+"""The stored form of a task's edges: the first ones in its snapshot, the others in separate hash fields.
 
-In memory a record has all of its edges, so folds, decisions and readers know no bound. A write puts only the edges that
-changed into the hash, however many there are. An edge that changes moves to the end, so the order of those in the list
-is that of their numbers.
+In memory a record has all of its edges, so folds, decisions and readers know no limit. A write stores only changed
+edges in the hash, however many there are. A changed edge moves to the end, so the edges in the fields are ordered by
+their numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 KEPT_EDGES: Final = 32
-"""Edges that stand in the snapshot, those that have not changed for longest, so that it stays small."""
+"""Edges in the snapshot, those unchanged for longest; keeps it small."""
 _FIELD: Final = "edge:"
 
 
@@ -29,10 +29,10 @@ def cut(task: TaskRecord) -> TaskRecord:
 
 
 def join(task: TaskRecord, fields: Mapping[str, bytes]) -> TaskRecord:
-    """The whole record, from what its snapshot holds and the fields beside it.
+    """The whole record, from its snapshot and the edge fields.
 
     Raises:
-        InvalidInput: a field holds no edge that this version can read.
+        InvalidInput: a field has no edge that this version can read.
     """
     if len(task.relationships) < KEPT_EDGES or not (numbers := _list_numbers(fields)):
         return task
@@ -43,9 +43,9 @@ def join(task: TaskRecord, fields: Mapping[str, bytes]) -> TaskRecord:
 def list_changes(
     before: TaskRecord | None, fields: Mapping[str, bytes], after: TaskRecord
 ) -> dict[str, bytes | None]:
-    """What becomes of the fields when a record that had ``fields`` beside it is written; None drops one.
+    """The changes of the fields when a record with ``fields`` is written; None removes one.
 
-    A record that was stored before there was a list gets it with its next write.
+    A record stored before edge fields existed gets them with its next write.
     """
     rest = after.relationships[KEPT_EDGES:]
     if not rest:
@@ -70,7 +70,7 @@ def list_changes(
 
 
 def _match(standing: Sequence[Edge], listed: Sequence[int]) -> dict[int, int]:
-    """The number of each edge that stands in the list, by the identity of the object: a fold keeps those it leaves."""
+    """The number of each edge in the fields, by object identity: a fold keeps the objects that it does not change."""
     if len(standing) != len(listed):
         return {}
     return {id(edge): number for edge, number in zip(standing, listed, strict=True)}

@@ -1,11 +1,11 @@
-"""The fold of a task: facts in, record out. Total: it never raises; what it cannot read makes the record stale."""
+"""The fold of a task: facts in, record out. Total: it never raises; an unreadable event makes the record stale."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.events import OpaquePayload, VendorPayload
-from passerelle.core.payloads import task as say
+from passerelle.core.payloads import task as task_facts
 from passerelle.core.payloads.limit import CostRecorded
 from passerelle.core.task.folds import life, relations, runs
 from passerelle.core.task.folds.changes import Folds
@@ -23,9 +23,9 @@ def folds_task(event: Event) -> bool:
 
 
 def evolve(state: TaskRecord | None, event: Event) -> TaskRecord | None:
-    """The record after an event; unchanged when it is of another task, contained already, or says nothing here."""
+    """The record after an event; unchanged if it is of another task, already folded, or has no effect."""
     payload = event.fact.payload
-    if isinstance(payload, say.TaskCreated):
+    if isinstance(payload, task_facts.TaskCreated):
         return state or _create(payload, event)
     if state is None or event.fact.scope.task_id != state.task_id or event.sequence <= state.last:
         return state
@@ -38,11 +38,11 @@ def evolve(state: TaskRecord | None, event: Event) -> TaskRecord | None:
         return state
     folded = fold(state, payload, event)
     if isinstance(payload, CostRecorded):
-        return folded  # versions before this one did not look at it: it leaves no trace but itself
+        return folded  # older versions did not fold it, so it must change no other member
     return _close(change(state) if folded is state else folded, event)
 
 
-def _create(payload: say.TaskCreated, event: Event) -> TaskRecord:
+def _create(payload: task_facts.TaskCreated, event: Event) -> TaskRecord:
     scope = event.fact.scope
     task_id = scope.task_id or ""
     record = TaskRecord(
@@ -77,7 +77,7 @@ def _create(payload: say.TaskCreated, event: Event) -> TaskRecord:
     return _close(record, event)
 
 
-def _bound(payload: say.TaskCreated) -> TaskScope:
+def _bound(payload: task_facts.TaskCreated) -> TaskScope:
     scope = TaskScope(payload.tenant, payload.requested_by, payload.context_id)
     bounds = payload.scope
     if bounds is None:
@@ -94,9 +94,9 @@ def _bound(payload: say.TaskCreated) -> TaskScope:
 
 
 def _close(fresh: TaskRecord, event: Event) -> TaskRecord:
-    """What every folded event leaves behind: its place and time, and what callers have seen with it."""
+    """Members that every folded event updates: sequence and time, and what callers have seen."""
     payload = event.fact.payload
-    bare = isinstance(payload, say.TaskCompleted) and payload.answer == "message"
+    bare = isinstance(payload, task_facts.TaskCompleted) and payload.answer == "message"
     if event.fact.facade is None or bare:
         fill(fresh, last=event.sequence, updated_at=event.timestamp)
         return fresh
@@ -113,7 +113,7 @@ def _close(fresh: TaskRecord, event: Event) -> TaskRecord:
 
 
 _FOLDS: Final[Folds] = {
-    say.TaskCreated: lambda state, _payload, _event: state,
+    task_facts.TaskCreated: lambda state, _payload, _event: state,
     **life.FOLDS,
     **runs.FOLDS,
     **relations.FOLDS,

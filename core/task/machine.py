@@ -1,20 +1,19 @@
-"""The task machine: every status, every command, and what each does to which.
+"""The task machine: every status, every command, and the transitions.
 
-A task is a durable promise to somebody. Its life, in short: *accepted* once it has an identity; *queued* or
-*preparing* while something stands before the work; *running* from the first attempt on; *waiting* for a person,
-a permission or a resource; *cancelling* from the wish to stop until the stop is known; and one of four ends:
-*completed*, *failed*, *cancelled*, *timed_out*. Four statuses say that we do not know enough, and never pretend:
-*lost* (nobody can tell whether the worker lives), *unknown* (the peer said a word that we do not know), *stale*
-(the record may be behind) and *blocked* (somebody named must act first).
+A task is a durable promise. Its life, in short: *accepted* once it has an identity; *queued* or *preparing* before the
+work; *running* from the first attempt on; *waiting* for a person, a permission or a resource; *cancelling* from the
+request to stop until the stop is confirmed; and one of four ends: *completed*, *failed*, *cancelled*, *timed_out*. Four
+statuses state that something is not known or not possible: *lost* (whether the worker lives is unknown), *unknown* (the
+agent sent an unknown state), *stale* (the record may be outdated) and *blocked* (a named party must act first).
 
-Three rules hold everywhere. A terminal task is frozen: nothing but archiving moves it (LT-12). A peer that says
-COMPLETED completes nothing: the run ends, the artifacts are stored, the delivery is recorded, and only then the
-task may complete (I5); ``decide`` refuses ``CompleteTask`` and names the fact that is missing. A wish to cancel
-sticks: from *cancelling* no word of the peer leads back to work (CMD-9).
+Three rules hold everywhere. A terminal task is frozen: only archiving and an explicit retry change its status (LT-12).
+COMPLETED from an agent does not complete the task: the run ends, the artifacts are stored, the delivery is recorded,
+and only then the task may complete (I5); ``decide`` refuses an earlier ``SucceedTask`` and names the missing fact. A
+request to cancel is final: no state of the agent leads from *cancelling* back to work (CMD-9).
 
-``TABLE`` is the whole of it: for a command, from which statuses it is allowed and where it may lead. A pair that is
-not in the table is refused with a typed error. ``decide`` turns a command into facts, ``evolve`` folds facts into the
-record and never raises: what it cannot read marks the record as stale.
+``TABLE`` lists all transitions: for a command, the statuses it is allowed in and those it may lead to. A pair that is
+not in the table is refused with a typed error. ``decide`` turns a command into facts. ``evolve``
+(``core/task/fold.py``) folds facts into the record and never raises: an unreadable event marks the record as stale.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 from passerelle.core.errors import InvalidInput, NotFound, UnsupportedOperation
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
-from passerelle.core.payloads import task as say
+from passerelle.core.payloads import task as task_facts
 from passerelle.core.payloads.run import RunStatus, request
 from passerelle.core.task.commands import (
     AcceptTask,
@@ -74,8 +73,8 @@ if TYPE_CHECKING:
 
 
 PARENT: Final = "parent"
-"""The consumer that the task was made for: the task above it."""
-NO_PARENT: Final = "its parent has not been told"
+"""The consumer of a child task's result: its parent task."""
+NO_PARENT: Final = "its parent has not been notified"
 _S: Final = Status
 _BEFORE: Final = frozenset({_S.ACCEPTED, _S.QUEUED, _S.PREPARING})
 _ACTIVE: Final = frozenset({_S.QUEUED, _S.PREPARING, _S.RUNNING, _S.UNKNOWN, _S.LOST, _S.STALE})
@@ -85,7 +84,7 @@ _LIVE: Final = _BEFORE | _ACTIVE | _PARKED | _HELD | {_S.RETRYING, _S.CANCELLING
 
 Targets: TypeAlias = "frozenset[Status]"
 SAME: Final[Targets] = frozenset()
-"""The command leaves the status as it is."""
+"""The command leaves the status unchanged."""
 
 
 def _to(*targets: Status) -> Targets:
@@ -101,7 +100,7 @@ TABLE: Final[dict[type[TaskCommand], dict[Status | None, Targets]]] = {
     AcceptTask: _rows({_S.DRAFT}, _to(_S.ACCEPTED)),
     QueueTask: {
         **_rows(_BEFORE | {_S.RETRYING}, _to(_S.QUEUED, _S.WAITING_RESOURCE)),
-        # An attempt that waits for a quota: its time is another one, or it waits for its agent from now on.
+        # An attempt that waits for a quota: the reset time changed, or it now waits for its agent.
         **_rows({_S.WAITING_RESOURCE}, _to(_S.QUEUED, _S.WAITING_RESOURCE)),
     },
     PrepareTask: _rows({_S.ACCEPTED, _S.QUEUED, _S.PREPARING}, _to(_S.PREPARING)),
@@ -149,11 +148,11 @@ TABLE: Final[dict[type[TaskCommand], dict[Status | None, Targets]]] = {
 
 
 def decide(state: TaskRecord | None, command: TaskCommand) -> list[Fact]:
-    """The facts that a command leads to in a state; the row of ``TABLE`` says where they may lead.
+    """The facts of a command; the row of ``TABLE`` lists where they may lead.
 
     Raises:
-        InvalidInput: a task that is created again.
-        NotFound: a command to a task that does not exist.
+        InvalidInput: the task exists already.
+        NotFound: the task does not exist.
         NotCancelable, UnsupportedOperation: the status does not allow it, or a fact is missing (I5).
     """
     if isinstance(command, BeginTask):
@@ -168,7 +167,7 @@ def decide(state: TaskRecord | None, command: TaskCommand) -> list[Fact]:
 
 
 def scope_of(state: TaskRecord, step_id: str | None = None) -> Scope:
-    """The ids of the task and of its live run, and those of the trace that the run is, or was, a part of."""
+    """The ids of the task, of its live run, and of the trace of its last run."""
     parent = state.attempts[-1].traceparent if state.attempts else None
     return Scope(
         session_id=state.session_id,
@@ -185,7 +184,7 @@ def scope_of(state: TaskRecord, step_id: str | None = None) -> Scope:
 def _create(command: BeginTask) -> list[Fact]:
     facts = [Fact(command.scope, command.created)]
     if command.accepts:
-        facts.append(Fact(command.scope, say.TaskAccepted()))
+        facts.append(Fact(command.scope, task_facts.TaskAccepted()))
     return facts
 
 
@@ -234,12 +233,12 @@ def _observe(
     match command:
         case ObserveStatus(status=status, said=said, step_id=step_id):
             scope = scope_of(state, step_id)
-            facts = [Fact(scope, said)] if _says_something(state, said) else []
+            facts = [Fact(scope, said)] if _is_new_status(state, said) else []
             move = _move(state, status, said)
             return facts + ([Fact(scope, move)] if move else [])
         case ObserveOutput(summary=summary, step_id=step_id, chunks=chunks):
             works = state.status in _ACTIVE and state.status is not _S.RUNNING
-            progress = say.TaskProgress(
+            progress = task_facts.TaskProgress(
                 phase=Phase.WORKING,
                 status=_S.RUNNING if works else None,
                 summary=summary,
@@ -253,16 +252,16 @@ def _observe(
             return [Fact(_ended_scope(state, step_id), artifact, refs)]
         case WaitFor(waiting=waiting, step_id=step_id):
             if waiting.status not in _PARKED:
-                raise InvalidInput("status", f"{waiting.status} is no status to wait in")
+                raise InvalidInput("status", f"{waiting.status} is not a waiting status")
             return [Fact(scope_of(state, step_id), waiting)]
         case EndWait(reason=reason):
-            return [Fact(scope_of(state), say.TaskResumed(reason))]
+            return [Fact(scope_of(state), task_facts.TaskResumed(reason))]
         case _:
             assert_never(command)
 
 
-def _says_something(state: TaskRecord, said: RunStatus) -> bool:
-    """A repeated frame of the peer is no news."""
+def _is_new_status(state: TaskRecord, said: RunStatus) -> bool:
+    """Whether a status message differs from the last one."""
     run = state.run
     if run is None or said.text is not None or said.remote_task_id or said.delivery_mechanism:
         return True
@@ -271,18 +270,18 @@ def _says_something(state: TaskRecord, said: RunStatus) -> bool:
     return said.native_status != run.native_status
 
 
-def _move(state: TaskRecord, status: Status, said: RunStatus) -> say.TaskPayload | None:
+def _move(state: TaskRecord, status: Status, said: RunStatus) -> task_facts.TaskPayload | None:
     native = said.native_status
     if status is state.status or TABLE[ObserveStatus][state.status] is SAME:
         return None
     if status is _S.QUEUED:
-        return say.TaskQueued(queue=f"peer:{state.peer}", reason="submitted at the peer")
+        return task_facts.TaskQueued(queue=f"peer:{state.peer}", reason="submitted at the peer")
     if status is _S.RUNNING and (state.status in _PARKED or state.status is _S.LOST):
-        return say.TaskResumed("the peer goes on", native_status=native)
+        return task_facts.TaskResumed("the peer goes on", native_status=native)
     if status in {_S.RUNNING, _S.UNKNOWN}:
         phase = (said.phase or Phase.WORKING) if status is _S.RUNNING else None
-        return say.TaskProgress(phase=phase, status=status, native_status=native)
-    raise InvalidInput("status", f"a peer cannot put a task into {status}")
+        return task_facts.TaskProgress(phase=phase, status=status, native_status=native)
+    raise InvalidInput("status", f"an agent cannot put a task into {status}")
 
 
 def _drive(
@@ -300,7 +299,7 @@ def _drive(
             if not started.gated:
                 peer, way = started.worker.peer, started.delivery_mechanism
                 facts.append(Fact(scope, request(peer, way, started.message_id)))
-            return facts if state.started_at else [*facts, Fact(scope, say.TaskStarted())]
+            return facts if state.started_at else [*facts, Fact(scope, task_facts.TaskStarted())]
         case SendInput(requested=requested):
             _require_run(state)
             return [Fact(scope, requested)]
@@ -312,11 +311,11 @@ def _drive(
             verifying = text or RunStatus(native_status=native, phase=Phase.VERIFYING)
             return [
                 Fact(scope_of(state, step_id), verifying),
-                Fact(scope, say.TaskAttemptCompleted(native, summary)),
+                Fact(scope, task_facts.TaskAttemptCompleted(native, summary)),
             ]
         case FailRun(status=status, error=error, native_status=native):
             _require_run(state)
-            return [Fact(scope, say.TaskAttemptFailed(status, error, native))]
+            return [Fact(scope, task_facts.TaskAttemptFailed(status, error, native))]
         case _:
             assert_never(command)
 
@@ -327,7 +326,7 @@ def _require_run(state: TaskRecord) -> None:
 
 
 def refuse_second_run(state: TaskRecord) -> None:
-    """Raises UnsupportedOperation where an agent has the task: it may say that it has not begun, and it will."""
+    """Raises UnsupportedOperation if an agent has the task, even if the agent reports it as not begun."""
     if state.run is not None:
         raise UnsupportedOperation(
             f"agent {state.run.worker.peer} has the task already", status=state.status
@@ -335,16 +334,16 @@ def refuse_second_run(state: TaskRecord) -> None:
 
 
 def _require_line(state: TaskRecord) -> None:
-    """Raises UnsupportedOperation where it is a run that waits for a resource, and no attempt that has not begun."""
+    """Raises UnsupportedOperation if a run waits for a resource, as opposed to a queued attempt."""
     if state.status is _S.WAITING_RESOURCE and (state.queued is None or state.run is not None):
-        missing = "an attempt that waits in line"
+        missing = "a queued attempt"
         raise UnsupportedOperation(
-            "the run of the task waits, and goes on by itself", status=state.status, missing=missing
+            "the run of the task waits, and resumes by itself", status=state.status, missing=missing
         )
 
 
 def require_unblocked(state: TaskRecord) -> None:
-    """No attempt begins while another task has to complete first (GR-2).
+    """Refuses an attempt while another task must complete first (GR-2).
 
     Raises:
         UnsupportedOperation: the task has an open blocker; ``blocker`` names it.
@@ -361,14 +360,14 @@ def require_unblocked(state: TaskRecord) -> None:
 def _reconcile(state: TaskRecord, command: RecordDelivery | Cover | SucceedTask) -> list[Fact]:
     match command:
         case RecordDelivery(consumer=consumer, delivery=delivery):
-            progress = say.TaskProgress(
+            progress = task_facts.TaskProgress(
                 phase=Phase.DELIVERING, consumer=consumer, delivery=delivery
             )
             return [Fact(scope_of(state), progress)]
         case Cover(coverage=coverage):
             if coverage == state.coverage:
                 return []
-            return [Fact(scope_of(state), say.TaskProgress(coverage=coverage))]
+            return [Fact(scope_of(state), task_facts.TaskProgress(coverage=coverage))]
         case SucceedTask(answer=answer, refs=refs):
             missing = find_missing(state)
             if missing:
@@ -381,10 +380,10 @@ def _reconcile(state: TaskRecord, command: RecordDelivery | Cover | SucceedTask)
 
 
 def find_missing(state: TaskRecord) -> str | None:
-    """The first fact without which a task may not complete, or None (I5)."""
+    """The first missing fact that completion requires, or None (I5)."""
     last = state.attempts[-1] if state.attempts else None
     if last is None or (last.status is not _S.COMPLETED and state.withheld is None):
-        return "the peer has not ended the run"
+        return "the agent has not ended the run"
     unstored = find_unstored(state)
     if unstored is not None:
         return f"artifact {unstored.artifact_id} is not stored"
@@ -395,24 +394,24 @@ def find_missing(state: TaskRecord) -> str | None:
     if is_owed_to_parent(state):
         return NO_PARENT
     if last.status is not _S.COMPLETED:
-        return "the run has not been ended"
+        return "the run has not ended"
     if not state.delivery:
         return "no delivery is recorded"
     return None
 
 
 def is_owed_to_parent(state: TaskRecord) -> bool:
-    """Whether the task was made for another one that has not been told yet what came of it."""
+    """Whether the result is still to be delivered to the parent task."""
     return state.parent_task_id is not None and PARENT not in state.delivery
 
 
 def find_unstored(state: TaskRecord) -> ArtifactRef | None:
-    """The first artifact that the record names and whose content is not here yet."""
+    """The first named artifact whose content is not stored yet."""
     return next((artifact for artifact in state.artifacts if not artifact.stored), None)
 
 
 def is_stored(state: TaskRecord) -> bool:
-    """Whether the content of every artifact is here, of those that are only counted, too."""
+    """Whether the content of every artifact is stored, including those that are only counted."""
     return find_unstored(state) is None and not state.awaited
 
 
@@ -435,12 +434,12 @@ def _end(
     scope = _ended_scope(state)
     match command:
         case EndInError(error=error, rejected=rejected):
-            return [Fact(scope, say.TaskFailed(error, rejected))]
+            return [Fact(scope, task_facts.TaskFailed(error, rejected))]
         case PrepareRetry(retrying=retrying):
             _require_fresh(state, retrying)
             return [Fact(scope, retrying)]
         case LoseTask(last_proof=last_proof, reason=reason):
-            return [Fact(scope, say.TaskLost(last_proof, reason))]
+            return [Fact(scope, task_facts.TaskLost(last_proof, reason))]
         case RequestCancel(requested=requested):
             repeated = state.status is _S.CANCELLING
             return [] if repeated else [Fact(scope, requested)]
@@ -449,28 +448,28 @@ def _end(
         case TimeOutTask(timed_out=timed_out):
             return [Fact(scope, timed_out)]
         case ArchiveTask(archive=archive):
-            return [Fact(scope, say.TaskArchived(archive))]
+            return [Fact(scope, task_facts.TaskArchived(archive))]
         case _:
             assert_never(command)
 
 
-def _require_fresh(state: TaskRecord, retrying: say.TaskRetrying) -> None:
-    """A task that has ended goes on only where somebody wants it, and under an id of which nobody saw the end (LT-12).
+def _require_fresh(state: TaskRecord, retrying: task_facts.TaskRetrying) -> None:
+    """Checks the retry of an ended task: it needs an actor, and a new facade id if callers saw the end (LT-12).
 
     Raises:
-        UnsupportedOperation: it does not.
+        UnsupportedOperation: it may not be retried so.
     """
     if state.status not in TERMINAL:
         return
     if state.rolled_back is not None:
         raise UnsupportedOperation(
-            "the task is rolled back: its thread went back behind it",
+            "the task is rolled back",
             status=state.status,
             boundary=state.rolled_back,
         )
     if retrying.actor is None:
         raise UnsupportedOperation(
-            "the task has ended", status=state.status, missing="who wants it"
+            "the task has ended", status=state.status, missing="the actor that requests it"
         )
     if state.shown and retrying.exposure != state.exposure + 1:
         raise UnsupportedOperation("callers have seen the task end", status=state.status)
@@ -489,23 +488,25 @@ def _steer(
     scope = scope_of(state)
     match command:
         case AcceptTask():
-            return [Fact(scope, say.TaskAccepted())]
+            return [Fact(scope, task_facts.TaskAccepted())]
         case QueueTask():
             return _queue(state, command)
         case PrepareTask(step=step):
             refuse_second_run(state)
-            progress = say.TaskProgress(phase=Phase.PLANNING, status=_S.PREPARING, step=step)
+            progress = task_facts.TaskProgress(phase=Phase.PLANNING, status=_S.PREPARING, step=step)
             return [Fact(scope, progress)]
         case PutBack(reason=reason):
-            return [Fact(scope, say.TaskProgress(status=_S.ACCEPTED, summary=reason))]
+            return [Fact(scope, task_facts.TaskProgress(status=_S.ACCEPTED, summary=reason))]
         case BlockTask(blocked=blocked):
             return [Fact(scope, blocked)]
         case SuspendTask(actor=actor, reason=reason):
-            return [Fact(scope, say.TaskPaused(actor, reason))]
+            return [Fact(scope, task_facts.TaskPaused(actor, reason))]
         case ContinueTask(reason=reason):
             blocker = state.blocker if state.status in _HELD else None
             if blocker is None:
-                return [Fact(scope, say.TaskResumed(reason, status=_find_way_back(state)))]
+                return [
+                    Fact(scope, task_facts.TaskResumed(reason, status=_find_resumed_status(state)))
+                ]
             if state.status is _S.BLOCKED:
                 require_unblocked(state)
             return [Fact(scope, describe_blocker(blocker.target, blocker.reason))]
@@ -514,12 +515,12 @@ def _steer(
 
 
 def _queue(state: TaskRecord, command: QueueTask) -> list[Fact]:
-    """Where it waits; for a quota it waits as for any other resource (ST-8)."""
+    """The facts of queueing; a wait for a quota is a wait for a resource (ST-8)."""
     _require_line(state)
     if command.attempt is not None:
         refuse_second_run(state)
     scope = scope_of(state)
-    queued = say.TaskQueued(
+    queued = task_facts.TaskQueued(
         command.queue,
         command.reason,
         command.position,
@@ -532,7 +533,9 @@ def _queue(state: TaskRecord, command: QueueTask) -> list[Fact]:
     )
     if command.cause != "quota":
         return [Fact(scope, queued)]
-    waiting = say.TaskWaiting("resource", _S.WAITING_RESOURCE, command.reason, resource="quota")
+    waiting = task_facts.TaskWaiting(
+        "resource", _S.WAITING_RESOURCE, command.reason, resource="quota"
+    )
     return [Fact(scope, queued), Fact(scope, waiting)]
 
 
@@ -543,26 +546,26 @@ def _describe(
     match command:
         case ReportProgress(progress=progress):
             if progress.status is not None:
-                raise InvalidInput("status", "progress moves no task")
+                raise InvalidInput("status", "progress cannot change the status")
             return [Fact(scope, progress)]
         case DescribeTask(changed=changed):
-            return [Fact(scope, say.TaskUpdated(changed))]
+            return [Fact(scope, task_facts.TaskUpdated(changed))]
         case LinkTask(edge=edge):
             return [Fact(scope, edge)]
         case LeaveBehind(boundary_id=boundary_id):
             known = state.rolled_back is not None
-            return [] if known else [Fact(scope, say.TaskUpdated({}, boundary_id))]
+            return [] if known else [Fact(scope, task_facts.TaskUpdated({}, boundary_id))]
         case _:
             assert_never(command)
 
 
-def describe_blocker(task_id: str, reason: str | None) -> say.TaskBlocked:
-    """What a task says that waits for another one."""
-    return say.TaskBlocked(task_id, "dependency", reason or f"waits for task {task_id}")
+def describe_blocker(task_id: str, reason: str | None) -> task_facts.TaskBlocked:
+    """The fact of a task that waits for another one."""
+    return task_facts.TaskBlocked(task_id, "dependency", reason or f"waits for task {task_id}")
 
 
-def _find_way_back(state: TaskRecord) -> Status | None:
-    """Where a held task stood, unless what it waited for has come meanwhile; None where it is running."""
+def _find_resumed_status(state: TaskRecord) -> Status | None:
+    """The status before a hold, unless its wait has ended meanwhile; None: running."""
     before = state.held_from
     if state.status not in _HELD or before is None:
         return None

@@ -1,7 +1,7 @@
-"""The durable record of a task: the fold of its facts, and what its snapshot holds (TR-1…TR-20, ATT-2…ATT-12, GR-10).
+"""The durable record of a task: the fold of its facts, and its snapshot (TR-1…TR-20, ATT-2…ATT-12, GR-10).
 
-State and references, never content: messages, history and artifacts are named by sequence, size and hash,
-so a snapshot does not grow with what a run brings.
+State and references, never content: messages, history and artifacts are named by sequence, size and hash, so a snapshot
+does not grow with the output of a run.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from passerelle.core.wire.trace import Trace, read_trace
 
 SCHEMA = 1
 WITHHELD = "withheld"
-"""The reference of a fact that names the frame which is kept back."""
+"""The reference from a fact to the withheld frame."""
 CHUNKS = "chunks"
-"""The counter of the parts of artifacts that were not whole when they came."""
+"""The counter of received chunks of incomplete artifacts."""
 KEPT_ARTIFACTS = 16
-"""Artifacts that a record names, the first ones, so that it stays small; of the others it has the number."""
+"""Artifacts in a record, the first ones, to keep it small; further ones are counted."""
 
 
 @record
 class RunCost:
-    """What a run cost: millionths of ``currency`` (ISO 4217), and the tokens that its agent has told, if it has."""
+    """The cost of a run: millionths of ``currency`` (ISO 4217), and the tokens if its agent reported them."""
 
     amount_micros: int
     currency: str
@@ -50,19 +50,19 @@ class Attempt:
     message_id: str
     started_at: str
     last_seen_at: str
-    """The last sign of life of the worker, with or without news."""
+    """The last sign of life of the worker, with or without new output."""
     pending_message_id: str | None = None
-    """A message that was meant to be sent and that no answer has come for: its outcome is not known."""
+    """In-flight message id; the outcome is unknown until a reply arrives."""
     intended_at: str | None = None
-    """When the message was last meant to be sent, if that was after the start."""
+    """When the last intent to send was stored, if after the start."""
     send_after: str | None = None
-    """The peer has not taken the message, and gets it again at this time."""
+    """The agent refused the message; it is sent again at this time."""
     send_options: JsonObject | None = None
-    """What the request said beside that message."""
+    """The other members of that message's request."""
     gated: bool = False
-    """Whether policy has to let the message through first: until then nothing was sent."""
+    """Whether policy must allow the message first: until then nothing was sent."""
     updated_input: str | None = None
-    """SHA-256 of the message in place of the caller's, where a hook has changed it."""
+    """SHA-256 of the message as a hook changed it."""
     ended_at: str | None = None
     remote_task_id: str | None = None
     remote_context_id: str | None = None
@@ -75,36 +75,36 @@ class Attempt:
     checkpoint_refs: tuple[Ref, ...] = ()
     steps: int = 0
     silent_since: str | None = None
-    """The last news of the worker, where it has shown since that it lives; None: what was seen last was news."""
+    """The last new output of the worker, if only signs of life came since; None: the last frame was new output."""
     held_ms: int = 0
-    """For how long the task was paused or blocked meanwhile."""
+    """How long the task was paused or blocked during the run."""
     traceparent: str | None = None
     tracestate: str | None = None
     extensions: tuple[str, ...] = ()
-    """URIs of A2A extensions that the caller asks for, on every call of the run."""
+    """URIs of the A2A extensions that the caller requested, for every call of the run."""
     reason: str | None = None
-    """Why there is a further attempt; None for the first one."""
+    """The reason for a further attempt; None for the first one."""
     asked_by: str | None = None
-    """Who wanted it; None where it came by itself, or with the task."""
+    """The actor that requested it; None if it was automatic, or the first one."""
     broken_at: str | None = None
-    """When the stream of the run ended under it, if nothing new has come since."""
+    """When the stream of the run broke, if nothing new came since."""
     stalled_at: str | None = None
-    """When callers were told that nothing has moved since."""
+    """When callers were notified that there is no progress."""
     waits_on: str | None = None
-    """The native state that the peer says since it refused an answer, and in which its task waits all the same."""
+    """The agent's native state since it refused an answer; its task still waits."""
     streaming: Literal[True] | None = None
-    """Chunks of an artifact have come that is not whole yet; None: none have (CF-9)."""
+    """Whether an incomplete artifact has chunks; None: none has (CF-9)."""
     cost: RunCost | None = None
-    """Once the run is over, where its agent has a price."""
+    """Set once the run is over, if its agent has a price."""
 
     @property
     def news_at(self) -> str:
-        """When the worker last said something new."""
+        """When the worker last sent new output."""
         return self.silent_since or self.last_seen_at
 
     @property
     def trace(self) -> Trace | None:
-        """Where in which trace the run is (ENV-8)."""
+        """The run's span (ENV-8)."""
         return read_trace(self.traceparent, self.tracestate)
 
 
@@ -120,22 +120,22 @@ class Edge:
     updated_at: str
     reason: str | None = None
     items: int | None = None
-    """How many items the job has that it leads to; None: it leads to no job."""
+    """Number of items of the target job; None: the target is not a job."""
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether another task waits for the one that has this edge."""
+        """Whether another task waits for the task with this edge."""
         return self.kind == "blocks" and self.status == "open"
 
     @property
     def holds(self) -> bool:
-        """Whether the task that has this edge waits for another one."""
+        """Whether the task with this edge waits for another one."""
         return self.kind == "blocked_by" and self.status == "open"
 
 
 @record
 class ArtifactRef:
-    """An artifact by reference (TR-18, A2A-8). Its content stands in the entries up to ``last``, or in a blob."""
+    """An artifact by reference (TR-18, A2A-8). Its content is in the events up to ``last``, or in a blob."""
 
     artifact_id: str
     name_at_peer: str
@@ -168,7 +168,7 @@ class Progress:
 
 @record
 class TaskScope:
-    """The bounds within which a task may be seen, and what its maker has bound it to (TR-10)."""
+    """The visibility bounds of a task, and its external references (TR-10)."""
 
     tenant: str
     principal: str
@@ -183,7 +183,7 @@ class TaskScope:
 
 @record
 class QueuedAttempt:
-    """An attempt that waits for its turn at an agent. ``since`` is RFC 3339: its place among those of its caller."""
+    """An attempt in an agent's queue. ``since``, RFC 3339, orders it among those of its caller."""
 
     queue: str
     cause: QueueCause
@@ -191,12 +191,12 @@ class QueuedAttempt:
     attempt: TaskAttemptStarted
     send_options: JsonObject | None = None
     position: int | None = None
-    """When it came in, from 1."""
+    """Its position when it was queued, from 1."""
     promoted_ms: int | None = None
     until: str | None = None
-    """When the quota that it waits for resets, RFC 3339."""
+    """When the quota resets, RFC 3339."""
     unpaid: Literal[True] | None = None
-    """No quota was charged with it yet."""
+    """Not charged to a quota yet."""
 
 
 @record
@@ -238,48 +238,48 @@ class TaskRecord:
     artifacts: tuple[ArtifactRef, ...] = ()
     artifact_count: int = 0
     awaited: int | None = None
-    """How many of those that are only counted are not stored yet; None: all are (I5)."""
+    """Counted artifacts that are not stored yet; None: all are (I5)."""
     evidence_refs: tuple[str, ...] = ()
     last_error: ErrorDetail | None = None
     status_reason: str | None = None
     rejected: bool = False
     coverage: Coverage | None = None
     withheld: str | None = None
-    """The blob with the frame in which the peer ended the run, kept back until everything else is there (I5)."""
+    """The blob with the agent's final frame, withheld until everything else is stored (I5)."""
     delivery: dict[str, Delivery] = field(default_factory=dict[str, Delivery])
     cancel_requested_by: str | None = None
     cancel_source: Literal["user", "policy", "runtime", "peer"] | None = None
-    """On whose behalf that was."""
+    """Who initiated the cancel."""
     open_actions: tuple[str, ...] = ()
     open_turns: tuple[str, ...] = ()
-    """Turns whose callers wait for what becomes of the task: one message may follow another before it rests."""
+    """Turns whose callers wait for the task: a message may follow before it pauses or ends."""
     occurrences: dict[str, str] = field(default_factory=dict[str, str])
-    """Question of a peer -> the action opened for it, so that one question is opened once."""
+    """Question of an agent -> its action, so that one question is opened once."""
     exposure: int = 1
     shown: bool = False
-    """Whether callers see a task: not before the peer's first Task frame, never for a bare Message."""
+    """Whether callers see a task: not before the agent's first Task frame, never for a bare Message."""
     generation: int = 0
     shown_from: int = 0
     shown_to: int = 0
-    """First and last sequence of what callers see of the current exposure."""
+    """First and last sequence that callers see of the current exposure."""
     exposed_from: int | None = None
     """The event with which a later exposure began."""
     asked_by: str | None = None
-    """Who wants the attempt that is owed; None where it comes by itself."""
+    """The actor that requested the pending attempt; None if it is automatic."""
     retry_at: str | None = None
-    """When it is due, RFC 3339; None where none is owed."""
+    """When the pending attempt is due, RFC 3339; None if there is none."""
     inputs: tuple[int, ...] = ()
-    """Sequences of the messages that were sent on this task: what its history is completed from."""
+    """Sequences of the messages sent on this task, which complete its history."""
     metadata: JsonObject | None = None
-    """What its owner keeps with it; nobody here reads it."""
+    """Data of its owner; the gateway does not read it."""
     held_from: Status | None = None
-    """Where a task that is paused or blocked stood before: where it goes back to."""
+    """The status before a pause or block, to which it returns."""
     stale_from: int | None = None
     """The first event of a schema that this version cannot read (ENV-5)."""
     queued: QueuedAttempt | None = None
-    """What waits in the outgoing queue of an agent; None: nothing does."""
+    """Its entry in the outgoing queue of an agent; None: not queued."""
     rolled_back: str | None = None
-    """The boundary with which its thread went back behind it; None: it stands (EXT-11)."""
+    """The boundary of the rollback that removed it from its thread; None: not rolled back (EXT-11)."""
 
     @property
     def run(self) -> Attempt | None:
@@ -290,7 +290,7 @@ class TaskRecord:
 
     @property
     def blocker(self) -> Edge | None:
-        """The first edge to a task that has to complete before an attempt of this one begins; None: nothing has to."""
+        """The first edge to a task that must complete before an attempt of this one; None: no blocker."""
         return next((edge for edge in self.relationships if edge.holds), None)
 
     @property
@@ -301,7 +301,7 @@ class TaskRecord:
 
     @property
     def assigned_thread(self) -> str | None:
-        """The thread that was last said to run it; its own one, where nobody has said otherwise."""
+        """The assigned thread; its own one unless assigned otherwise."""
         said = (
             edge.target
             for edge in reversed(self.relationships)
@@ -311,12 +311,12 @@ class TaskRecord:
 
     @property
     def agent(self) -> str:
-        """Whose grants and rules hold for the task: the agent that was asked, or that the gateway has chosen."""
+        """The agent whose grants and rules apply: the requested one, or the one that the router chose."""
         return (self.peer or self.kind) if self.kind == ROUTER else self.kind
 
     @property
     def peer(self) -> str | None:
-        """The agent that has the task, or last had it; while a further attempt is owed, the one that gets it."""
+        """The agent of the last attempt; while a further attempt is pending, the agent of that one."""
         if self.queued is not None:
             return self.queued.attempt.worker.peer
         owed = self.assignee if self.status is Status.RETRYING else None
@@ -324,7 +324,7 @@ class TaskRecord:
 
 
 def waits_for_quota(record: object) -> TypeGuard[TaskRecord]:
-    """Whether a task waits for a quota of its owner to reset, and nobody holds it beside that."""
+    """Whether a task waits for a quota of its owner to reset, and is not held for another reason."""
     return (
         isinstance(record, TaskRecord)
         and record.status is Status.WAITING_RESOURCE
@@ -334,7 +334,7 @@ def waits_for_quota(record: object) -> TypeGuard[TaskRecord]:
 
 
 def waits_for_turn(record: object) -> TypeGuard[TaskRecord]:
-    """Whether a task waits behind other turns of its context."""
+    """Whether a task waits for other turns of its context."""
     return (
         isinstance(record, TaskRecord)
         and record.status not in ENDED

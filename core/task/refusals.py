@@ -1,4 +1,4 @@
-"""What callers read where the status of a task does not allow a command."""
+"""The error messages for commands that a task's status does not allow."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _DONE_TO: Final[dict[type, str]] = {
     commands.ArchiveTask: "archived",
     commands.RequestCancel: "cancelled",
 }
-"""The command in the words of whoever gave it; what only the gateway does has no word."""
+"""The command in the caller's words; commands of the gateway itself have none."""
 _LATER: Final = (commands.SuspendTask, commands.ContinueTask, commands.SendInput)
 
 
 def refuse(status: Status, kind: type) -> UnsupportedOperation | NotCancelable:
-    """The error for a command, by its class, that a task in this status does not allow."""
+    """The error for a command class that this status does not allow."""
     name = kind.__name__
     if status in ENDED and kind in {commands.RequestCancel, commands.ConfirmCancel}:
         return NotCancelable(f"the task has ended: {status}", status=status)

@@ -1,8 +1,8 @@
-"""What a caller can ask of a task of its own: what ``/v1``, channels and the command line offer under these names.
+"""Requests of a caller about its tasks: what ``/v1``, channels and the command line offer under these names.
 
-Each is the form in which it is sent, too: the documented schemas are made from these. ``version`` is that of the record
-as the caller read it; where it is given and the record has moved on, nothing is changed (CMD-5).
-``core/task/machine.py`` says in which status a task takes what.
+Each class is also the wire form: the documented schemas are generated from these. ``version`` is that of the record as
+the caller read it; if the record has changed since, the command changes nothing (CMD-5). ``core/task/machine.py``
+defines the allowed statuses.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.record import record
 
 MOST_BEFORE = 16
-"""Tasks that have to complete before one message: each has two facts in the append that takes it."""
+"""Tasks that one message can wait for: each takes two facts in its append."""
 PAGE_LIMIT = 200
 TaskFamily: TypeAlias = Literal["delegation", "job_item", "local_worker", "message"]
-"""The coarse group of a task (TR-5); one that its agent answered with a bare Message is a ``message``."""
+"""The coarse group of a task (TR-5); a task that its agent answered with a bare Message is a ``message``."""
 
 Id: TypeAlias = Annotated[str, Field(min_length=1, max_length=255)]
 RecordVersion: TypeAlias = Annotated[int, Field(ge=1)]
@@ -32,12 +32,12 @@ Priority: TypeAlias = Annotated[int, Field(ge=-100, le=100)]
 Acceptance: TypeAlias = Annotated[tuple[JsonObject, ...], Field(max_length=8)]
 TaskText: TypeAlias = Annotated[str, Field(min_length=1, max_length=1_000)]
 Propagation: TypeAlias = Literal["none", "subtree"]
-"""Whom a verb reaches: the task alone, or also every task below it that takes the verb (CMD-31)."""
+"""The reach of a verb: the task alone, or also every task below it that accepts the verb (CMD-31)."""
 
 
 @record
 class CreateTask:
-    """A task with an objective, for an agent, that nobody works on yet (CMD-4). A draft is not accepted either."""
+    """Create a task with an objective for an agent, without starting it (CMD-4). A draft is not accepted yet."""
 
     agent: Id
     objective: Objective
@@ -48,7 +48,7 @@ class CreateTask:
     parent_task_id: Id | None = None
     priority: Priority = 0
     visibility: Visibility = Visibility.BACKGROUND
-    """``hidden`` takes the right to operate the runtime, as does reading it."""
+    """``hidden`` requires the scope to operate the runtime, as does reading it."""
     constraints: JsonObject = field(default_factory=dict[str, Json])
     profile: JsonObject = field(default_factory=dict[str, Json])
     acceptance: Acceptance = ()
@@ -58,7 +58,7 @@ class CreateTask:
 
 @record
 class UpdateTask:
-    """Other words for a task that has not ended; what is left out stays (CMD-5)."""
+    """Change the description of a task that has not ended; absent members stay (CMD-5)."""
 
     task_id: Id
     version: RecordVersion | None = None
@@ -74,9 +74,9 @@ class UpdateTask:
 
 @record
 class GiveTask:
-    """Give a task that has not ended to somebody else in the same tenant; from then on it is theirs alone (TEV-5).
+    """Transfer a task that has not ended to another owner in the same tenant, who alone has it then (TEV-5).
 
-    ``owner`` is named as callers are: a client of the settings, ``owner``, or ``<issuer>:<subject>``.
+    ``owner`` is the name of a caller: a client of the settings, ``owner``, or ``<issuer>:<subject>``.
     """
 
     task_id: Id
@@ -99,7 +99,7 @@ class StartTask:
 
 @record
 class AppendTaskProgress:
-    """How far a task is; what is left out stays (CMD-7). ``consumer`` and ``delivery`` go together."""
+    """Set the progress of a task; absent members stay (CMD-7). ``consumer`` and ``delivery`` go together."""
 
     task_id: Id
     version: RecordVersion | None = None
@@ -128,9 +128,9 @@ class PauseTask:
 
 @record
 class ResumeTask:
-    """Go on with a task that is paused, lost or not known, or blocked by no task (CMD-8).
+    """Resume a task that is paused, lost or unknown, or blocked by no task (CMD-8).
 
-    Of those below it the ones that are paused go on.
+    Of the tasks below it the paused ones resume.
     """
 
     task_id: Id
@@ -138,12 +138,12 @@ class ResumeTask:
     reason: ReasonText | None = None
     propagation: Propagation = "none"
     thread_id: Id | None = None
-    """A thread of its session in whose contexts its attempts begin from here on (GR-6); absent: as before."""
+    """A thread of its session in whose contexts its attempts begin from now on (GR-6); absent: unchanged."""
 
 
 @record
 class CompleteTask:
-    """End a task well, if every fact is there (CMD-11, I5)."""
+    """Complete a task, if every required fact exists (CMD-11, I5)."""
 
     task_id: Id
     version: RecordVersion | None = None
@@ -162,25 +162,25 @@ class FailTask:
 
 @record
 class RetryTask:
-    """Try a task again that has ended, is lost, or waits for its next attempt (CMD-10).
+    """Retry a task that has ended, is lost, or waits for its next attempt (CMD-10).
 
-    Of those below it the ones that have failed, timed out, were cancelled or are lost are tried again.
+    Of the tasks below it those that failed, timed out, were cancelled or are lost are retried.
 
-    Without an agent it is the one that was asked first. Where callers have seen the task end it goes on under another
-    id: ``exposure`` of the record says which.
+    Without an agent the first requested one is used. If callers have seen the task end, it continues under another id:
+    ``exposure`` of the record.
     """
 
     task_id: Id
     reason: Annotated[str, Field(min_length=1, max_length=1_000)]
     version: RecordVersion | None = None
     agent: Id | None = None
-    """Of the task itself: those below it go to the agents that they were asked of."""
+    """For the task itself: tasks below it go to their own requested agents."""
     propagation: Propagation = "none"
 
 
 @record
 class LinkTasks:
-    """An edge from a task to another task, or to something else that has a name (CMD-13)."""
+    """Add an edge from a task to another task, or to another named object (CMD-13)."""
 
     task_id: Id
     kind: EdgeKind
@@ -218,12 +218,12 @@ TaskRequest: TypeAlias = (
 
 @record
 class ListRecords:
-    """Tasks of the caller, by the time of their status, newest first (CMD-12).
+    """Tasks of the caller, by status time, newest first (CMD-12).
 
-    ``owners`` ``all`` lists those of everybody in the caller's tenant, each with its ``owner``, for whoever oversees.
-    ``since`` and ``until`` are RFC 3339 times of the status; ``text`` stands in the title, in any case. ``q`` is an id,
-    of the task, its context, session, thread, a run, a message that was sent, or the task at the agent; or it stands in
-    the title. Without ``visibility`` those of the foreground and the background are meant.
+    ``owners`` ``all`` lists those of every owner in the caller's tenant, each with its ``owner``, for overseers.
+    ``since`` and ``until`` are RFC 3339 status times; ``text`` matches the title, ignoring case. ``q`` is an id (of the
+    task, its context, session, thread, a run, a sent message, or the task at the agent), or matches the title. Without
+    ``visibility`` foreground and background tasks are listed.
     """
 
     status: Annotated[tuple[Status, ...], Field(max_length=20)] = ()
@@ -243,7 +243,7 @@ class ListRecords:
 
 @record
 class UnchangedTask:
-    """A task that did not take the verb, and the code of why."""
+    """A task that did not change, and the error code."""
 
     task_id: str
     code: str
@@ -252,9 +252,9 @@ class UnchangedTask:
 
 @record
 class SubtreeChanged:
-    """How many tasks took the verb, the one at the top included, and the first of those that did not.
+    """How many tasks changed, the top one included, and the first of those that did not.
 
-    ``done``: all are reached. Otherwise the gateway goes on behind the answer.
+    ``done``: all are processed. Otherwise the gateway continues after the answer.
     """
 
     changed: int
@@ -264,7 +264,7 @@ class SubtreeChanged:
 
 @record
 class TaskChanged:
-    """The record after a command, and its version; ``repeated``: the command had been carried out before."""
+    """The record after a command, and its version; ``repeated``: the command was executed before."""
 
     task: JsonObject
     version: int
@@ -274,7 +274,7 @@ class TaskChanged:
 
 @record
 class TaskGiven:
-    """Whose a task is now. Its record is not shown: whoever has given it away need not be who may read it."""
+    """The new owner of a task. The record is not shown, since the previous owner may not read it any more."""
 
     task_id: str
     owner: str

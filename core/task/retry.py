@@ -1,12 +1,11 @@
-"""Whether a run that failed is followed by another one, when, and at whom (ATT-10, ATT-13…ATT-16, MK-7).
+"""Whether a failed run is retried, when, and at which agent (ATT-10, ATT-13…ATT-16, MK-7).
 
-Pure: what failed, what was tried and the policy lead to one of three verdicts. The same agent again, after a pause;
+Pure: the fault, the earlier attempts and the policy lead to one of three verdicts. The same agent again, after a pause;
 another agent, at once; or the end, with its reason.
 
-The first question is what is known of the run that failed. It *ended* where the agent said so, or never took the
-message. It is *in doubt* where nobody can tell whether it still works: then the work would be done twice, so nothing
-follows by itself unless the agent is marked as idempotent. What is the caller's own fault fails everywhere in the same
-way, so nothing follows at all.
+The first question is what is known of the failed run. It *ended* if the agent reported so, or never accepted the
+message. It is *in doubt* if it may still be working: a retry could do the work twice, so there is none unless the agent
+is marked as idempotent. A caller's own fault fails everywhere in the same way, so it is not retried.
 """
 
 from __future__ import annotations
@@ -25,38 +24,38 @@ if TYPE_CHECKING:
 
 
 class RunFault(StrEnum):
-    """Why a run failed, as far as it matters for what follows."""
+    """Why a run failed, as far as it matters for a retry."""
 
     UNREACHABLE = "unreachable"
-    """It is certain that the agent did not take the message."""
+    """The agent certainly did not accept the message."""
     BUSY = "busy"
-    """The agent, or a limit of ours, takes no more for now."""
+    """The agent, or a limit of the gateway, accepts no more for now."""
     FAILED = "failed"
-    """The agent ended the task as failed, or broke while it took it."""
+    """The agent ended the task as failed, or had an internal error while accepting it."""
     MALFORMED = "malformed"
-    """The agent said something that is not A2A."""
+    """The agent sent something that is not A2A."""
     REJECTED = "rejected"
-    """The agent does not want the task, or cannot do what it asks."""
+    """The agent rejects the task, or does not support it."""
     LOST = "lost"
-    """Nobody can tell whether the agent has the task."""
+    """Whether the agent has the task is unknown."""
     TIMED_OUT = "timed_out"
-    """The agent took too long, and may still be at work."""
+    """The agent took too long, and may still be working."""
     REFUSED = "refused"
-    """The request itself was wrong, or somebody stopped it: the same again fails again."""
+    """The request itself was wrong, or was stopped: a repeat fails again."""
 
 
 Retryable: TypeAlias = Literal["unreachable", "busy", "failed", "malformed", "lost", "timed_out"]
-"""What a configuration may name; the rest is never tried again at the same agent."""
+"""The faults that a configuration may name; others are never retried at the same agent."""
 Stop: TypeAlias = Literal["not_retryable", "in_doubt", "used_up"]
 RetryCause: TypeAlias = Literal[
     "rejected", "failed", "unreachable", "timed_out", "lost", "rate_limited"
 ]
 
 RETRIED: Final[tuple[Retryable, ...]] = ("unreachable", "busy", "failed", "lost", "timed_out")
-"""What is tried again where the configuration says nothing; faults in doubt only at an idempotent agent."""
+"""The default faults to retry; those in doubt only at an idempotent agent."""
 IN_DOUBT: Final = frozenset({RunFault.LOST, RunFault.TIMED_OUT})
 _AT_ONCE: Final = frozenset({RunFault.UNREACHABLE, RunFault.REJECTED})
-"""Another agent is better than a retry, where there is one."""
+"""Another agent is preferred to a retry, if there is one."""
 _BUSY: Final = frozenset({"429", "503"})
 _WRONG_REQUEST: Final = frozenset({"-32700", "-32600", "-32602", "-32001"})
 _BROKEN_AGENT: Final = "-32603"
@@ -100,7 +99,7 @@ class RetryElsewhere:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Nothing follows by itself."""
+    """No automatic retry."""
 
     reason: Stop
 
@@ -110,11 +109,11 @@ RetryVerdict: TypeAlias = RetryLater | RetryElsewhere | GiveUp
 
 @dataclass(frozen=True, slots=True)
 class EarlierAttempts:
-    """The attempts since somebody last asked for the task, the newest last: agents by name, and the terms.
+    """The attempts since the task was last requested, newest last: agents by name, and the terms.
 
-    ``policy`` is that of the run that failed. ``fallback`` are the agents that may take over from the one that the
-    caller asked. ``is_routed``: the gateway chose the agent, so another one that fits is as good, at once, as long as
-    nobody has begun; ``is_begun``: the agent of the run that failed has made a task of the message.
+    ``policy`` is that of the failed run. ``fallback`` are the agents that may take over from the requested one.
+    ``is_routed``: the gateway chose the agent, so another fitting one may take over at once until the work has begun.
+    ``is_begun``: the agent of the failed run has made a task of the message.
     """
 
     peers: Sequence[str]
@@ -125,7 +124,7 @@ class EarlierAttempts:
 
     @property
     def at_this_peer(self) -> int:
-        """How many of them were at the agent of the last one."""
+        """The number of attempts at the last agent."""
         return sum(peer == self.peers[-1] for peer in self.peers)
 
     @property
@@ -135,7 +134,7 @@ class EarlierAttempts:
 
 
 def classify(failure: ErrorDetail) -> RunFault:
-    """The fault that a recorded error stands for; total, and by its code and category alone."""
+    """The fault of a recorded error; total, from its code and category only."""
     if failure.code in _CODES:
         return _CODES[failure.code]
     match failure.category:
@@ -166,7 +165,7 @@ def _classify_native(native: str | None) -> RunFault:
 def decide(
     fault: RunFault, tried: EarlierAttempts, now_ms: int, chance: float, *, wait_ms: int = 0
 ) -> RetryVerdict:
-    """What follows a run that failed. ``chance`` is random, in [0, 1); ``wait_ms`` is what the agent asked for."""
+    """The verdict after a failed run. ``chance`` is random, in [0, 1); ``wait_ms`` is the delay the agent asked for."""
     policy = tried.policy
     if fault is RunFault.REFUSED:
         return GiveUp("not_retryable")
@@ -192,7 +191,7 @@ def _is_retried(fault: RunFault, policy: RetryPolicy) -> bool:
 
 
 def back_off(policy: RetryPolicy, failed: int, chance: float) -> int:
-    """The pause in ms after the ``failed``-th failure: the full one, less up to the jitter's share of it."""
+    """The pause in ms after the ``failed``-th failure: the full one, less a random part up to the jitter."""
     failures = 1 if policy.backoff == "fixed" else failed
     full_ms = find_pause(policy.backoff_ms, policy.backoff_max_ms, failures)
     jitter = _JITTER_PERCENT if policy.jitter_percent is None else policy.jitter_percent

@@ -1,4 +1,4 @@
-"""The twenty normalized statuses of a task, and the words around them (ST-1…ST-20)."""
+"""The twenty normalized statuses of a task, and related words (ST-1…ST-20)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints
 
 
 class Status(StrEnum):
-    """Where a task, or a run of it, stands. A run is never ``draft`` or ``archived`` (ATT-3)."""
+    """The status of a task or of its run. A run is never ``draft`` or ``archived`` (ATT-3)."""
 
     DRAFT = "draft"
     ACCEPTED = "accepted"
@@ -34,7 +34,7 @@ class Status(StrEnum):
 
 
 class Phase(StrEnum):
-    """What a task is busy with (PO-2)."""
+    """The phase of a task's work (PO-2)."""
 
     PLANNING = "planning"
     WORKING = "working"
@@ -46,16 +46,16 @@ class Phase(StrEnum):
 OwnPhase: TypeAlias = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _./:-]*$", max_length=64)
 ]
-"""What an implementation calls a phase of its own: letters, digits, spaces and ``_ . / : -``."""
+"""An implementation's own phase: letters, digits, spaces and ``_ . / : -``."""
 PhaseName: TypeAlias = Annotated[Phase | str, Field(union_mode="left_to_right")]
-"""One of the five that all know, or an own value (PO-2)."""
+"""One of the five common phases, or an own value (PO-2)."""
 
 
 class Visibility(StrEnum):
-    """Who is meant to see a task (TR-6).
+    """The audience of a task (TR-6).
 
-    Somebody waits for one of the foreground, and looks later at one of the background. An internal one is in no list
-    unless it is asked for, and a hidden one is for those who operate the runtime alone.
+    A caller waits for a foreground task, and reads a background task later. An internal one is listed only on request,
+    and a hidden one is for operators of the runtime only.
     """
 
     FOREGROUND = "foreground"
@@ -65,11 +65,11 @@ class Visibility(StrEnum):
 
 
 LISTED: Final = frozenset({Visibility.FOREGROUND, Visibility.BACKGROUND})
-"""What lists show where nothing else is asked for."""
+"""The default of lists."""
 
 
 class Delivery(StrEnum):
-    """Whether output reached the one who waits for it (PO-6)."""
+    """Whether output reached its consumer (PO-6)."""
 
     PENDING = "pending"
     DELIVERED = "delivered"
@@ -80,14 +80,14 @@ class Delivery(StrEnum):
 
 
 TERMINAL: Final = frozenset({Status.CANCELLED, Status.TIMED_OUT, Status.FAILED, Status.COMPLETED})
-"""A task in one of these has ended; ``lost`` has not, since the worker may still be found."""
+"""An ended task; ``lost`` has not ended, since the worker may still be found."""
 ENDED: Final = TERMINAL | {Status.ARCHIVED}
 WORKING: Final = frozenset({Status.QUEUED, Status.RUNNING, Status.UNKNOWN, Status.CANCELLING})
-"""The worker is at it, as far as is known: news of it are awaited."""
+"""The worker is active as far as is known, so new output is expected."""
 HELD: Final = frozenset({Status.PAUSED, Status.BLOCKED})
-"""Nothing is sent for a task in one of these; its run, if it has one, is kept."""
+"""Nothing is sent for a held task; its run, if it has one, is kept."""
 UNDRIVEN: Final = ENDED | {Status.RETRYING}
-"""Nobody drives a task in one of these: it has ended, or its next attempt is owed."""
+"""No instance drives such a task: it has ended, or its next attempt is pending."""
 WAITING: Final = frozenset(
     {Status.WAITING_INPUT, Status.WAITING_PERMISSION, Status.WAITING_RESOURCE, Status.BLOCKED}
 )

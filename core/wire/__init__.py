@@ -1,1 +1,1 @@
-"""How values are read and written: JSON, its canonical form, times, headers, server-sent events."""
+"""Reading and writing values: JSON, its canonical form, times, headers, server-sent events."""

@@ -1,8 +1,8 @@
-"""The canonical form of JSON (RFC 8785), and digests over it: what an approval binds to.
+"""The canonical form of JSON (RFC 8785), and digests over it, which approvals are bound to.
 
-Two who hold the same value hold the same bytes, whatever library wrote it: ``42`` and ``42.0`` agree, the
-order of keys does not count. A whole number beyond 2^53 would not survive a reader that knows only floats, so
-it is refused; such numbers travel as texts.
+Equal values have equal bytes, whatever library wrote them: ``42`` and ``42.0`` agree, the order of keys does not count.
+A whole number beyond 2^53 would not survive a reader that knows only floats, so it is refused; such numbers must be
+sent as text.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Between typed values and their wire form: camelCase JSON, members in the order of their class.
+"""Converts typed values to their wire form and back: camelCase JSON, members in class order.
 
-A member that is None is left out where None is its default, so that reading gives it back.
+A None member is left out if None is its default, so decoding restores it.
 
-One pair of functions serves payloads, records and commands. Both directions are made once per class, from the types of
-its members. Decoding validates strictly, and names the field that is wrong.
+One pair of functions serves payloads, records and commands. Both directions are generated once per class, from the
+types of its members. Decoding validates strictly, and names the wrong field.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ T = TypeVar("T")
 
 
 def to_wire(value: DataclassInstance) -> JsonObject:
-    """The camelCase object of a record; records inside are converted as well, content that is JSON is not copied."""
+    """The camelCase object of a record; nested records are converted, JSON content is not copied."""
     return make_encoder(type(value))(value)
 
 
 def to_bytes(value: DataclassInstance) -> bytes:
-    """The wire form as bytes: the same value, its mappings in the same order, always gives the same bytes."""
+    """The wire form as bytes: equal values with equal mapping order give equal bytes."""
     return orjson.dumps(to_wire(value))
 
 
 def from_bytes(kind: type[T], content: bytes, at: str = "", *, newer: bool = False) -> T:
-    """The typed value of wire bytes; with ``newer``, members that this version does not know are passed over.
+    """The typed value of wire bytes; with ``newer``, unknown members are ignored.
 
     Raises:
         InvalidInput: a field is missing, unknown or of the wrong type; ``field`` is its path below ``at``.
@@ -64,7 +64,7 @@ def from_wire(kind: type[T], wire: Json, at: str = "", *, newer: bool = False) -
 
 
 def wire_schema(kind: type[object]) -> JsonObject:
-    """The JSON Schema of a record, as it stands on the wire."""
+    """The JSON Schema of a record's wire form."""
     return cast("JsonObject", _adapter(kind).json_schema(by_alias=True))
 
 

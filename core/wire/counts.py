@@ -1,8 +1,8 @@
-"""How many there are of something, in words for people."""
+"""Formats counts for people."""
 
 from __future__ import annotations
 
 
-def say_count(count: int, one: str, several: str | None = None) -> str:
-    """``1 task``, ``2,000 tasks``; ``several`` where it is not the word with an s."""
+def format_count(count: int, one: str, several: str | None = None) -> str:
+    """``1 task``, ``2,000 tasks``; ``several`` is the plural if it is not formed with an s."""
     return f"{count:,} {one if count == 1 else several or f'{one}s'}"

@@ -1,7 +1,7 @@
-r"""Texts of others made safe to show: what acts on a terminal, turns a line around or cannot be seen is written out.
+r"""Escapes foreign text for display: characters that control a terminal, change direction or are invisible.
 
-Control characters, ANSI sequences, zero-width, bidirectional and other invisible characters become
-``\u{202e}``. Escaping twice gives the same as escaping once. Nothing is cut here: who cuts has to say so.
+Control characters, ANSI sequences, zero-width, bidirectional and other invisible characters become ``\u{202e}``.
+Escaping is idempotent. Nothing is cut here: a caller that cuts must show it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _INVISIBLE: Final = frozenset(
 
 
 def escape_text(text: str) -> str:
-    """``text`` with every unsafe or invisible character written out."""
+    """``text`` with every unsafe or invisible character escaped."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(_escape(letter) for letter in text)
 
 
 def escape_line(text: str) -> str:
-    """``text`` on one line: line ends and tabs are blanks."""
+    """``text`` on one line: line breaks and tabs become spaces."""
     return escape_text(" ".join(text.split()))
 
 

@@ -1,7 +1,7 @@
-"""How a class of records is written: one function for each class, made from the types of its members.
+"""Generates the encoder of a record class: one function per class, from the types of its members.
 
-What JSON takes as it is goes over untouched, content that came as JSON too. The rest is known by its type: records, and
-tuples and mappings of them.
+Members that are JSON already are passed through, JSON content too. Others are converted by type: records, and tuples
+and mappings of them.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _LEAVES: Final = frozenset({str, int, float, bool, NoneType})
 
 @cache
 def make_encoder(kind: type[DataclassInstance]) -> Encoder:
-    """The function from a value of a class to its camelCase object, with members in the order of the class.
+    """The function from a value of the class to its camelCase object, members in class order.
 
-    A member that is None is left out where None is its default.
+    A None member is left out if None is its default.
     """
     hints = get_type_hints(kind)
     known: dict[str, object] = {}
@@ -74,7 +74,7 @@ def _write_member(member: Field[Any], hint: object, known: dict[str, object]) ->
 
 
 def _choose_converter(hint: object) -> Converter | None:
-    """What makes JSON of a value of a type; None where it is JSON."""
+    """The converter of a type to JSON; None if its values are JSON already."""
     if is_leaf(hint):
         return None
     if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__"):
@@ -104,7 +104,7 @@ def _convert_named(hint: object) -> Converter | None:
 
 
 def is_leaf(hint: object) -> bool:
-    """Whether JSON takes every value of a type as it is: a word of an enum is a text, and ``Any`` came as JSON."""
+    """Whether all values of a type are JSON already: enum values are texts, and ``Any`` holds JSON."""
     if get_origin(hint) in {Union, UnionType}:
         return all(map(is_leaf, get_args(hint)))
     if hint is Any or get_origin(hint) is Literal:
@@ -113,7 +113,7 @@ def is_leaf(hint: object) -> bool:
 
 
 def convert_any(member: object) -> Json:
-    """A value whose type says too little, looked at piece by piece."""
+    """Converts a value by its runtime type, if its declared type is not enough."""
     if member is None or isinstance(member, str | int | float):
         return member
     if isinstance(member, tuple | list):

@@ -1,8 +1,8 @@
-"""Functions that are put together for a class, from the names and types of its members.
+"""Functions generated per class, from the names and types of its members.
 
-``dataclasses`` makes its methods like this as well: a loop over members that are known beforehand, written out once. It
-is worth it where a request makes, copies or writes hundreds of them. The source consists of names of our own classes,
-and of texts as ``repr`` writes them.
+``dataclasses`` generates its methods the same way: a loop over members known in advance, unrolled once. It pays off
+where a request makes, copies or writes hundreds of objects. The source contains only names of our own classes, and
+texts as ``repr`` writes them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 def make_function(
     head: str, lines: Sequence[str], known: Mapping[str, object]
 ) -> Callable[..., Any]:
-    """The function ``def <head>:`` with a body of ``lines``, in which ``known`` can be named."""
+    """The function ``def <head>:`` with a body of ``lines``, which may use the names in ``known``."""
     names: dict[str, Any] = dict(known)
     body = "\n    ".join(lines)
     exec(f"def {head}:\n    {body}\n", names)  # noqa: S102  see above
@@ -28,8 +28,8 @@ def make_function(
 
 
 def make_picker(places: Sequence[int]) -> Callable[[Sequence[T]], tuple[T, ...]]:
-    """A function that takes what stands at these places."""
+    """A function that returns the items at these indexes."""
     if len(places) > 1:
         return itemgetter(*places)
-    # Of a single place, itemgetter makes no tuple.
+    # With a single index, itemgetter returns no tuple.
     return lambda values: tuple(values[place] for place in places)

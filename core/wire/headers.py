@@ -1,7 +1,7 @@
-"""The fields of a head, over each binding: one with a single value is given once, and lines of a list are joined.
+"""Header fields of every binding: a single-value field may occur once, and lines of a list are joined.
 
-A field whose lines say different things is read differently by a proxy, a guard and a program behind them, so it is
-refused (RFC 9112 section 3.2 for ``Host``). A list may come in several lines (RFC 9110 section 5.3).
+A proxy, a guard and a program may each pick another line of a repeated field, so it is refused (RFC 9112 section 3.2
+for ``Host``). A list may come in several lines (RFC 9110 section 5.3).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ SINGLE: Final = frozenset(
         "x-api-key",
     }
 )
-"""Fields with one value, in lower case."""
+"""Single-value fields, in lower case."""
 REASON: Final = "is given more than once"
 
 
 def find_repeated(names: Sequence[bytes] | Sequence[str]) -> str | None:
-    """The first of the fields with one value that has several lines."""
+    """The first single-value field with several lines."""
     if len(set(names)) == len(names):
         return None
     seen: set[str] = set()
@@ -45,9 +45,9 @@ def find_repeated(names: Sequence[bytes] | Sequence[str]) -> str | None:
 
 
 def join_fields(pairs: Iterable[tuple[str, str]], proxied: str | None = None) -> dict[str, str]:
-    """Fields by name in lower case; lines of the same name are one list, in their order.
+    """Fields by lower-case name; lines of the same name are joined to one list, in order.
 
-    Of ``proxied`` the last line counts: the nearest proxy adds it behind what the caller says of itself.
+    Of ``proxied`` only the last line counts: the nearest proxy appends it after the client's.
     """
     fields: dict[str, str] = {}
     for name, value in pairs:
@@ -58,7 +58,7 @@ def join_fields(pairs: Iterable[tuple[str, str]], proxied: str | None = None) ->
 
 
 def read_fields(pairs: Sequence[tuple[bytes, bytes]], proxied: str | None = None) -> dict[str, str]:
-    """The same for a head of ASGI, whose names are in lower case."""
+    """The same for ASGI headers, whose names are in lower case."""
     fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
     if len(fields) == len(pairs):
         return fields

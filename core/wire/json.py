@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
     JsonObject: TypeAlias = "dict[str, Json]"
 else:
-    # Codecs read these at run time. They need names that evaluate, and gain nothing from walking content
-    # that a JSON parser has just made.
+    # Codecs evaluate these at run time. They need resolvable names, and need not validate content that a JSON parser
+    # has just made.
     Json = Any
     JsonObject = dict[str, Any]

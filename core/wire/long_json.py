@@ -1,4 +1,4 @@
-"""JSON that is too long to be held: bytes, and between them slices of what stands in the blob store."""
+"""JSON that is too long for memory: bytes, interleaved with slices of the blob store."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Slice:
 
 
 class SlicedMembers(dict[str, object]):
-    """Stands in a JSON value for the members of a list that are in a slice: one or more of them, with their commas.
+    """A placeholder in a JSON value for list members that are in a slice: one or more, with their commas.
 
-    What writes JSON refuses it, so that it never goes out in the place of what it stands for.
+    JSON encoders refuse it, so it can never be sent instead of the members.
     """
 
     __slots__ = ("slice",)
@@ -34,11 +34,11 @@ Piece: TypeAlias = bytes | Slice
 
 @dataclass(frozen=True, slots=True)
 class LongJson:
-    """One value: its pieces, one behind the other."""
+    """One value as consecutive pieces."""
 
     pieces: tuple[Piece, ...]
 
     @property
     def size(self) -> int:
-        """Bytes of all of it."""
+        """Total bytes."""
         return sum(one.size if isinstance(one, Slice) else len(one) for one in self.pieces)

@@ -1,9 +1,9 @@
 """Values that are stored or sent: frozen, and strict about their wire form.
 
-A fold makes a new record for each fact, and a record of a task has half a hundred members, so making and copying them
-is the commonest thing that happens. Records therefore have no slots: their members stand in one dict, which is copied
-as a whole, seven times faster than half a hundred slots are filled. That nobody changes one is for the type checkers to
-see: what forbids it at run time costs three times as much whenever one is made.
+A fold makes a new record for each fact, and a task record has some fifty members, so making and copying records is the
+most frequent operation. Records therefore have no slots: their members are in one dict, which is copied as a whole,
+seven times faster than filling fifty slots. Only type checkers enforce immutability: a run-time check costs three times
+as much per construction.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CONFIG: Final = ConfigDict(alias_generator=to_camel, extra="forbid", strict=Tru
 
 @dataclass_transform(frozen_default=True)
 def record(kind: type[T]) -> type[T]:
-    """Makes a frozen dataclass whose wire form is camelCase, without unknown members (ENV-9)."""
+    """Makes a frozen dataclass whose wire form is camelCase and refuses unknown members (ENV-9)."""
     made = value(kind)
     made.__pydantic_config__ = _CONFIG  # type: ignore[attr-defined]  # read by pydantic, declared nowhere
     return made
@@ -34,10 +34,10 @@ def record(kind: type[T]) -> type[T]:
 
 @dataclass_transform(frozen_default=True)
 def value(kind: type[T]) -> type[T]:
-    """Makes a dataclass that is frozen for the type checkers, and made, read and copied fast.
+    """Makes a dataclass that type checkers treat as frozen, fast to make, read and copy.
 
     Raises:
-        TypeError: a ``cached_property``; ``change`` would copy what it holds, which is that of other members.
+        TypeError: it has a ``cached_property``; ``change`` would copy its value, computed from other members.
     """
     if any(
         isinstance(one, cached_property) for base in kind.__mro__ for one in vars(base).values()
@@ -47,17 +47,17 @@ def value(kind: type[T]) -> type[T]:
 
 
 def fill(fresh: DataclassInstance, **members: Any) -> None:  # noqa: ANN401  members of the record
-    """Sets members of a record that was just made and that nobody else has seen."""
+    """Sets members of a new record that is not shared yet."""
     fresh.__dict__.update(members)
 
 
 def change(known: R, **changes: Any) -> R:  # noqa: ANN401  members of the record
-    """A copy of a record with other members: what ``dataclasses.replace`` does, without running an initializer.
+    """A copy of a record with changed members: ``dataclasses.replace`` without an initializer call.
 
     Raises:
         KeyError: the record has no such member.
     """
-    # A dict that is copied as a whole keeps its size; one that is filled grows step by step.
+    # Merging dicts keeps the size; filling one member by member makes it grow in steps.
     made, before = object.__new__(type(known)), known.__dict__
     made.__dict__ = members = before | changes
     if len(members) != len(before):

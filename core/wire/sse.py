@@ -1,8 +1,8 @@
-"""Server-sent events, read from bytes as they come, and JSON that can be written as their data. Pure: no clock.
+"""Server-sent events: parses them incrementally, and escapes JSON for their data. Pure: no clock.
 
-Only the data of an event matters to A2A; names, ids and retry times are read over. The rules are those of
-the WHATWG "server-sent events" chapter: a line ends with CR, LF or CRLF, a blank line ends an event, data
-lines are joined by a newline, a line that begins with a colon is a comment, a leading BOM is dropped.
+A2A uses only the data of an event; names, ids and retry times are ignored. The rules are those of the WHATWG
+"server-sent events" chapter: a line ends with CR, LF or CRLF, a blank line ends an event, data lines are joined by a
+newline, a line that begins with a colon is a comment, a leading BOM is dropped.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ _BOM: Final = b"\xef\xbb\xbf"
 _DATA: Final = b"data: "
 _BREAKS: Final = {b"\xc2\x85": rb"\u0085", b"\xe2\x80\xa8": rb"\u2028", b"\xe2\x80\xa9": rb"\u2029"}
 _BEGUN: Final = (b"\xe2\x80", b"\xe2", b"\xc2")
-"""What may be the start of one of these at the end of a piece."""
+"""Possible prefixes of these characters at the end of a piece."""
 
 
 def escape_breaks(json: bytes) -> bytes:
-    """The same JSON without the characters U+0085, U+2028 and U+2029, which can only stand in its strings.
+    """The same JSON with U+0085, U+2028 and U+2029 escaped; they can occur in its strings only.
 
-    They end no line of an event, but many readers split with ``str.splitlines`` (the clients of a2a-sdk among them),
-    and then find half a document. All other ends of lines are escaped by JSON itself.
+    They do not end a line of an event, but many readers split with ``str.splitlines`` (the clients of a2a-sdk among
+    them), and would get half a document. JSON itself escapes all other line ends.
     """
     if json.isascii():
         return json
@@ -31,7 +31,7 @@ def escape_breaks(json: bytes) -> bytes:
 
 
 def hold_begun(piece: bytes) -> tuple[bytes, bytes]:
-    """A piece of JSON in two: what ``escape_breaks`` may have, and the start of a character that waits for the rest."""
+    """Splits a piece of JSON: the part for ``escape_breaks``, and an incomplete character that needs the next piece."""
     held = next((begun for begun in _BEGUN if piece.endswith(begun)), b"")
     return piece[: len(piece) - len(held)], held
 
@@ -39,8 +39,8 @@ def hold_begun(piece: bytes) -> tuple[bytes, bytes]:
 class SseParser:
     """Bytes in, data payloads out; any split of the bytes gives the same payloads.
 
-    A payload of more than ``limit_bytes``, or a line that could not be in a smaller one, sets ``overflowed``:
-    what came before it has been returned, and nothing follows.
+    A payload of more than ``limit_bytes``, or a line that could not be in a smaller one, sets ``overflowed``: earlier
+    payloads have been returned, and nothing follows.
     """
 
     __slots__ = (
@@ -68,12 +68,12 @@ class SseParser:
 
     @property
     def in_event(self) -> bool:
-        """Whether the bytes so far end inside an event, so that an end of the stream here cuts it."""
+        """Whether the input so far ends inside an event, so that the end of the stream would cut it."""
         return bool(self._data) or (self._line_bytes > 0 and not self._line[0].startswith(b":"))
 
     @property
     def held_bytes(self) -> int:
-        """What is kept of an event that is not whole."""
+        """Buffered bytes of an incomplete event."""
         return self._data_bytes + self._line_bytes
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -91,7 +91,7 @@ class SseParser:
         return self._take_lines(chunk)
 
     def _drop_bom(self, chunk: bytes) -> bytes:
-        """Holds back up to two bytes until it is known whether they begin a BOM."""
+        """Buffers up to two bytes until it is clear whether they begin a BOM."""
         head = b"".join(self._line) + chunk
         if len(head) < len(_BOM) and _BOM.startswith(head):
             self._line, self._line_bytes = [head], len(head)
@@ -114,7 +114,7 @@ class SseParser:
             if self.overflowed:
                 return payloads
         if rest:
-            # Kept in pieces: joining at every chunk would make a long line cost its square.
+            # Kept in pieces: joining at every chunk would make a long line quadratic.
             self._line.append(rest)
             self._line_bytes += len(rest)
             self.overflowed = self._line_bytes > self._line_limit

@@ -17,7 +17,7 @@ def format_ms(ms: int) -> str:
 
 @lru_cache(64)
 def _format_second(second: int) -> str:
-    """Times are mostly of now."""
+    """Cached, since most times are current."""
     return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
@@ -35,7 +35,7 @@ def parse_ms(text: str) -> int:
 
 
 def complete_time(text: str) -> str:
-    """An RFC 3339 time as it came; one without an offset is read as UTC, and gets its ``Z``."""
+    """An RFC 3339 time, unchanged; one without an offset is read as UTC, and gets its ``Z``."""
     if text.endswith("Z") or (naive := _NAIVE.fullmatch(text)) is None:
         return text
     return f"{naive[1]}T{naive[2]}Z"

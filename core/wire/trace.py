@@ -1,7 +1,7 @@
-"""The trace that a piece of work belongs to (W3C Trace Context): read from callers, kept in facts, sent to agents.
+"""The trace of a piece of work (W3C Trace Context): read from callers, stored in facts, sent to agents.
 
-A run has one span of ours, a child of the caller's. Its ids stand on the envelope of every event of the run (ENV-8),
-and because they are facts, a run that another instance takes up stays in its trace.
+A run has one span of the gateway, a child of the caller's. Its ids are in the envelope of every event of the run
+(ENV-8), and because they are facts, a run that another instance takes over stays in its trace.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 _FORM: Final = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _FIRST_VERSION: Final = "00"
 SPAN_BITS: Final = 64
-"""What ``Trace.descend`` takes."""
+"""Random bits for ``Trace.descend``."""
 TRACE_ID: Final = slice(3, 35)
 SPAN_ID: Final = slice(36, 52)
-"""Where the ids stand in ``Trace.parent``."""
+"""The slices of the ids in ``Trace.parent``."""
 STATE_LIMIT: Final = 512
-"""What has to be passed on of a ``tracestate`` (W3C Trace Context section 3.3.1.5)."""
+"""The minimum of a ``tracestate`` that must be forwarded (W3C Trace Context section 3.3.1.5)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A place in a trace. ``state`` is what vendors want passed on."""
+    """A span in a trace. ``state`` is the vendors' ``tracestate``."""
 
     trace_id: str
     span_id: str
@@ -39,17 +39,17 @@ class Trace:
 
     @property
     def parent(self) -> str:
-        """The value of ``traceparent`` for what is called from here."""
+        """The ``traceparent`` for calls from this span."""
         return f"{_FIRST_VERSION}-{self.trace_id}-{self.span_id}-{self.flags}"
 
     def descend(self, drawn: int) -> Trace:
-        """A span of ours below this one; ``drawn`` are 64 random bits."""
-        # An id of zeros says that there is none.
+        """A child span of the gateway; ``drawn`` are 64 random bits."""
+        # An id of zeros is invalid.
         return replace(self, span_id=f"{drawn or 1:016x}")
 
 
 def read_trace(parent: str | None, state: str | None = None) -> Trace | None:
-    """The trace of a caller, or None for what is no ``traceparent``: then its ``tracestate`` counts for nothing."""
+    """The trace of a caller, or None if ``parent`` is no valid ``traceparent``: then its ``tracestate`` is ignored."""
     match = _FORM.fullmatch(parent.strip()) if parent else None
     if match is None or (match[4] and parent and parent.startswith(_FIRST_VERSION)):
         return None
@@ -61,7 +61,7 @@ def read_trace(parent: str | None, state: str | None = None) -> Trace | None:
 
 
 def stamp(facts: Iterable[Fact], trace: Trace) -> list[Fact]:
-    """The facts with the ids of a trace in their scope; one that belongs to another trace stays there."""
+    """The facts with the ids of a trace in their scope; a fact with its own trace keeps it."""
     return [_stamp(fact, trace) for fact in facts]
 
 

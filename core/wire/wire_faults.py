@@ -1,7 +1,7 @@
-"""What is wrong with a member that came from outside, in words of ours: none of a library, and none of a language.
+"""Describes a wrong member of an input, in words without library or language terms.
 
 A reason continues the path of the member: ``priority: should be a whole number``. The codes and values are those of
-pydantic-core, which reads the bytes; a kind of fault that is not in the table keeps its sentence.
+pydantic-core, which parses the bytes; a kind of fault that is not in the table keeps its own sentence.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
 
 UNKNOWN: Final = frozenset({"unexpected_keyword_argument", "extra_forbidden"})
-"""Kinds of fault of a member that is not known."""
+"""Kinds of fault for an unknown member."""
 SHOWN: Final = 40
-"""Characters of a name of others that are repeated."""
+"""Characters of a foreign name that are repeated."""
 _REQUIRED: Final = "is required"
 PLAIN: Final[Mapping[str, str]] = {
     "missing": _REQUIRED,
@@ -29,7 +29,7 @@ PLAIN: Final[Mapping[str, str]] = {
     "missing_positional_only_argument": _REQUIRED,
     "string_type": "should be a text",
     "bytes_type": "should be a text",
-    "string_unicode": "is no valid Unicode",
+    "string_unicode": "is not valid Unicode",
     "int_type": "should be a whole number",
     "int_from_float": "should be a whole number",
     "int_parsing": "should be a whole number",
@@ -52,7 +52,7 @@ PLAIN: Final[Mapping[str, str]] = {
     "arguments_type": "should be an object",
     "none_required": "should be null",
     "is_instance_of": "has another type",
-    "invalid_key": "has a name that is no text",
+    "invalid_key": "has a name that is not a text",
     "recursion_loop": "is nested too deeply",
 }
 WITH_VALUES: Final[Mapping[str, str]] = {
@@ -68,7 +68,7 @@ WITH_VALUES: Final[Mapping[str, str]] = {
     "string_pattern_mismatch": "should match {pattern}",
     "too_short": "should have {min_length} or more items",
     "too_long": "should have {max_length} items or fewer",
-    "json_invalid": "is no JSON: {error}",
+    "json_invalid": "is not JSON: {error}",
     "union_tag_invalid": "should be {expected_tags} in {discriminator}",
     "union_tag_not_found": "wants {discriminator}",
 }
@@ -78,7 +78,7 @@ _VALUE_ERROR: Final = "Value error, "
 def describe_fault(fault: ErrorDetails, others: Collection[str] = ()) -> str:
     """The reason; ``others`` are members that may have been meant.
 
-    Those are the known ones beside one that is not known, and the unknown ones beside one that is missing.
+    For an unknown member those are the known ones, for a missing one the unknown ones in the input.
     """
     kind = fault["type"]
     if kind in UNKNOWN:
@@ -91,12 +91,12 @@ def describe_fault(fault: ErrorDetails, others: Collection[str] = ()) -> str:
     if kind in WITH_VALUES:
         return WITH_VALUES[kind].format_map(values)
     sentence = fault["msg"].removeprefix(_VALUE_ERROR).replace("Input should", "should", 1)
-    # "URL" stays what it is.
+    # "URL" keeps its capitals.
     return sentence if sentence[:2].isupper() else sentence[:1].lower() + sentence[1:]
 
 
 def list_unknown(faults: Sequence[ErrorDetails], path: tuple[str | int, ...]) -> tuple[str, ...]:
-    """The members of the object at ``path`` that are not known."""
+    """The unknown members of the object at ``path``."""
     return tuple(
         str(fault["loc"][-1])
         for fault in faults
@@ -105,7 +105,7 @@ def list_unknown(faults: Sequence[ErrorDetails], path: tuple[str | int, ...]) ->
 
 
 def list_members(schema: JsonObject, path: tuple[str | int, ...]) -> tuple[str, ...]:
-    """The members that an object at ``path`` may have by its JSON Schema; nothing where the schema does not say."""
+    """The members that its JSON Schema allows an object at ``path``; empty if the schema defines none."""
     place: object = schema
     for step in path:
         here = _resolve(schema, place)
@@ -119,7 +119,7 @@ def list_members(schema: JsonObject, path: tuple[str | int, ...]) -> tuple[str, 
 
 
 def _resolve(schema: JsonObject, place: object) -> JsonObject:
-    """What stands behind a reference, through an optional one as well."""
+    """The target of a reference, also of an optional one."""
     here = cast("JsonObject", place) if isinstance(place, dict) else {}
     options = here.get("anyOf")
     for option in (here, *(options if isinstance(options, list) else ())):

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.batch import Incarnation
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard
-from passerelle.core.ports.leases import Lease, LeaseLost, LeaseWish
+from passerelle.core.ports.leases import Lease, LeaseLost, LeaseRequest
 from passerelle.runtime.common.beat import until_beat
 
 if TYPE_CHECKING:
@@ -392,9 +392,9 @@ class LeaseKeeper:
     def _list_living(self) -> tuple[str, ...]:
         return tuple(sorted({*self._awake, *self._silent, self.instance}))
 
-    def _make_request(self, shard: Shard, living: tuple[str, ...]) -> LeaseWish:
+    def _make_request(self, shard: Shard, living: tuple[str, ...]) -> LeaseRequest:
         hold, wants_duty = self._holds[shard.number], shard in self._wanted
-        return LeaseWish(
+        return LeaseRequest(
             shard,
             hold.driver,
             opens=not hold.held,
@@ -408,7 +408,7 @@ class LeaseKeeper:
         """The local runs of a shard were compared with the set under this epoch; the next extension stores that."""
         self._holds[shard.number].seen = epoch
 
-    def _note(self, request: LeaseWish, answer: Lease | LeaseLost, before_s: float) -> None:
+    def _note(self, request: LeaseRequest, answer: Lease | LeaseLost, before_s: float) -> None:
         shard = request.shard
         hold = self._holds[shard.number]
         self._duties_until_s = -math.inf

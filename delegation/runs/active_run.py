@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import EntityRef
     from passerelle.core.events import AnyPayload
-    from passerelle.core.peer import Peer, PeerOutcome, SendPlace, StreamOutcome
+    from passerelle.core.peer import Peer, PeerOutcome, SendSlot, StreamOutcome
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.leases import Replicas
     from passerelle.core.wire.json import JsonObject
@@ -134,7 +134,7 @@ class ActiveRun:
     has_lost: bool = field(default=False, init=False)
     """Whether events of the peer may be lost: the whole task is read from it before anything else is taken."""
     sent: JsonObject | None = field(default=None, init=False)
-    place: SendPlace | None = field(default=None, init=False)
+    place: SendSlot | None = field(default=None, init=False)
     """The reserved slot of the agent's limits for the first send, if the run has waited for its turn."""
     _pending: PendingReturns | None = field(default=None, init=False)
     _strategy: FollowStrategy | None = field(default=None, init=False)
@@ -310,14 +310,14 @@ class ActiveRun:
             RunMovedError: the lease was lost before, and the present one is a new one.
         """
         if self.place is not None:
-            return self.peer.send(sent, may_leave=self._has_lease, place=self.place)
-        return self.peer.send(sent, may_leave=self._has_lease)
+            return self.peer.send(sent, may_send=self._has_lease, place=self.place)
+        return self.peer.send(sent, may_send=self._has_lease)
 
     def stream(self, sent: JsonObject) -> AsyncGenerator[StreamOutcome, None]:
         """SendStreamingMessage in the same way."""
         if self.place is not None:
-            return self.peer.stream(sent, may_leave=self._has_lease, place=self.place)
-        return self.peer.stream(sent, may_leave=self._has_lease)
+            return self.peer.stream(sent, may_send=self._has_lease, place=self.place)
+        return self.peer.stream(sent, may_send=self._has_lease)
 
     def _has_lease(self) -> bool:
         return self.deps.may_send(self.run)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from passerelle.core.agent_name import find_base
 from passerelle.core.errors import PeerUnavailable
-from passerelle.core.peer import Peer, SendPlace
+from passerelle.core.peer import Peer, SendSlot
 from passerelle.delegation.runs.holds import QueueHold
 from passerelle.delegation.runs.quota_waits import MOST_WAITING, make_hold, name_line
 
@@ -36,11 +36,11 @@ class LimitedPeer(Peer, Protocol):
         """Whether the number of concurrent sends is limited."""
         ...
 
-    def reserve_now(self) -> SendPlace | None:
+    def reserve_now(self) -> SendSlot | None:
         """``reserve`` without a call to the store; None does not mean that all slots are taken."""
         ...
 
-    async def reserve(self) -> SendPlace | None:
+    async def reserve(self) -> SendSlot | None:
         """Reserves a send slot; None: all are taken now."""
         ...
 
@@ -63,7 +63,7 @@ class AttemptAdmission:
             return None
         return "draining" if pause.state == "draining" else "paused"
 
-    async def admit(self, agent: str, peer: LimitedPeer) -> QueueCause | SendPlace | None:
+    async def admit(self, agent: str, peer: LimitedPeer) -> QueueCause | SendSlot | None:
         """Whether an attempt may begin now: why not, or its reserved send slot, if it needs one.
 
         Only an agent with limited slots costs more than a look at memory, and only when this instance's block of slots

@@ -22,7 +22,7 @@ from passerelle.core.errors import (
     WriteConflict,
 )
 from passerelle.core.ids import shard_of
-from passerelle.core.peer import SendPlace
+from passerelle.core.peer import SendSlot
 from passerelle.core.ports.due import DueRow
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord, waits_for_quota, waits_for_turn
@@ -70,7 +70,7 @@ def _leave_nothing() -> None:
     """Gives nothing back: no slot was reserved."""
 
 
-async def _await_send(place: SendPlace) -> None:
+async def _await_send(place: SendSlot) -> None:
     begins = asyncio.Event()
     place.listen(begins.set)
     with suppress(TimeoutError):
@@ -391,7 +391,7 @@ class AgentQueues:
     async def _begin_turn(
         self,
         task_id: str,
-        place: SendPlace | None,
+        place: SendSlot | None,
         behind: tuple[str, ...] | None,
         charged: Charge,
     ) -> bool:
@@ -408,7 +408,7 @@ class AgentQueues:
     async def _begin(
         self,
         task_id: str,
-        place: SendPlace | None,
+        place: SendSlot | None,
         behind: tuple[str, ...] | None = None,
         charged: Charge = FREE,
     ) -> bool:
@@ -435,12 +435,12 @@ class AgentQueues:
             if record is not None:
                 await self.enter(record)
 
-    async def _reserve(self, agent: str) -> SendPlace | None:
+    async def _reserve(self, agent: str) -> SendSlot | None:
         try:
             return await self.find_peer(agent).reserve()
         except NotFound:
             # The agent is not configured any more: its tasks fail one by one, each with that reason.
-            return SendPlace(_leave_nothing)
+            return SendSlot(_leave_nothing)
 
     async def _pause(self, agent: str, pause_s: float = _LOOK_S) -> None:
         wakes = self._pulling[agent]

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
     from passerelle.core.ids import Shard
-    from passerelle.core.mint_log import Asked
+    from passerelle.core.mint_log import MintRecord
     from passerelle.core.ports.chance import Ids
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.delegation.runs.draft import RunContext
@@ -308,7 +308,7 @@ class SampleAnswer:
     """An answer that was decided and not stored."""
 
     shape: AnswerShape
-    asked: Asked
+    asked: MintRecord
     texts: int
     """Number of further texts of any length."""
     end: TurnEnd

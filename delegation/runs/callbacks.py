@@ -177,7 +177,7 @@ class CallbackOffer:
         config = await self._make(record)
         if config is None:
             return
-        outcome = await self.peer.ask_for_news(run.remote_task_id, config)
+        outcome = await self.peer.register_push(run.remote_task_id, config)
         self.is_agreed = isinstance(outcome, Answered)
         # A peer that was unreachable or busy gets it at the next poll.
         self._is_tried = isinstance(outcome, Answered | RefusedByPeer)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from passerelle.core.batch import Incarnation
     from passerelle.core.decision import Held
     from passerelle.core.ids import Shard
-    from passerelle.core.peer import Peer, SendPlace
+    from passerelle.core.peer import Peer, SendSlot
     from passerelle.core.ports.blobs import Blobs, Uploads
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.leases import Replicas
@@ -64,7 +64,7 @@ _LOOKS: Final = 4
 """How often a task is read whose append may be on its way."""
 
 
-def _assign_slot(active: ActiveRun, place: SendPlace | None) -> None:
+def _assign_slot(active: ActiveRun, place: SendSlot | None) -> None:
     """Passes a reserved slot to a send that follows at once; a gated run may wait for a person and gives it back."""
     if place is not None and active.run.is_gated():
         place.give_back()
@@ -174,7 +174,7 @@ class Dispatch:
         message: JsonObject,
         params: JsonObject,
         referred: ResolvedReferences = NOTHING,
-        sent_at: SendPlace | None = None,
+        sent_at: SendSlot | None = None,
     ) -> Begun:
         """A new run and the coroutine that drives it, not started; ``sent_at`` was reserved for its send."""
         place = opened.place
@@ -197,7 +197,7 @@ class Dispatch:
         driver: Incarnation,
         params: JsonObject,
         referred: ResolvedReferences = NOTHING,
-        place: SendPlace | None = None,
+        place: SendSlot | None = None,
     ) -> None:
         """Starts the driver of a further attempt that was just stored; ``place`` was reserved for its send."""
         last = run.record.attempts[-1]

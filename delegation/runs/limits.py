@@ -20,9 +20,9 @@ from passerelle.core.payloads.task import TaskCancelRequested
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import RequestCancel
 from passerelle.core.task.constraints import (
+    find_disallowed,
     find_excess,
     find_overspent,
-    find_stranger,
     read_constraints,
 )
 from passerelle.core.task.status import HELD, WORKING, Status
@@ -125,7 +125,7 @@ def find_obstacle(
     if constraints is None:
         return None
     cost = estimate_micros * (len(task.attempts) + 1)
-    return find_stranger(constraints, agent, endpoint) or find_overspent(constraints, cost)
+    return find_disallowed(constraints, agent, endpoint) or find_overspent(constraints, cost)
 
 
 def enforce(draft: DecisionDraft) -> None:
@@ -135,7 +135,7 @@ def enforce(draft: DecisionDraft) -> None:
     if constraints is None or task.status is Status.CANCELLING:
         return
     reason = find_excess(constraints, task)
-    if reason is None and constraints.asks_nobody and task.status is Status.WAITING_PERMISSION:
+    if reason is None and constraints.never_asks and task.status is Status.WAITING_PERMISSION:
         reason = "constraint permission: the agent asks for approval"
     if reason is None or task.status not in tasks.TABLE[RequestCancel]:
         return

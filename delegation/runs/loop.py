@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from passerelle.a2a_mapping.outbound import ask_for_news
+from passerelle.a2a_mapping.outbound import add_push_config
 from passerelle.core.errors import StoreUnavailable, TooLarge
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.task.status import Status
@@ -100,7 +100,7 @@ async def _prepare(
     if sent is None or active.callback is None:
         return sent
     news = await active.callback.offer(active.run.record)
-    return sent if news is None else ask_for_news(sent, news)
+    return sent if news is None else add_push_config(sent, news)
 
 
 async def follow_run(active: ActiveRun) -> None:

@@ -98,7 +98,7 @@ def _wait(
     if asked.parts is not None or asked.settled:
         state = WORKING if asked.settled else None
         own = _make_own_message(draft)
-        frame = show_parts(frame, asked.parts, state, own, beside=asked.native)
+        frame = show_parts(frame, asked.parts, state, own, with_native=asked.native)
         # Folded in place of the peer's own message, which would otherwise be in the history next to ours.
         shown = fold(before, frame)
         draft.context.content = complete_history(shown, draft.context.accepted) if shown else None

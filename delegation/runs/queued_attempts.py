@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision
     from passerelle.core.payloads.limit import LimitPayload
     from passerelle.core.payloads.task import TaskAttemptStarted
-    from passerelle.core.peer import Peer, PeerCard, SendPlace
+    from passerelle.core.peer import Peer, PeerCard, SendSlot
     from passerelle.core.task.record import QueuedAttempt
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.delegation.runs.dispatch import Dispatch
@@ -146,7 +146,7 @@ class QueuedAttempts:
     async def begin(
         self,
         task_id: str,
-        place: SendPlace | None,
+        place: SendSlot | None,
         behind: tuple[str, ...] | None = None,
         paid: tuple[LimitPayload, ...] = (),
     ) -> bool:
@@ -188,7 +188,7 @@ class QueuedAttempts:
         queued: QueuedAttempt,
         started: TaskAttemptStarted,
         peer: Peer,
-        place: SendPlace | None,
+        place: SendSlot | None,
         behind: tuple[str, ...] | None,
         paid: tuple[LimitPayload, ...],
     ) -> None:

@@ -34,7 +34,7 @@ from passerelle.runtime.records.task_fields import OWNER
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
-    from passerelle.core.peer import Peer, PeerCard, SendPlace
+    from passerelle.core.peer import Peer, PeerCard, SendSlot
     from passerelle.core.ports.due import DueRow
     from passerelle.delegation.runs.agent_queues import AgentQueues
     from passerelle.delegation.runs.dispatch import Dispatch
@@ -105,7 +105,7 @@ class Retries:
         peer: Peer,
         card: PeerCard | None,
         claim: DueClaim,
-        place: SendPlace | None,
+        place: SendSlot | None,
     ) -> None:
         task = run.context.task
         thread = await self._find_thread(run)

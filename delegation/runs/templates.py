@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import EntityRef, Incarnation, Stamp
     from passerelle.core.decision import Decision, Held
-    from passerelle.core.mint_log import Asked
+    from passerelle.core.mint_log import MintRecord
     from passerelle.core.ports.projections import IndexRow
     from passerelle.core.session.thread import ThreadRecord
     from passerelle.core.wire.json import JsonObject
@@ -92,7 +92,7 @@ class SampleTurn:
     task: EntityRef
     turn_id: str
     op: str
-    asked: Asked
+    asked: MintRecord
     example: Example
     feed: bool
     remote_context_id: str

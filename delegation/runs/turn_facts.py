@@ -21,7 +21,7 @@ from passerelle.core.payloads.conversation import (
     TurnCompleted,
 )
 from passerelle.core.payloads.task import TaskCreated, TaskDependencyUpdated
-from passerelle.core.routing.words import say_routing
+from passerelle.core.routing.words import describe_routing
 from passerelle.core.session import machine as sessions
 from passerelle.core.session import thread as threads
 from passerelle.core.session.machine import BeginSession
@@ -161,7 +161,7 @@ class TurnFacts:
         record, route = self.record, self.request.plan.route
         if record is None or route is None:
             return None
-        reason = say_routing(route.list_facts()[-1])
+        reason = describe_routing(route.list_facts()[-1])
         failure = ErrorDetail("no_agent", ErrorCategory.POLICY, reason, source=ROUTER)
         facts = tasks.decide(record, EndInError(failure, rejected=True))
         shown = self._show(facts, REJECTED, reason)

@@ -13,7 +13,7 @@ from passerelle.a2a_mapping.errors import InvalidRequest
 from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.a2a_mapping.inbound import read_query
 from passerelle.a2a_mapping.members import read_object
-from passerelle.a2a_mapping.resume import read_wish, write_resumed
+from passerelle.a2a_mapping.resume import read_resume_request, write_resumed
 from passerelle.a2a_mapping.rpc import Method, read_rpc
 from passerelle.a2a_mapping.version import LEGACY
 from passerelle.core.agent_name import find_tenant, name_tenant
@@ -297,7 +297,7 @@ class CallServer:
             idem=_read_key(incoming) if _KEY in headers else None,
             traceparent=headers.get("traceparent"),
             tracestate=headers.get("tracestate"),
-            wish=read_wish(headers, query, active) if active or query else None,
+            wish=read_resume_request(headers, query, active) if active or query else None,
             own_url=incoming.own_url if asked.method is Method.GET_EXTENDED_CARD else None,
             in_pieces=asked.method in MAY_BE_LONG,
         )

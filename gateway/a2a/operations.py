@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable
 
     from passerelle.a2a_mapping.inbound import SendRequest
-    from passerelle.a2a_mapping.resume import ResumeWish
+    from passerelle.a2a_mapping.resume import ResumeRequest
     from passerelle.a2a_mapping.version import Version
     from passerelle.channels.stream_frame import FollowedStream, Followers
     from passerelle.core.commands import WaitMode
@@ -142,7 +142,7 @@ class TurnService(CommandService, Protocol):
         target: TurnAccepted | str,
         *,
         agent: str | None = None,
-        wish: ResumeWish | None = None,
+        wish: ResumeRequest | None = None,
         until: StreamEnd | None = None,
         sends: bool = False,
     ) -> Followers:
@@ -169,7 +169,7 @@ class OperationCall:
     idem: str | None = None
     traceparent: str | None = None
     tracestate: str | None = None
-    wish: ResumeWish | None = None
+    wish: ResumeRequest | None = None
     """The position from which a subscriber resumes."""
     judge: Judge | None = None
     """Checks whether the caller still has the right to what it waits for."""

@@ -16,7 +16,7 @@ import orjson
 from google.protobuf.message import DecodeError
 
 from passerelle.a2a_mapping.extensions import RESUME
-from passerelle.a2a_mapping.resume import read_wish, write_resumed
+from passerelle.a2a_mapping.resume import read_resume_request, write_resumed
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.a2a_mapping.v0_3.cards import spell_card
 from passerelle.a2a_mapping.version import HEADER, judge_version
@@ -219,7 +219,7 @@ class GrpcFace:
             idem=_read_key(head),
             traceparent=head.headers.get("traceparent"),
             tracestate=head.headers.get("tracestate"),
-            wish=read_wish(head.headers, {}, active),
+            wish=read_resume_request(head.headers, {}, active),
         )
 
 

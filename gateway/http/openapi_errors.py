@@ -45,7 +45,7 @@ _DESCRIPTIONS: Final[dict[int, tuple[str, str, str]]] = {
     412: (
         "It has changed since it was read.",
         "version_mismatch",
-        "version 3 was read, and 4 is stored; look again",
+        "version 3 was read, but version 4 is stored; read it again",
     ),
     413: (
         "The body or its content is too large.",

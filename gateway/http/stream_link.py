@@ -117,7 +117,7 @@ class StreamLinks:
             paired=principal.paired,
         )
         driver = self.facts.find_driver(principal.key)
-        greeted = await self.channels.say_hello(principal.key, channel, to_bytes(record), driver)
+        greeted = await self.channels.record_hello(principal.key, channel, to_bytes(record), driver)
         return StreamLink(self, (principal.key, channel, greeted.generation, now), stream, cursor)
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:

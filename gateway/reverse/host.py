@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from passerelle.channels.reverse_link import AgentLink
     from passerelle.channels.reverse_side import UnregisterCallback
-    from passerelle.core.ports.agents import AgentNews
+    from passerelle.core.ports.agents import AgentUpdate
     from passerelle.core.principal import Principal
     from passerelle.gateway.reverse.routing import Routing
     from passerelle.peers.registry import PeerRegistry
@@ -161,7 +161,7 @@ class Host:
             self._listens.discard(agent)
             raise
 
-    def _on_change(self, agent: str, change: AgentNews) -> None:
+    def _on_change(self, agent: str, change: AgentUpdate) -> None:
         links = self.dial_in.links
         match change:
             case AgentRegistered(link, generation, pool):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.extensions import RESUME
-from passerelle.a2a_mapping.resume import ResumeWish
+from passerelle.a2a_mapping.resume import ResumeRequest
 from passerelle.a2a_mapping.rpc import Method, read_method
 from passerelle.a2a_mapping.version import CURRENT, HEADER, judge_version
 from passerelle.core.agent_name import find_tenant, is_served
@@ -146,7 +146,7 @@ def _check_version(ask: AgentAsk) -> None:
         raise VersionNotSupported(said[:20], (CURRENT,))
 
 
-def _read_resume(ask: AgentAsk, method: Method) -> tuple[JsonObject, ResumeWish | None]:
+def _read_resume(ask: AgentAsk, method: Method) -> tuple[JsonObject, ResumeRequest | None]:
     """The params of A2A, and the position from which a subscriber resumes."""
     params = {**ask.params}
     tenant = params.pop(TENANT, None)
@@ -157,4 +157,4 @@ def _read_resume(ask: AgentAsk, method: Method) -> tuple[JsonObject, ResumeWish 
     after = params.pop(_AFTER)
     if not isinstance(after, str) or not after:
         raise InvalidInput(_AFTER, "must be a cursor")
-    return params, ResumeWish(after)
+    return params, ResumeRequest(after)

@@ -16,7 +16,7 @@ from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
 from passerelle.core.payloads.governance import PolicyChanged
 from passerelle.core.payloads.runtime import WarningRaised
-from passerelle.core.policy.grant import Grants, tell_mint, tell_revoke, tell_use
+from passerelle.core.policy.grant import Grants, record_grant, record_revocation, record_use
 from passerelle.core.policy.requests import BypassSet, GrantRevoked
 from passerelle.core.principal import Principal
 from passerelle.core.wire.codec import to_wire
@@ -70,7 +70,7 @@ class GrantService:
 
         def decide(known: Grants | None, scope: Scope, now_ms: int) -> list[Fact]:
             try:
-                return tell_mint(known, scope, grant, now_ms)
+                return record_grant(known, scope, grant, now_ms)
             except UnsupportedOperation as full:
                 return [Fact(scope, WarningRaised("grant_limit", str(full)))]
 
@@ -85,7 +85,7 @@ class GrantService:
         """
         await self._change(
             owner,
-            lambda known, scope, now_ms: tell_use(known, scope, grant_id, evaluation_id, now_ms),
+            lambda known, scope, now_ms: record_use(known, scope, grant_id, evaluation_id, now_ms),
         )
 
     async def revoke(
@@ -105,7 +105,7 @@ class GrantService:
 
         def decide(known: Grants | None, scope: Scope, _now_ms: int) -> list[Fact]:
             nonlocal is_ended
-            facts = tell_revoke(known, scope, command.grant_id, owner.id)
+            facts = record_revocation(known, scope, command.grant_id, owner.id)
             is_ended = bool(facts)
             return facts
 

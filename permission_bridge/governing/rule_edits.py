@@ -23,8 +23,9 @@ from passerelle.core.errors import (
 )
 from passerelle.core.facts import Scope
 from passerelle.core.payloads.governance import PolicyChanged
-from passerelle.core.policy.edited_rules import EditedRules, tell_edit
+from passerelle.core.policy.edited_rules import EditedRules, record_edit
 from passerelle.core.policy.requests import PolicySet, PolicyTried
+from passerelle.core.ports.signals import RuleUpdates
 from passerelle.core.principal import OWNER, AccessScope
 from passerelle.core.wire.codec import to_wire
 from passerelle.permission_bridge.policy_view import show_policy
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
     from passerelle.core.decision import Decision
     from passerelle.core.policy.requests import SetPolicy
-    from passerelle.core.ports.signals import RuleNews
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.governing.dry_run import PolicyDryRun
@@ -58,7 +58,7 @@ class PolicyEditing:
     writes: Writes
     rulebook: Rulebook
     find_rules: Callable[[], Policy]
-    news: RuleNews
+    news: RuleUpdates
     dry_run: PolicyDryRun
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Serializes reads and writes: an older read must not overwrite a newer write."""
@@ -153,7 +153,7 @@ class PolicyEditing:
             open_home(decision, _SESSION, OWNER)
             known = decision.state(_RULES)
             state = known if isinstance(known, EditedRules) else None
-            decision.add(tell_edit(state, Scope(HOME), command.version, edited))
+            decision.add(record_edit(state, Scope(HOME), command.version, edited))
             return AppendOptions(idem=once.remember(str(command.version + 1)))
 
         outcome = await self.writes.decide(HOME, [_SESSION, _RULES], body)
@@ -165,7 +165,7 @@ class PolicyEditing:
 
     async def _notify_instances(self) -> None:
         try:
-            await self.news.tell(HOME)
+            await self.news.publish(HOME)
         except StoreUnavailable as error:
             # Every instance reads the rules periodically anyway.
             structlog.get_logger().info("rules.untold", reason=error.reason)

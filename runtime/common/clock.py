@@ -14,7 +14,7 @@ from passerelle.core.ids import (
     STEM_LETTERS,
     compose_context,
     compose_stem,
-    spell,
+    encode_entropy,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class SystemIds:
     def _take(self, count: int) -> str:
         begin, end = self._spelt, self._spelt + count
         if end > len(self._letters):
-            self._letters, begin, end = spell(os.urandom(_BLOCK_LETTERS)), 0, count
+            self._letters, begin, end = encode_entropy(os.urandom(_BLOCK_LETTERS)), 0, count
         self._spelt = end
         return self._letters[begin:end]
 

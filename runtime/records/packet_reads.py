@@ -34,7 +34,7 @@ from passerelle.core.read_models.packets import (
     TaskResult,
     UserInput,
     cut_text,
-    is_told,
+    is_published,
     show_result,
 )
 from passerelle.core.task.record import TaskRecord
@@ -171,7 +171,7 @@ class PacketReads:
         self, base: HistoryMessage, event: Event, known: _Known, entry: Entry
     ) -> HistoryMessage | None:
         task, loaded = known.get(event.fact.scope.task_id or "", (None, None))
-        if task is None or loaded is None or not is_told(task):
+        if task is None or loaded is None or not is_published(task):
             return None
         output = await self._read_output(event, task, loaded)
         result = show_result(event, task, output, loaded.archive, entry.facade)
@@ -205,7 +205,7 @@ class PacketReads:
     async def _show_result(self, epoch: str, known: _Known, entry: Entry) -> Entry:
         event = decode_event(entry.data) if entry.type in ENDS else None
         task, loaded = known.get((event and event.fact.scope.task_id) or "", (None, None))
-        if event is None or task is None or loaded is None or not is_told(task):
+        if event is None or task is None or loaded is None or not is_published(task):
             return _leave_out(entry)
         output = await self._read_output(event, task, loaded)
         payload = show_result(event, task, output, loaded.archive, entry.facade)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.core.ports.agents import AgentCancelled, AgentNews, AgentOffered, AgentRegistered
+from passerelle.core.ports.agents import AgentCancelled, AgentOffered, AgentRegistered, AgentUpdate
 from passerelle.store.store import Store
 from tests.support.waiting import wait_until
 
@@ -60,7 +60,7 @@ async def test_a_link_that_says_nothing_more_serves_no_more_and_its_card_stays(
 
 
 async def test_what_waits_for_an_agent_is_noted_and_told(store: Store) -> None:
-    news: list[AgentNews] = []
+    news: list[AgentUpdate] = []
     await store.agents.listen("busy", news.append)
     await store.agents.offer("busy", "task_1")
     await store.agents.offer("busy", "task_1", "turn_2")

@@ -32,7 +32,7 @@ from passerelle.core.batch import (
 )
 from passerelle.core.errors import TooLarge
 from passerelle.core.events import EncodedEvent
-from passerelle.core.ports.leases import LeaseLost, LeaseWish
+from passerelle.core.ports.leases import LeaseLost, LeaseRequest
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, Place, event, make_place, mint, operation
 from tests.support.engine import Server, ask
@@ -76,8 +76,8 @@ async def begin(store: Store, at: Place) -> Stamp:
 
 
 async def opens_lease(store: Store, at: Place) -> None:
-    wish = LeaseWish(at.shard, at.driver, opens=True, wants_duty=False)
-    lease = await store.leases.extend(wish, 60_000)
+    request = LeaseRequest(at.shard, at.driver, opens=True, wants_duty=False)
+    lease = await store.leases.extend(request, 60_000)
     assert not isinstance(lease, LeaseLost)
 
 

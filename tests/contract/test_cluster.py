@@ -9,7 +9,7 @@ import pytest
 
 from passerelle.core.batch import Appended, Batch, Incarnation
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
-from passerelle.core.ports.leases import Lease, LeaseWish
+from passerelle.core.ports.leases import Lease, LeaseRequest
 from passerelle.core.ports.projections import IndexRow
 from passerelle.store import keys
 from passerelle.store.connection import pack
@@ -126,11 +126,11 @@ async def test_leases_of_every_shard_are_opened_in_one_go_also_where_a_slot_has_
         target = next(url for url in cluster.nodes if url != home)
         move_slot(cluster, moved, target)
         try:
-            wishes = [
-                LeaseWish(shard, Incarnation("in_x", 1), opens=True, wants_duty=True)
+            requests = [
+                LeaseRequest(shard, Incarnation("in_x", 1), opens=True, wants_duty=True)
                 for shard in ALL_SHARDS
             ]
-            answers = await store.leases.extend_each(wishes, 60_000)
+            answers = await store.leases.extend_each(requests, 60_000)
             assert all(isinstance(answer, Lease) and answer.duty for answer in answers)
         finally:
             move_slot(cluster, moved, home)
@@ -192,7 +192,7 @@ async def test_what_was_gathered_goes_out_again_where_its_slot_has_moved(
         target = next(url for url in cluster.nodes if url != home)
         move_slot(cluster, at.shard, target)
         try:
-            said = [store.channels.say_hello(owner, one, one.encode(), None) for one in channels]
+            said = [store.channels.record_hello(owner, one, one.encode(), None) for one in channels]
             assert all(greeted.generation for greeted in await asyncio.gather(*said))
             for one in channels:
                 assert await store.channels.read_record(one) == one.encode()

@@ -11,7 +11,7 @@ import pytest
 from passerelle.core.batch import Batch, DueChange, Incarnation
 from passerelle.core.ids import Shard
 from passerelle.core.ports.due import ClaimedRows
-from passerelle.core.ports.leases import LeaseWish, TakenOver
+from passerelle.core.ports.leases import LeaseRequest, TakenOver
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.due import LEASE_ROWS
@@ -101,8 +101,8 @@ async def test_lease_that_has_run_out_is_claimed_before_all_other_rows(
 ) -> None:
     shard = await put(store, *((f"k:{number:03}", 1 + number) for number in range(older)))
     dead, alive = Incarnation("in_dead", 1), Incarnation("in_alive", 1)
-    await store.leases.extend(LeaseWish(shard, alive, opens=True, wants_duty=False), 60_000)
-    await store.leases.extend(LeaseWish(shard, dead, opens=True, wants_duty=False), 1)
+    await store.leases.extend(LeaseRequest(shard, alive, opens=True, wants_duty=False), 60_000)
+    await store.leases.extend(LeaseRequest(shard, dead, opens=True, wants_duty=False), 1)
     for _ in range(2):  # a claim of a lease comes back soon, and first again
 
         async def claim() -> list[str]:
@@ -124,7 +124,7 @@ async def test_lease_that_has_run_out_is_claimed_before_all_other_rows(
 async def test_held_rows_stay_while_others_are_claimed(store: Store) -> None:
     shard = await put(store, *((f"own:{number}", 1) for number in range(5)), ("k:x", 2))
     lessee = Incarnation("0", 1)
-    await store.leases.extend(LeaseWish(shard, lessee, opens=True, wants_duty=False), 0)
+    await store.leases.extend(LeaseRequest(shard, lessee, opens=True, wants_duty=False), 0)
     claimed = await store.due.claim(shard, 2, 60_000, skip_prefix=LEASE_ROWS)
     assert [row.member for row in claimed.rows] == ["k:x"]
     free = partial(store.due.claim, shard, 10, 60_000)

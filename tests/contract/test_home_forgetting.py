@@ -15,7 +15,7 @@ from passerelle.core.facts import Scope
 from passerelle.core.ids import ALL_SHARDS, derive_id, shard_of
 from passerelle.core.payloads.device import DeviceRights
 from passerelle.core.payloads.governance import Grant, PolicyChanged, StatedRule
-from passerelle.core.policy.grant import Grants, name_grant, tell_mint
+from passerelle.core.policy.grant import Grants, name_grant, record_grant
 from passerelle.core.ports.channels import OwnerForgotten
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.ports.projections import IndexRow
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from passerelle.core.decision import Decision
-    from passerelle.core.ports.channels import LinkNews
+    from passerelle.core.ports.channels import ChannelUpdate
 
 pytestmark = pytest.mark.anyio
 
@@ -115,7 +115,7 @@ class Belongings:
             open_home(decision, home, who)
             known = decision.state(grants)
             held = known if isinstance(known, Grants) else None
-            decision.add(tell_mint(held, Scope(home.id), grant, decision.now_ms))
+            decision.add(record_grant(held, Scope(home.id), grant, decision.now_ms))
             changed = PolicyChanged("rules", who.id, "2", rules=(rule,), revision=2)
             decision.add([Fact(Scope(home.id), changed)])
             return AppendOptions()
@@ -133,9 +133,9 @@ class Belongings:
         record = LinkRecord(
             self.channel, "ws", "device", who.key, who.tenant, who.id, (), "", "", "", "phone"
         )
-        greeted = await store.channels.say_hello(who.key, self.channel, to_bytes(record), None)
+        greeted = await store.channels.record_hello(who.key, self.channel, to_bytes(record), None)
         presence = Presence(self.channel, self.mark("presence"), None, "active")
-        await store.presences.say(who.key, greeted.generation, presence)
+        await store.presences.announce(who.key, greeted.generation, presence)
         return greeted.generation
 
     def find(self, server: Server) -> list[str]:
@@ -259,13 +259,13 @@ _BESIDE = (EntityKind.GRANTS, EntityKind.RULES)
 async def test_whoever_is_connected_is_told_and_what_the_end_of_a_link_owes_is_written_nowhere(
     store: Store, server: Server
 ) -> None:
-    mine, told = Belongings(ADA), list["LinkNews"]()
+    mine, told = Belongings(ADA), list["ChannelUpdate"]()
     await mine.write(store)
     generation = await mine.connect(store)
     await store.channels.listen(ADA.key, told.append)
     await forget(store)
     await wait_until(lambda: OwnerForgotten() in told, 5, "it is told")
-    await store.links.owe(mine.channel, generation, "disconnected", b"{}")
+    await store.links.add_pending(mine.channel, generation, "disconnected", b"{}")
     assert mine.find(server) == []
 
 

@@ -11,7 +11,7 @@ import pytest
 from passerelle.core.batch import Appended, Batch, Fence, Fenced, Incarnation, RunMove, Stamp
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
-from passerelle.core.ports.leases import Alive, Lease, LeaseLost, LeaseWish, TakenOver
+from passerelle.core.ports.leases import Alive, Lease, LeaseLost, LeaseRequest, TakenOver
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.store import Store
@@ -36,8 +36,8 @@ async def take(
     living: tuple[str, ...] = (),
     lease_ms: int = LONG_MS,
 ) -> Lease | LeaseLost:
-    wish = LeaseWish(shard, driver, opens, duty, may_rest=rests, living=living)
-    return await store.leases.extend(wish, lease_ms)
+    request = LeaseRequest(shard, driver, opens, duty, may_rest=rests, living=living)
+    return await store.leases.extend(request, lease_ms)
 
 
 async def start_run(store: Store, at: Place) -> Stamp:
@@ -240,13 +240,13 @@ async def test_leases_of_many_shards_are_extended_together_and_one_that_is_broke
     shards = [Shard(number) for number in (3, 9, 40)]
     broken = Incarnation("in_x", 1)
     await store.nodes.write(shards[1], pack("SET", keys.own(shards[1], "in_x"), "no lease"))
-    wishes = [LeaseWish(shard, broken, opens=True, wants_duty=True) for shard in shards]
-    first, second, third = await store.leases.extend_each(wishes, LONG_MS)
+    requests = [LeaseRequest(shard, broken, opens=True, wants_duty=True) for shard in shards]
+    first, second, third = await store.leases.extend_each(requests, LONG_MS)
     assert isinstance(first, Lease)
     assert first.duty
     assert isinstance(third, Lease)
     assert isinstance(second, StoreUnavailable)
-    gone = LeaseWish(shards[0], Incarnation("in_x", 2), opens=False, wants_duty=True)
+    gone = LeaseRequest(shards[0], Incarnation("in_x", 2), opens=False, wants_duty=True)
     assert await store.leases.extend_each([gone], LONG_MS) == [LeaseLost()]
     assert await store.leases.extend_each([], LONG_MS) == []
 
@@ -284,8 +284,8 @@ async def test_extension_writes_only_what_changes(store: Store, server: Server) 
     driver = Incarnation("inst_0123456789abcdefghijklmn", 1)
 
     async def extend(*, opens: bool) -> None:
-        wishes = [LeaseWish(shard, driver, opens, wants_duty=True) for shard in shards]
-        leases = await store.leases.extend_each(wishes, LONG_MS)
+        requests = [LeaseRequest(shard, driver, opens, wants_duty=True) for shard in shards]
+        leases = await store.leases.extend_each(requests, LONG_MS)
         assert all(isinstance(one, Lease) and one.duty for one in leases)
 
     await extend(opens=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from passerelle.core.ids import Shard
-from passerelle.core.ports.channels import LinkNews, PresenceMoved
+from passerelle.core.ports.channels import ChannelUpdate, PresenceChanged
 from passerelle.core.session.presence import Presence
 from passerelle.core.vocabulary import PresenceState
 from passerelle.store import keys
@@ -35,10 +35,10 @@ async def test_last_word_of_each_device_stands_and_names_how_long_it_holds(store
     shard, owner = make_owner()
     assert await there(store, owner) == []
     phone, desk = word(shard, "phone"), word(shard, "desk", "idle")
-    assert await store.presences.say(owner, 1, phone)
-    assert await store.presences.say(owner, 1, desk)
+    assert await store.presences.announce(owner, 1, phone)
+    assert await store.presences.announce(owner, 1, desk)
     away = Presence(phone.channel_id, "phone", None, "away")
-    assert await store.presences.say(owner, 1, away)
+    assert await store.presences.announce(owner, 1, away)
     present = await store.presences.list_present(owner)
     assert sorted((one.presence for one in present), key=lambda one: one.device) == [desk, away]
     assert all(PRESENCE_KEEP_MS - 5_000 < one.left_ms <= PRESENCE_KEEP_MS for one in present)
@@ -49,8 +49,8 @@ async def test_word_goes_by_itself_while_another_is_renewed(store: Store) -> Non
     shard, owner = make_owner()
     quick, slow = RedisPresences(store.nodes, 150), RedisPresences(store.nodes, 60_000)
     gone, stays = word(shard, "gone"), word(shard, "stays")
-    await quick.say(owner, 1, gone)
-    await slow.say(owner, 1, stays)
+    await quick.announce(owner, 1, gone)
+    await slow.announce(owner, 1, stays)
     assert len(await there(store, owner)) == 2
 
     async def look() -> bool:
@@ -59,7 +59,7 @@ async def test_word_goes_by_itself_while_another_is_renewed(store: Store) -> Non
     await wait_until(look, 15, "the word has run out")
     name = keys.presence(shard, owner)
     assert len(await read(store, shard, "HKEYS", name)) == 2
-    await slow.say(owner, 1, stays)
+    await slow.announce(owner, 1, stays)
     assert len(await read(store, shard, "HKEYS", name)) == 1  # what has run out does not pile up
 
 
@@ -74,8 +74,10 @@ async def test_older_connection_of_a_channel_moves_nothing_and_takes_nothing_awa
 ) -> None:
     shard, owner = make_owner()
     now = word(shard)
-    await store.presences.say(owner, 2, now)
-    assert not await store.presences.say(owner, 1, Presence(now.channel_id, "phone", None, "away"))
+    await store.presences.announce(owner, 2, now)
+    assert not await store.presences.announce(
+        owner, 1, Presence(now.channel_id, "phone", None, "away")
+    )
     await store.presences.withdraw(owner, now.channel_id, 1)
     assert await there(store, owner) == [now]
     await store.presences.withdraw(owner, now.channel_id, 2)
@@ -86,15 +88,15 @@ async def test_news_are_told_when_a_word_changes_and_not_when_it_is_said_again(
     store: Store,
 ) -> None:
     shard, owner = make_owner()
-    heard: list[LinkNews] = []
+    heard: list[ChannelUpdate] = []
     await store.channels.listen(owner, heard.append)
     said = word(shard)
-    await store.presences.say(owner, 1, said)
-    await store.presences.say(owner, 1, said)
-    await store.presences.say(owner, 1, Presence(said.channel_id, "phone", None, "idle"))
+    await store.presences.announce(owner, 1, said)
+    await store.presences.announce(owner, 1, said)
+    await store.presences.announce(owner, 1, Presence(said.channel_id, "phone", None, "idle"))
     await store.presences.withdraw(owner, said.channel_id, 1)
     await store.presences.withdraw(owner, said.channel_id, 1)
-    await store.channels.say_hello(owner, mint("ch", shard), b"x", None)
-    await wait_until(lambda: heard and not isinstance(heard[-1], PresenceMoved), 15, "the hello")
-    assert heard[:-1] == [PresenceMoved()] * 3
+    await store.channels.record_hello(owner, mint("ch", shard), b"x", None)
+    await wait_until(lambda: heard and not isinstance(heard[-1], PresenceChanged), 15, "the hello")
+    assert heard[:-1] == [PresenceChanged()] * 3
     await store.channels.ignore(owner)

@@ -9,7 +9,7 @@ import pytest
 
 from passerelle.core.batch import Appended, Batch, Incarnation, RunMove
 from passerelle.core.ids import Shard
-from passerelle.core.ports.leases import Lease, LeaseLost, LeaseWish, TakenOver
+from passerelle.core.ports.leases import Lease, LeaseLost, LeaseRequest, TakenOver
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.store import Store
@@ -34,8 +34,10 @@ async def rest(
     lease_ms: int = LEASE_MS,
     seen: int = 0,
 ) -> Lease:
-    wish = LeaseWish(at.shard, at.driver, opens, wants_duty=False, seen=seen, may_rest=may_rest)
-    lease = await store.leases.extend(wish, lease_ms)
+    request = LeaseRequest(
+        at.shard, at.driver, opens, wants_duty=False, seen=seen, may_rest=may_rest
+    )
+    lease = await store.leases.extend(request, lease_ms)
     assert isinstance(lease, Lease)
     return lease
 
@@ -68,12 +70,14 @@ async def enter_run(store: Store, at: Place) -> None:
 
 
 async def open_link(store: Store, at: Place) -> None:
-    await store.channels.say_hello(mint("pr", at.shard), mint("ch", at.shard), b"device", at.driver)
+    await store.channels.record_hello(
+        mint("pr", at.shard), mint("ch", at.shard), b"device", at.driver
+    )
 
 
 async def keep_link(store: Store, at: Place) -> None:
     channel = mint("ch", at.shard)
-    greeted = await store.channels.say_hello(mint("pr", at.shard), channel, b"device", None)
+    greeted = await store.channels.record_hello(mint("pr", at.shard), channel, b"device", None)
     await store.channels.keep(channel, greeted.generation, at.driver)
 
 
@@ -168,8 +172,8 @@ async def test_resting_lease_of_the_dead_goes_by_itself(store: Store) -> None:
     await wait_until(is_claimed, 15, "its row is due")
     assert await store.leases.take_over(at.shard, at.driver.instance) == TakenOver(1, (), ())
     assert await read_row(store, at) == 0
-    wish = LeaseWish(at.shard, at.driver, opens=False, wants_duty=False, may_rest=True)
-    assert await store.leases.extend(wish, LEASE_MS) == LeaseLost()
+    request = LeaseRequest(at.shard, at.driver, opens=False, wants_duty=False, may_rest=True)
+    assert await store.leases.extend(request, LEASE_MS) == LeaseLost()
 
 
 def count_written(server: Server) -> int:

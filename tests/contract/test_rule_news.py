@@ -25,9 +25,9 @@ async def test_news_are_heard_beside_their_home_alone_and_stored_nowhere(
     heard = list[str]()
     await store.rule_news.listen(mine.session, lambda: heard.append("mine"))
     await store.rule_news.listen(other.session, lambda: heard.append("other"))
-    await store.rule_news.tell(mine.session)
+    await store.rule_news.publish(mine.session)
     await wait_until(lambda: "mine" in heard, 15, "the news")
-    await store.rule_news.tell(other.session)
+    await store.rule_news.publish(other.session)
     await wait_until(lambda: "other" in heard, 15, "the news beside the other home")
     assert heard == ["mine", "other"]
     channel = keys.rule_hints(mine.shard, mine.session)

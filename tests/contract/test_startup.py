@@ -13,7 +13,7 @@ import redis
 from passerelle.core.batch import Appended, Batch
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
 from passerelle.core.ids import Shard
-from passerelle.core.ports.leases import Lease, LeaseWish
+from passerelle.core.ports.leases import Lease, LeaseRequest
 from passerelle.store.engine_binary import find_engine
 from passerelle.store.engine_process import EngineSettings, build_command
 from passerelle.store.store import Store, StoreSettings
@@ -169,8 +169,8 @@ async def test_full_server_refuses_facts_and_keeps_its_leases(
         assert caught.value.wrote == "no"
         with pytest.raises(StoreUnavailable):
             await store.probe()
-        wish = LeaseWish(at.shard, at.driver, opens=True, wants_duty=True)
-        lease = await store.leases.extend(wish, 1000)
+        request = LeaseRequest(at.shard, at.driver, opens=True, wants_duty=True)
+        lease = await store.leases.extend(request, 1000)
         assert isinstance(lease, Lease)
         await store.leases.release(at.shard, at.driver)
         assert (await store.due.claim(at.shard, 1, 1)).rows == ()

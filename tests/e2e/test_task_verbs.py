@@ -195,12 +195,12 @@ async def test_a_thread_goes_back_to_a_turn(gateway: GatewayProcess, peer: Scrip
     assert again.lines == ["no_op"]
     left = records[1]["turnId"]
     gone = await run_command(gateway, "sessions", "rollback", thread, "--to", left)
-    assert complain(gone)[1].startswith("toTurn: is rolled back already")
+    assert complain(gone)[1].startswith("toTurn: is already rolled back")
     words = ("sessions", "compact", thread, "--to", turn)
     done = await run_command(gateway, *words, "one boat")
     assert done.lines[0].startswith("bd_")
     again = await run_command(gateway, *words, "one boat")
-    assert complain(again)[1].startswith("toTurn: is summed up already")
+    assert complain(again)[1].startswith("toTurn: is already summarized")
     lone = await run_command(gateway, *words, "--task", tasks[0])
     assert lone.status == ExitStatus.CALLER
 

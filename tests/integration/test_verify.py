@@ -25,7 +25,7 @@ from passerelle.core.events import EncodedEvent, Event, Fact, VendorPayload, enc
 from passerelle.core.facts import Scope
 from passerelle.core.ids import Shard
 from passerelle.core.payloads.runtime import WarningRaised
-from passerelle.core.ports.leases import LeaseWish
+from passerelle.core.ports.leases import LeaseRequest
 from passerelle.core.ports.log import Entry, StreamKind, StreamRef
 from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.duties.factless_writes import FactlessWrites
@@ -64,7 +64,7 @@ async def store(server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGene
 
 async def tell_story(store: Store) -> Story:
     """A driven task that was shown, asked, was answered, and asked again."""
-    await store.leases.extend(LeaseWish(SHARD, DRIVER, opens=True, wants_duty=False), 60_000)
+    await store.leases.extend(LeaseRequest(SHARD, DRIVER, opens=True, wants_duty=False), 60_000)
     story = Story(make_writes(store), SHARD, DRIVER)
     await story.begin()
     await story.show()
@@ -392,7 +392,7 @@ async def test_task_that_nothing_moves_on_is_named(store: Store, server: Server)
 
 @pytest.mark.requirement("I9")
 async def test_driver_counts_as_long_as_its_lease_has_a_row(store: Store, server: Server) -> None:
-    await store.leases.extend(LeaseWish(SHARD, DRIVER, opens=True, wants_duty=False), 60_000)
+    await store.leases.extend(LeaseRequest(SHARD, DRIVER, opens=True, wants_duty=False), 60_000)
     story = Story(make_writes(store), SHARD, DRIVER)
     await story.begin()
     assert (await verify_store(store)).ok

@@ -38,7 +38,7 @@ from passerelle.core.facts import RetryPolicy
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.ports.due import DueRow
-from passerelle.core.ports.leases import LeaseWish
+from passerelle.core.ports.leases import LeaseRequest
 from passerelle.core.ports.log import Entry
 from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.task.record import TaskRecord
@@ -434,7 +434,7 @@ async def open_house(
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(await Store.open(StoreSettings(url, blobs)))
         opening = [
-            store.leases.extend(LeaseWish(shard, _DRIVER, opens=True, wants_duty=False), 120_000)
+            store.leases.extend(LeaseRequest(shard, _DRIVER, opens=True, wants_duty=False), 120_000)
             for shard in ALL_SHARDS
         ]
         await asyncio.gather(*opening)

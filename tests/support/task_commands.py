@@ -17,7 +17,7 @@ from passerelle.core.facts import (
     Scope,
     Worker,
 )
-from passerelle.core.payloads import task as say
+from passerelle.core.payloads import task as task_facts
 from passerelle.core.payloads.run import ArtifactChanged, ModelRequested, RunStatus
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import (
@@ -62,7 +62,7 @@ from passerelle.core.wire.times import format_ms
 
 SCOPE = Scope("se_1", "th_1", "turn_1", "task_1")
 FAILURE = ErrorDetail("peer_failed", ErrorCategory.PEER, "it broke")
-CREATED = say.TaskCreated(
+CREATED = task_facts.TaskCreated(
     objective="say hello",
     title="say hello",
     kind="echo",
@@ -72,7 +72,7 @@ CREATED = say.TaskCreated(
     tenant="default",
     context_id="ctx_1",
 )
-STARTED = say.TaskAttemptStarted(
+STARTED = task_facts.TaskAttemptStarted(
     ordinal=1,
     worker=Worker("agent", "echo"),
     native_protocol="a2a/1.0",
@@ -96,25 +96,25 @@ ONE_OF_EACH: tuple[TaskCommand, ...] = (
     ObserveStatus(Status.RUNNING, RunStatus(native_status="W", text="at it"), "step_1"),
     ObserveOutput("artifact a", "step_2", 1),
     ObserveArtifact(ARTIFACT, "step_3"),
-    WaitFor(say.TaskWaiting("input", Status.WAITING_INPUT, action_ids=("act_1",))),
+    WaitFor(task_facts.TaskWaiting("input", Status.WAITING_INPUT, action_ids=("act_1",))),
     EndWait("answered"),
-    BlockTask(say.TaskBlocked("task_2", "dependency", "waits for task_2")),
+    BlockTask(task_facts.TaskBlocked("task_2", "dependency", "waits for task_2")),
     SuspendTask("owner"),
     ContinueTask("go on"),
     EndRun("TASK_STATE_COMPLETED"),
     FailRun(Status.FAILED, FAILURE),
     RecordDelivery("facade", Delivery.DELIVERED),
-    SucceedTask(say.TaskCompleted("TASK_STATE_COMPLETED", (), (), Delivery.DELIVERED)),
+    SucceedTask(task_facts.TaskCompleted("TASK_STATE_COMPLETED", (), (), Delivery.DELIVERED)),
     EndInError(FAILURE),
-    PrepareRetry(say.TaskRetrying("peer_failed", 2)),
+    PrepareRetry(task_facts.TaskRetrying("peer_failed", 2)),
     LoseTask(format_ms(0), "out of reach"),
-    RequestCancel(say.TaskCancelRequested("owner", "user", "active_run")),
-    ConfirmCancel(say.TaskCancelled("owner", "user")),
-    TimeOutTask(say.TaskTimedOut("total", 1000)),
+    RequestCancel(task_facts.TaskCancelRequested("owner", "user", "active_run")),
+    ConfirmCancel(task_facts.TaskCancelled("owner", "user")),
+    TimeOutTask(task_facts.TaskTimedOut("total", 1000)),
     DescribeTask({"title": {"old": "say hello", "new": "hello"}}),
-    LinkTask(say.TaskDependencyUpdated("edge_1", "source_task", "task_9", "open")),
+    LinkTask(task_facts.TaskDependencyUpdated("edge_1", "source_task", "task_9", "open")),
     ArchiveTask("archive/1"),
-    ReportProgress(say.TaskProgress(percent=40, step="2 of 5")),
+    ReportProgress(task_facts.TaskProgress(percent=40, step="2 of 5")),
     WithholdEnd(RunStatus(native_status="TASK_STATE_COMPLETED"), "step_1", Ref(blob="0" * 64)),
     Cover(Coverage(1, 2, "pending", ("an artifact",))),
     PutBack("no card"),
@@ -124,9 +124,9 @@ ONE_OF_EACH: tuple[TaskCommand, ...] = (
 STATUSES = st.sampled_from([Status.QUEUED, Status.RUNNING, Status.UNKNOWN])
 WAITS = st.sampled_from(
     [
-        say.TaskWaiting("input", Status.WAITING_INPUT),
-        say.TaskWaiting("permission", Status.WAITING_PERMISSION),
-        say.TaskWaiting("resource", Status.WAITING_RESOURCE),
+        task_facts.TaskWaiting("input", Status.WAITING_INPUT),
+        task_facts.TaskWaiting("permission", Status.WAITING_PERMISSION),
+        task_facts.TaskWaiting("resource", Status.WAITING_RESOURCE),
     ]
 )
 COMMANDS: st.SearchStrategy[TaskCommand] = st.one_of(

@@ -11,7 +11,7 @@ export interface Hello {
   v: number;
   /** name of the device, lasting */
   device: string;
-  /** what dials in */
+  /** kind of client */
   role: "agent" | "device" | "peer" | "ui";
   /** bearer, where the handshake has none */
   token?: string;
@@ -46,7 +46,7 @@ export interface Subscribe {
   max?: number;
   /** comes back in the answer to this frame */
   id?: string;
-  /** text on its way, too; for who has the capability `vol` */
+  /** streamed text, too; needs the capability `vol` */
   vol?: boolean;
 }
 
@@ -57,7 +57,7 @@ export interface Unsubscribe {
   s: string;
 }
 
-/** Ask for the read model of a stream, now. */
+/** Request the read model of a stream. */
 export interface AskSnapshot {
   t: "snap";
   /** stream, by the name it is followed under */
@@ -66,7 +66,7 @@ export interface AskSnapshot {
   id?: string;
 }
 
-/** The device has everything up to there for good. Cumulative; sent after the client's own persistence (CHN-5). */
+/** The device has stored everything up to there. Cumulative; sent after the client's own persistence (CHN-5). */
 export interface Ack {
   t: "ack";
   /** cursor of each stream */
@@ -82,7 +82,7 @@ export interface ClientBeat {
   a?: Record<string, string>;
 }
 
-/** A command or a read, or a call of an agent to another one. With `idem` it has its effect once (CHN-13). */
+/** A command or a read, or a call of an agent to another one. With `idem` it takes effect once (CHN-13). */
 export interface Call {
   t: "rpc";
   /** ties the answer to its call */
@@ -92,7 +92,7 @@ export interface Call {
   /** idempotency key */
   idem?: string;
   d?: JsonObject;
-  /** the agent that is called, of an `a2a:` method */
+  /** the called agent of an `a2a:` method */
   to?: string;
   /** items that may be sent before `win` brings more */
   win?: number;
@@ -100,52 +100,52 @@ export interface Call {
   hdr?: JsonObject;
 }
 
-/** A new bearer of the same principal, in place of one that expires. The link goes on. */
+/** A new bearer of the same principal, before the current one expires. The link stays open. */
 export interface Renew {
   t: "auth";
   /** bearer */
   token: string;
 }
 
-/** Who sits before the device, for the person's other devices. Renewed by heartbeats, and gone with the link. */
+/** The user's presence at the device, for the user's other devices. Refreshed by heartbeats, ends with the link. */
 export interface SayPresence {
   t: "presence";
-  /** there or away */
+  /** presence of the user */
   state: "active" | "away" | "idle";
-  /** streams that are looked at */
+  /** streams in focus */
   focus?: string[];
 }
 
-/** Be served as an agent. The name has to be granted to the credential. */
+/** Register as an agent. The name must be granted to the credential. */
 export interface Register {
   t: "reg";
-  /** name that it is served under */
+  /** registered name */
   agent: string;
-  /** A2A agent card; its addresses do not count */
+  /** A2A agent card; its addresses are ignored */
   card: JsonObject;
-  /** calls that it takes at once */
+  /** concurrent calls that it accepts */
   max?: number;
 }
 
-/** Be served no more; calls that are under way go on. */
+/** Stop serving an agent; active calls go on. */
 export interface Unregister {
   t: "unreg";
-  /** name that it is served under */
+  /** registered name */
   agent: string;
 }
 
-/** One more of the answers to a streaming call: a StreamResponse. */
+/** One answer of a streaming call: a StreamResponse. */
 export interface AnswerItem {
   t: "item";
   /** that of the call */
   id: string;
   /** counts the items of the call */
   n: number;
-  /** what it says; absent where it went ahead in `more` */
+  /** content; absent if it was sent in `more` */
   d?: JsonObject;
 }
 
-/** A piece of the JSON text that the next `item`, `ok` or `rpc` with this id has as its `d`. */
+/** A piece of the JSON text that is the `d` of the next `item`, `ok` or `rpc` with this id. */
 export interface AnswerPiece {
   t: "more";
   /** that of the call */
@@ -159,7 +159,7 @@ export interface Done {
   t: "ok";
   /** that of the call */
   id: string;
-  /** what it says; absent where it went ahead in `more` */
+  /** content; absent if it was sent in `more` */
   d?: JsonObject;
 }
 
@@ -178,7 +178,7 @@ export interface Failed {
   d?: JsonObject;
 }
 
-/** So many more items of the agent's own call may be sent: what was sent before is taken. */
+/** Credit for `n` more items of the agent's own call: the earlier ones were processed. */
 export interface TakeMore {
   t: "win";
   /** that of the call */
@@ -187,14 +187,14 @@ export interface TakeMore {
   n: number;
 }
 
-/** The agent waits for its own call no more; what it began goes on. */
+/** The agent no longer waits for its own call; the started work goes on. */
 export interface StopAsking {
   t: "cancel";
   /** that of the call */
   id: string;
 }
 
-/** Accepted. What is pending comes first, from keyed state, before any replay. */
+/** Accepted. Pending approvals come first, from stored state, before any replay. */
 export interface Welcome {
   t: "welcome";
   /** this connection */
@@ -203,7 +203,7 @@ export interface Welcome {
   channel: string;
   /** counts the connections of the channel */
   gen: number;
-  /** who was recognized */
+  /** authenticated principal */
   principal: string;
   /** what both sides can do */
   caps: string[];
@@ -211,27 +211,27 @@ export interface Welcome {
   hb: number;
   /** seconds of silence that end it */
   idle: number;
-  /** those that a client needs */
+  /** limits that a client needs */
   limits: Record<string, number>;
   /** to be given back in the next `hello` */
   resume: string;
   /** time of the server, RFC 3339 */
   now: string;
-  /** open questions to the caller */
+  /** open approvals of the caller */
   pending: JsonObject[];
   /** whether there are more */
   pendingMore: boolean;
-  /** seconds for which the credential holds, where it ends */
+  /** seconds until the credential expires, if it does */
   exp?: number;
 }
 
-/** Where a stream goes on; always with a cursor, also for a stream that has no event yet. */
+/** The position from which a stream continues; always with a cursor, also for an empty stream. */
 export interface Subscribed {
   t: "sub";
   ok: true;
   /** stream, by the name it is followed under */
   s: string;
-  /** what was honoured */
+  /** how the stream starts */
   mode: "acked" | "gap" | "live" | "resumed" | "snap" | "start";
   /** cursor */
   c: string;
@@ -243,7 +243,7 @@ export interface Subscribed {
   id?: string;
 }
 
-/** Nothing more of this stream comes. */
+/** The subscription has ended. */
 export interface Unsubscribed {
   t: "unsub";
   /** stream, by the name it is followed under */
@@ -252,7 +252,7 @@ export interface Unsubscribed {
   code: "forbidden" | "gone" | "limit";
 }
 
-/** One stored event; the server builds this frame out of stored bytes. */
+/** One stored event; the server builds this frame from stored bytes. */
 export interface Event {
   t: "ev";
   /** stream, by the name it is followed under */
@@ -267,7 +267,7 @@ export interface Event {
   d: JsonObject;
 }
 
-/** Text on its way, for a block of `at` characters and no other. The event that closes the block has all of it. */
+/** Streamed text, for a block of exactly `at` characters. The event that closes the block has all of it. */
 export interface Volatile {
   t: "vol";
   /** stream, by the name it is followed under */
@@ -280,7 +280,7 @@ export interface Volatile {
   d: string;
 }
 
-/** The replay has ended; sent each time a reader has caught up. */
+/** The replay has ended; sent each time a subscriber has caught up. */
 export interface Live {
   t: "live";
   /** stream, by the name it is followed under */
@@ -298,7 +298,7 @@ export interface Gap {
   s: string;
   /** what happened */
   why: "ahead" | "epoch" | "forked" | "limit" | "lost" | "slow" | "trimmed";
-  /** cursor that does not hold */
+  /** cursor that does not verify */
   have?: string;
   /** end of the stream; absent where none is left */
   top?: string;
@@ -339,7 +339,7 @@ export interface Answer {
   d?: JsonObject;
 }
 
-/** The frame with this id was not carried out. */
+/** The frame with this id was not executed. */
 export interface Failure {
   t: "err";
   /** that of the call */
@@ -373,10 +373,10 @@ export interface Refusal {
   id?: string;
 }
 
-/** The credential ends soon: send `auth` with a new one. Sent again, with its time, when it is taken. */
+/** The credential expires soon: send `auth` with a new one. Sent again, with the new time, once accepted. */
 export interface Expiry {
   t: "auth";
-  /** seconds for which the credential holds */
+  /** seconds until the credential expires */
   exp: number;
 }
 
@@ -393,18 +393,18 @@ export interface Drain {
 export interface Registered {
   t: "reg";
   ok: true;
-  /** name that it is served under */
+  /** registered name */
   agent: string;
-  /** where callers find it */
+  /** its address for callers */
   url: string;
   /** counts the registrations of the name */
   gen: number;
 }
 
-/** The name is not served over this socket any more. */
+/** The name is no longer served over this socket. */
 export interface Unregistered {
   t: "unreg";
-  /** name that it is served under */
+  /** registered name */
   agent: string;
   /** why */
   code: "asked" | "forbidden" | "superseded";
@@ -415,21 +415,21 @@ export interface AgentCall {
   t: "rpc";
   /** that of the call */
   id: string;
-  /** the agent, by the name it has registered */
+  /** the agent, by its registered name */
   to: string;
   /** `a2a:` and the A2A 1.0 name of the method */
   m: string;
-  /** ms for which an answer helps */
+  /** ms until the answer is no longer needed */
   dl?: number;
   /** items that may be sent before `win` brings more */
   win?: number;
   /** A2A service parameters, and the trace */
   hdr?: JsonObject;
-  /** what it says; absent where it went ahead in `more` */
+  /** content; absent if it was sent in `more` */
   d?: JsonObject;
 }
 
-/** So many more items may be sent: what was sent before is stored. */
+/** Credit for `n` more items: the earlier ones are stored. */
 export interface Credit {
   t: "win";
   /** that of the call */
@@ -438,14 +438,14 @@ export interface Credit {
   n: number;
 }
 
-/** Nobody waits for this call any more; what it began goes on. */
+/** The gateway no longer waits for this call; the started work goes on. */
 export interface StopWaiting {
   t: "cancel";
   /** that of the call */
   id: string;
 }
 
-/** A piece of the JSON text of a call to the agent, or of an answer to its own call, ahead of it. */
+/** A piece of the JSON text of a call to the agent, or of an answer to its own call, sent before it. */
 export interface CallPiece {
   t: "more";
   /** that of the call */
@@ -454,7 +454,7 @@ export interface CallPiece {
   x: string;
 }
 
-/** One more of the answers to a streaming call of the agent's own: a StreamResponse. */
+/** One answer of the agent's own streaming call: a StreamResponse. */
 export interface StreamItem {
   t: "item";
   /** that of the call */
@@ -463,11 +463,11 @@ export interface StreamItem {
   n: number;
   /** cursor after it: `after` of a later SubscribeToTask */
   c?: string;
-  /** what it says; absent where it went ahead in `more` */
+  /** content; absent if it was sent in `more` */
   d?: JsonObject;
 }
 
-/** The person's devices that have spoken within a minute, told to those that have. No event, and no fact. */
+/** The user's devices with a presence of the last minute, sent to these devices. No event, and no fact. */
 export interface ShowPresence {
   t: "presence";
   /** inbox of the person */
@@ -476,12 +476,12 @@ export interface ShowPresence {
   devices: JsonObject[];
 }
 
-/** This device may no longer see an open question, or no longer answer it. The question itself is unchanged. */
+/** This device may no longer see an open approval, or no longer answer it. The approval itself is unchanged. */
 export interface Withdrawn {
   t: "action.withdrawn";
-  /** the question */
+  /** the approval */
   action: string;
-  /** what the device has no longer, or is no longer */
+  /** the right that the device has lost */
   why: "audience" | "pairing" | "scope";
 }
 

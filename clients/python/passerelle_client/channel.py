@@ -61,7 +61,7 @@ from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import (
     Role,
     SayPresence,
-    SnapshotWish,
+    SnapshotPolicy,
     StartAt,
     Welcome,
 )
@@ -169,7 +169,7 @@ class ChannelClient:
         *,
         full: bool = False,
         start: StartAt | None = None,
-        snapshot: SnapshotWish | None = None,
+        snapshot: SnapshotPolicy | None = None,
         volatile: Literal[False] = False,
     ) -> AsyncIterator[Item]: ...
 
@@ -180,7 +180,7 @@ class ChannelClient:
         *,
         full: bool = False,
         start: StartAt | None = None,
-        snapshot: SnapshotWish | None = None,
+        snapshot: SnapshotPolicy | None = None,
         volatile: Literal[True],
     ) -> AsyncIterator[AnyItem]: ...
 
@@ -190,7 +190,7 @@ class ChannelClient:
         *,
         full: bool = False,
         start: StartAt | None = None,
-        snapshot: SnapshotWish | None = None,
+        snapshot: SnapshotPolicy | None = None,
         volatile: bool = False,
     ) -> AsyncIterator[AnyItem]:
         """Follows a stream from its saved cursor, or from ``start`` where none is saved.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from passerelle.client.track import TrackedFrame
     from passerelle.protocol.cursor import Cursor
-    from passerelle.protocol.frames import SnapshotWish, StartAt
+    from passerelle.protocol.frames import SnapshotPolicy, StartAt
 
 
 class Streams:
@@ -38,7 +38,7 @@ class Streams:
         *,
         full: bool,
         start: StartAt | None,
-        snapshot: SnapshotWish | None,
+        snapshot: SnapshotPolicy | None,
         volatile: bool = False,
     ) -> Followed:
         """Begins to follow a stream; it is asked for by ``ask`` or with the next ``hello``.

@@ -17,7 +17,7 @@ from passerelle.protocol.frames import (
     Gap,
     Live,
     Snapshot,
-    SnapshotWish,
+    SnapshotPolicy,
     StartAt,
     Subscribe,
     Subscribed,
@@ -43,7 +43,7 @@ class Track:
         *,
         full: bool = False,
         start: StartAt | None = None,
-        snapshot: SnapshotWish | None = None,
+        snapshot: SnapshotPolicy | None = None,
         volatile: bool = False,
     ) -> None:
         self.stream = stream
@@ -55,7 +55,7 @@ class Track:
         self._acknowledge = acknowledge
         self._full = full
         self._start: StartAt | None = start
-        self._snapshot: SnapshotWish | None = snapshot
+        self._snapshot: SnapshotPolicy | None = snapshot
         self._volatile = volatile
         self._blocks: dict[str, int] = {}
         """How many characters of a block the application was given."""

@@ -1,1 +1,1 @@
-"""What each kind of fact does to the record of a task, by what it is about."""
+"""The effect of each kind of fact on a task's record, by topic."""

@@ -1,4 +1,4 @@
-"""The changes that every fold of a task is made of. What a task does not have is never made up here."""
+"""The changes that all folds of a task use. Absent values are never invented here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Folds: TypeAlias = "dict[type, Callable[[TaskRecord, Any, Event], TaskRecord]]"
 
 
 def set_status(state: TaskRecord, event: Event, status: Status, **changes: Any) -> TaskRecord:  # noqa: ANN401  fields of the record
-    """Another status, with what follows from it: a task that ends has nothing open, and no live run."""
+    """Sets the status and what follows from it: an ended task has nothing open, and no live run."""
     if status is not state.status:
         changes["status_at"] = event.timestamp
     if status in TERMINAL:
@@ -31,7 +31,7 @@ def set_status(state: TaskRecord, event: Event, status: Status, **changes: Any) 
 
 
 def change_attempt(state: TaskRecord, event: Event, **changes: Any) -> TaskRecord:  # noqa: ANN401  fields of the attempt
-    """Changes the attempt that the event is about. Only a frame of the peer is a sign that it lives."""
+    """Changes the attempt of the event. Only a frame of the agent is a sign of life."""
     run_id, seen = event.fact.scope.run_id, event.fact.scope.step_id is not None
     if seen:
         changes |= {"last_seen_at": event.timestamp, "silent_since": None}
@@ -43,7 +43,7 @@ def change_attempt(state: TaskRecord, event: Event, **changes: Any) -> TaskRecor
 
 
 def take_step(state: TaskRecord, event: Event, native: str | None, **changes: Any) -> TaskRecord:  # noqa: ANN401  fields of the attempt
-    """One frame of the peer: an answer, so the send before it is known to have arrived."""
+    """One frame of the agent: an answer, so the send before it has arrived."""
     run = state.run
     if run is None or run.run_id != event.fact.scope.run_id or event.fact.scope.step_id is None:
         return state
@@ -56,18 +56,18 @@ def take_step(state: TaskRecord, event: Event, native: str | None, **changes: An
 
 
 def merge_progress(state: TaskRecord, **changes: Any) -> TaskRecord:  # noqa: ANN401  fields of the progress
-    """What is said of the progress; what is None was not said, and stays."""
+    """Merges progress; None leaves a member unchanged."""
     known = {name: value for name, value in changes.items() if value is not None}
     return change(state, progress=change(state.progress, **known)) if known else state
 
 
 def end_preparation(state: TaskRecord) -> TaskRecord:
-    """What was being resolved is no step of the work."""
+    """Clears the preparation step, which is no step of the work."""
     if state.status is not Status.PREPARING:
         return state
     return change(state, progress=change(state.progress, step=None))
 
 
 def set_run_status(state: TaskRecord, event: Event, status: Status) -> TaskRecord:
-    """The live run, if there is one, stands as its task does."""
+    """Sets the status of the live run, if there is one."""
     return change_attempt(state, event, status=status) if state.run else state

@@ -1,10 +1,10 @@
-"""The status of a task, what describes it, and how far it is."""
+"""The status of a task, its description and its progress."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from passerelle.core.payloads import task as say
+from passerelle.core.payloads import task as task_facts
 from passerelle.core.principal import Principal
 from passerelle.core.task.folds.changes import (
     Folds,
@@ -38,14 +38,14 @@ UPDATED: Final = frozenset(
         "metadata",
     }
 )
-"""What describes a task and may be changed; ``task.updated`` names no other member (CMD-5)."""
+"""Members that ``task.updated`` may change; it names no others (CMD-5)."""
 
 
-def _accepted(state: TaskRecord, _: say.TaskAccepted, event: Event) -> TaskRecord:
+def _accepted(state: TaskRecord, _: task_facts.TaskAccepted, event: Event) -> TaskRecord:
     return set_status(state, event, Status.ACCEPTED)
 
 
-def _queued(state: TaskRecord, payload: say.TaskQueued, event: Event) -> TaskRecord:
+def _queued(state: TaskRecord, payload: task_facts.TaskQueued, event: Event) -> TaskRecord:
     if payload.attempt is None or payload.cause is None:
         return set_status(state, event, Status.QUEUED, status_reason=payload.reason)
     queued = QueuedAttempt(
@@ -59,7 +59,7 @@ def _queued(state: TaskRecord, payload: say.TaskQueued, event: Event) -> TaskRec
         until=payload.until,
         unpaid=payload.unpaid,
     )
-    # Told once more until when it waits, it has waited all along.
+    # Queued again with a new reset time, it has been waiting all along.
     waits_on = payload.cause == "quota" and state.status is Status.WAITING_RESOURCE
     return set_status(
         state,
@@ -73,11 +73,11 @@ def _queued(state: TaskRecord, payload: say.TaskQueued, event: Event) -> TaskRec
     )
 
 
-def _started(state: TaskRecord, _: say.TaskStarted, event: Event) -> TaskRecord:
+def _started(state: TaskRecord, _: task_facts.TaskStarted, event: Event) -> TaskRecord:
     return change(state, started_at=state.started_at or event.timestamp)
 
 
-def _updated(state: TaskRecord, payload: say.TaskUpdated, event: Event) -> TaskRecord:
+def _updated(state: TaskRecord, payload: task_facts.TaskUpdated, event: Event) -> TaskRecord:
     del event
     if payload.rolled_back is not None:
         state = change(state, rolled_back=payload.rolled_back)
@@ -96,7 +96,7 @@ def _updated(state: TaskRecord, payload: say.TaskUpdated, event: Event) -> TaskR
     return change(state, **known)
 
 
-def _progressed(state: TaskRecord, payload: say.TaskProgress, event: Event) -> TaskRecord:
+def _progressed(state: TaskRecord, payload: task_facts.TaskProgress, event: Event) -> TaskRecord:
     state = merge_progress(
         state,
         phase=payload.phase,
@@ -125,7 +125,7 @@ def _progressed(state: TaskRecord, payload: say.TaskProgress, event: Event) -> T
     return state
 
 
-def _waiting(state: TaskRecord, payload: say.TaskWaiting, event: Event) -> TaskRecord:
+def _waiting(state: TaskRecord, payload: task_facts.TaskWaiting, event: Event) -> TaskRecord:
     state = take_step(state, event, payload.native_status)
     state = merge_progress(set_run_status(state, event, payload.status), phase=Phase.WAITING)
     if payload.retry_at is not None:
@@ -147,11 +147,11 @@ def _waiting(state: TaskRecord, payload: say.TaskWaiting, event: Event) -> TaskR
     return set_status(state, event, payload.status, status_reason=payload.reason)
 
 
-def _blocked(state: TaskRecord, payload: say.TaskBlocked, event: Event) -> TaskRecord:
+def _blocked(state: TaskRecord, payload: task_facts.TaskBlocked, event: Event) -> TaskRecord:
     return _hold(state, event, Status.BLOCKED, payload.reason)
 
 
-def _paused(state: TaskRecord, payload: say.TaskPaused, event: Event) -> TaskRecord:
+def _paused(state: TaskRecord, payload: task_facts.TaskPaused, event: Event) -> TaskRecord:
     return _hold(state, event, Status.PAUSED, payload.reason)
 
 
@@ -162,14 +162,14 @@ def _hold(state: TaskRecord, event: Event, status: Status, reason: str | None) -
 
 
 def _count_held(state: TaskRecord, event: Event) -> TaskRecord:
-    """The clock of a run stood still for as long as its task was held."""
+    """Adds the time in the pause or block to the run's held time, which stops its clock."""
     if state.status not in HELD or state.run is None:
         return state
     held_ms = parse_ms(event.timestamp) - parse_ms(state.status_at)
     return change_attempt(state, event, held_ms=state.run.held_ms + max(held_ms, 0))
 
 
-def _resumed(state: TaskRecord, payload: say.TaskResumed, event: Event) -> TaskRecord:
+def _resumed(state: TaskRecord, payload: task_facts.TaskResumed, event: Event) -> TaskRecord:
     status = payload.status or Status.RUNNING
     state = _count_held(state, event)
     state = set_run_status(take_step(state, event, payload.native_status), event, status)
@@ -178,7 +178,7 @@ def _resumed(state: TaskRecord, payload: say.TaskResumed, event: Event) -> TaskR
     return set_status(state, event, status, status_reason=None, held_from=None)
 
 
-def _retrying(state: TaskRecord, payload: say.TaskRetrying, event: Event) -> TaskRecord:
+def _retrying(state: TaskRecord, payload: task_facts.TaskRetrying, event: Event) -> TaskRecord:
     changes: dict[str, Any] = {"assignee": payload.peer} if payload.peer is not None else {}
     if state.status in TERMINAL:
         state = _expose_again(state, payload.exposure or state.exposure, event)
@@ -195,7 +195,7 @@ def _retrying(state: TaskRecord, payload: say.TaskRetrying, event: Event) -> Tas
 
 
 def _expose_again(state: TaskRecord, exposure: int, event: Event) -> TaskRecord:
-    """A task that had ended lives again; what callers saw of its end stays as it was, under the earlier id."""
+    """A retry after the end: what callers saw of the end stays under the earlier facade id."""
     fresh = change(
         state,
         ended_at=None,
@@ -220,7 +220,7 @@ def _expose_again(state: TaskRecord, exposure: int, event: Event) -> TaskRecord:
 
 
 def _cancel_requested(
-    state: TaskRecord, payload: say.TaskCancelRequested, event: Event
+    state: TaskRecord, payload: task_facts.TaskCancelRequested, event: Event
 ) -> TaskRecord:
     state = set_run_status(state, event, Status.CANCELLING)
     return set_status(
@@ -233,15 +233,15 @@ def _cancel_requested(
     )
 
 
-def _cancelled(state: TaskRecord, payload: say.TaskCancelled, event: Event) -> TaskRecord:
+def _cancelled(state: TaskRecord, payload: task_facts.TaskCancelled, event: Event) -> TaskRecord:
     return set_status(state, event, Status.CANCELLED, status_reason=f"by {payload.source}")
 
 
-def _timed_out(state: TaskRecord, payload: say.TaskTimedOut, event: Event) -> TaskRecord:
+def _timed_out(state: TaskRecord, payload: task_facts.TaskTimedOut, event: Event) -> TaskRecord:
     return set_status(state, event, Status.TIMED_OUT, status_reason=f"{payload.limit} limit")
 
 
-def _failed(state: TaskRecord, payload: say.TaskFailed, event: Event) -> TaskRecord:
+def _failed(state: TaskRecord, payload: task_facts.TaskFailed, event: Event) -> TaskRecord:
     return set_status(
         state,
         event,
@@ -252,37 +252,37 @@ def _failed(state: TaskRecord, payload: say.TaskFailed, event: Event) -> TaskRec
     )
 
 
-def _lost(state: TaskRecord, payload: say.TaskLost, event: Event) -> TaskRecord:
+def _lost(state: TaskRecord, payload: task_facts.TaskLost, event: Event) -> TaskRecord:
     state = set_run_status(state, event, Status.LOST)
     return set_status(state, event, Status.LOST, status_reason=payload.reason)
 
 
-def _completed(state: TaskRecord, payload: say.TaskCompleted, event: Event) -> TaskRecord:
+def _completed(state: TaskRecord, payload: task_facts.TaskCompleted, event: Event) -> TaskRecord:
     is_message = payload.answer == "message" and state.family == "delegation"
     family = "message" if is_message else state.family
     return set_status(state, event, Status.COMPLETED, status_reason=None, family=family)
 
 
-def _archived(state: TaskRecord, _: say.TaskArchived, event: Event) -> TaskRecord:
+def _archived(state: TaskRecord, _: task_facts.TaskArchived, event: Event) -> TaskRecord:
     return set_status(state, event, Status.ARCHIVED)
 
 
 FOLDS: Final[Folds] = {
-    say.TaskAccepted: _accepted,
-    say.TaskQueued: _queued,
-    say.TaskStarted: _started,
-    say.TaskUpdated: _updated,
-    say.TaskProgress: _progressed,
-    say.TaskWaiting: _waiting,
-    say.TaskBlocked: _blocked,
-    say.TaskPaused: _paused,
-    say.TaskResumed: _resumed,
-    say.TaskRetrying: _retrying,
-    say.TaskCancelRequested: _cancel_requested,
-    say.TaskCancelled: _cancelled,
-    say.TaskTimedOut: _timed_out,
-    say.TaskFailed: _failed,
-    say.TaskLost: _lost,
-    say.TaskCompleted: _completed,
-    say.TaskArchived: _archived,
+    task_facts.TaskAccepted: _accepted,
+    task_facts.TaskQueued: _queued,
+    task_facts.TaskStarted: _started,
+    task_facts.TaskUpdated: _updated,
+    task_facts.TaskProgress: _progressed,
+    task_facts.TaskWaiting: _waiting,
+    task_facts.TaskBlocked: _blocked,
+    task_facts.TaskPaused: _paused,
+    task_facts.TaskResumed: _resumed,
+    task_facts.TaskRetrying: _retrying,
+    task_facts.TaskCancelRequested: _cancel_requested,
+    task_facts.TaskCancelled: _cancelled,
+    task_facts.TaskTimedOut: _timed_out,
+    task_facts.TaskFailed: _failed,
+    task_facts.TaskLost: _lost,
+    task_facts.TaskCompleted: _completed,
+    task_facts.TaskArchived: _archived,
 }

@@ -1,11 +1,11 @@
-"""What a task has to do with others: edges, artifacts, questions, turns."""
+"""The relations of a task: edges, artifacts, approvals, turns."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.evidence.record import KEPT_BUNDLES
-from passerelle.core.payloads import task as say
+from passerelle.core.payloads import task as task_facts
 from passerelle.core.payloads.approval import ActionRequired, ActionResolved
 from passerelle.core.payloads.conversation import TurnCompleted, TurnFailed, TurnSubmitted
 from passerelle.core.payloads.history import EvidenceChanged
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 _KEPT_OCCURRENCES: Final = 32
-"""Questions of a peer that are remembered; an older one cannot be seen again in the pause that is open now."""
+"""Remembered questions of an agent; an older one cannot recur in the pause that is open now."""
 
 
-def _delegated(state: TaskRecord, payload: say.TaskDelegated, event: Event) -> TaskRecord:
-    """The fact is the edge: to a context at an agent one of another kind than to a task."""
+def _delegated(state: TaskRecord, payload: task_facts.TaskDelegated, event: Event) -> TaskRecord:
+    """The fact is the edge: to a context at an agent its kind differs from one to a task."""
     kind = "spawned_subagent" if payload.target_kind == "subagent" else "child"
     edge = Edge(
         edge_id=payload.target,
@@ -37,7 +37,9 @@ def _delegated(state: TaskRecord, payload: say.TaskDelegated, event: Event) -> T
     return _link(state, edge, _find(state, payload.target))
 
 
-def _dependency(state: TaskRecord, payload: say.TaskDependencyUpdated, event: Event) -> TaskRecord:
+def _dependency(
+    state: TaskRecord, payload: task_facts.TaskDependencyUpdated, event: Event
+) -> TaskRecord:
     known = _find(state, payload.edge_id)
     edge = Edge(
         edge_id=payload.edge_id,
@@ -57,7 +59,7 @@ def _find(state: TaskRecord, edge_id: str) -> Edge | None:
 
 
 def _link(state: TaskRecord, edge: Edge, known: Edge | None) -> TaskRecord:
-    """An edge goes to the end when it changes: a list of them is written only behind what stands (``edge_list``)."""
+    """Moves a changed edge to the end, since edge fields are appended in order (``core/task/edges.py``)."""
     others = state.relationships
     if known is not None:
         others = tuple(one for one in others if one is not known)
@@ -65,7 +67,7 @@ def _link(state: TaskRecord, edge: Edge, known: Edge | None) -> TaskRecord:
 
 
 def name_artifact(payload: ArtifactChanged, event: Event) -> ArtifactRef:
-    """The artifact as a record names it."""
+    """The record's entry for the artifact."""
     ref = event.fact.refs.get("artifact")
     return ArtifactRef(
         artifact_id=payload.artifact_id,
@@ -94,12 +96,12 @@ def _artifact(state: TaskRecord, payload: ArtifactChanged, event: Event) -> Task
 def _keep(
     state: TaskRecord, artifact: ArtifactRef, payload: ArtifactChanged, event: Event
 ) -> TaskRecord:
-    """Names the artifact, if it is one of the first; the others are counted, and stand in the events."""
+    """Adds the artifact if it is among the first; the others are only counted, and are in the events."""
     others = tuple(known for known in state.artifacts if known.artifact_id != artifact.artifact_id)
     if len(others) < len(state.artifacts):
         return _link_artifact(change(state, artifacts=(*others, artifact)), artifact, event)
     awaited = payload.awaited or 0
-    # One that was waited for until now is known.
+    # An artifact that was awaited until now is already counted.
     is_new = artifact.replaces != artifact.artifact_id and awaited >= 0
     count = state.artifact_count + is_new
     if len(others) >= KEPT_ARTIFACTS:
@@ -111,7 +113,7 @@ def _keep(
 
 
 def _link_artifact(state: TaskRecord, artifact: ArtifactRef, event: Event) -> TaskRecord:
-    """The edge from a task to what it produced or consumed, by the run; one for each artifact (GR-7, A2A-10)."""
+    """The edge from a task to a produced or consumed artifact, by run; one per artifact (GR-7, A2A-10)."""
     kind = f"{artifact.direction}_artifact"
     edge_id = f"{artifact.run_id}:{artifact.artifact_id}"
     known = _find(state, edge_id)
@@ -162,8 +164,8 @@ def _evidence(state: TaskRecord, payload: EvidenceChanged, event: Event) -> Task
 
 
 FOLDS: Final[Folds] = {
-    say.TaskDelegated: _delegated,
-    say.TaskDependencyUpdated: _dependency,
+    task_facts.TaskDelegated: _delegated,
+    task_facts.TaskDependencyUpdated: _dependency,
     ArtifactChanged: _artifact,
     ActionRequired: _action_required,
     ActionResolved: _action_resolved,

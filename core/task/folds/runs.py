@@ -1,11 +1,11 @@
-"""The attempts of a task: begun, ended, and what their workers say."""
+"""The attempts of a task: start, end, and status messages."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
 from passerelle.core.facts import Ref
-from passerelle.core.payloads import task as say
+from passerelle.core.payloads import task as task_facts
 from passerelle.core.payloads.limit import CostRecorded
 from passerelle.core.payloads.run import ModelRequested, RunStatus
 from passerelle.core.task.folds.changes import (
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _attempt_started(
-    state: TaskRecord, payload: say.TaskAttemptStarted, event: Event
+    state: TaskRecord, payload: task_facts.TaskAttemptStarted, event: Event
 ) -> TaskRecord:
     attempt = Attempt(
         run_id=event.fact.scope.run_id or "",
@@ -66,7 +66,7 @@ def _attempt_started(
 
 
 def _attempt_completed(
-    state: TaskRecord, payload: say.TaskAttemptCompleted, event: Event
+    state: TaskRecord, payload: task_facts.TaskAttemptCompleted, event: Event
 ) -> TaskRecord:
     return change_attempt(
         change(state, current_run_id=None),
@@ -85,7 +85,9 @@ def _attempt_completed(
     )
 
 
-def _attempt_failed(state: TaskRecord, payload: say.TaskAttemptFailed, event: Event) -> TaskRecord:
+def _attempt_failed(
+    state: TaskRecord, payload: task_facts.TaskAttemptFailed, event: Event
+) -> TaskRecord:
     changes: dict[str, Any] = (
         {} if payload.native_status is None else {"native_status": payload.native_status}
     )
@@ -113,7 +115,7 @@ def _run_said(state: TaskRecord, payload: RunStatus, event: Event) -> TaskRecord
     }
     state = take_step(state, event, payload.native_status)
     if changes and state.current_run_id == event.fact.scope.run_id:
-        # What the peer calls things, and how it is followed, is known with or without a frame of it.
+        # The agent's ids and the delivery mechanism may become known without a frame of it.
         state = change_attempt(state, event, **changes)
     if payload.broke:
         state = change_attempt(state, event, broken_at=event.timestamp)
@@ -159,9 +161,9 @@ def _cost_recorded(state: TaskRecord, payload: CostRecorded, event: Event) -> Ta
 
 FOLDS: Final[Folds] = {
     CostRecorded: _cost_recorded,
-    say.TaskAttemptStarted: _attempt_started,
-    say.TaskAttemptCompleted: _attempt_completed,
-    say.TaskAttemptFailed: _attempt_failed,
+    task_facts.TaskAttemptStarted: _attempt_started,
+    task_facts.TaskAttemptCompleted: _attempt_completed,
+    task_facts.TaskAttemptFailed: _attempt_failed,
     RunStatus: _run_said,
     ModelRequested: _requested,
 }

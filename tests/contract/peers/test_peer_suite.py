@@ -218,33 +218,33 @@ async def test_send_that_may_not_leave_by_its_first_byte_is_not_sent(peer: Peer)
 
     held = say("hello", contextId="held-back")
     outcomes = [
-        await peer.send(held, may_leave=forbid),
-        *await read_all(peer.stream(held, may_leave=forbid)),
+        await peer.send(held, may_send=forbid),
+        *await read_all(peer.stream(held, may_send=forbid)),
     ]
     assert [getattr(outcome, "why", outcome) for outcome in outcomes] == ["lease", "lease"]
     assert all(isinstance(outcome, Unreached) for outcome in outcomes)
     assert asked == ["asked"] * 2, "no other interface is tried"
     # The way to the agent is as good as before: neither connection nor breaker has suffered.
     for _ in range(6):
-        await peer.send(held, may_leave=forbid)
-    assert state_of(task_of(await peer.send(say("hello"), may_leave=lambda: True))) == (
+        await peer.send(held, may_send=forbid)
+    assert state_of(task_of(await peer.send(say("hello"), may_send=lambda: True))) == (
         "TASK_STATE_COMPLETED"
     )
-    assert (await read_all(peer.stream(say("hello"), may_leave=lambda: True)))[-1] == Closed()
+    assert (await read_all(peer.stream(say("hello"), may_send=lambda: True)))[-1] == Closed()
 
 
 class _Asked:
     """Who is asked whether a message may leave; there may be much behind it."""
 
-    def may_leave(self) -> bool:
+    def may_send(self) -> bool:
         return True
 
 
 async def test_connection_that_is_kept_keeps_nobody_who_was_asked(peer: Peer) -> None:
     asked = _Asked()
     gone = weakref.ref(asked)
-    await peer.send(say("hello"), may_leave=asked.may_leave)
-    await read_all(peer.stream(say("hello"), may_leave=asked.may_leave))
+    await peer.send(say("hello"), may_send=asked.may_send)
+    await read_all(peer.stream(say("hello"), may_send=asked.may_send))
     del asked
     gc.collect()
     assert gone() is None

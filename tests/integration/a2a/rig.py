@@ -18,7 +18,7 @@ from passerelle.control.catalogue import Catalogue
 from passerelle.control.service import Service
 from passerelle.core.batch import Incarnation
 from passerelle.core.ids import ALL_SHARDS
-from passerelle.core.ports.leases import LeaseWish
+from passerelle.core.ports.leases import LeaseRequest
 from passerelle.core.principal import AccessScope
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.delegation.runs.follow_strategy import Timeouts
@@ -213,8 +213,8 @@ async def run_rig(
         Hub(store.log, store.hints, HubSettings(lambda: 0.5, linger_s=0.05)) as hub,
     ):
         for shard in ALL_SHARDS:
-            wish = LeaseWish(shard, INSTANCE, opens=True, wants_duty=False)
-            await store.leases.extend(wish, 60_000)
+            request = LeaseRequest(shard, INSTANCE, opens=True, wants_duty=False)
+            await store.leases.extend(request, 60_000)
         peers = PeerRegistry(
             [
                 PeerConfig("echo", peer.url),

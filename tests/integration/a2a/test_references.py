@@ -357,5 +357,5 @@ async def test_context_behind_a_boundary_says_what_went_along_and_what_is_missin
         (warning,) = shown["warnings"]
         assert (warning["code"], warning["taskId"]) == ("reference_unknown", second["id"])
         (lost,) = [one for one in said.omitted if one.kind == "artifact"]
-        assert f"artifact {lost.ref} did not go along to scribe: too_large" in shown["missing"]
-        assert "task nobody's did not go along to scribe: missing" in shown["missing"]
+        assert f"artifact {lost.ref} was not sent to scribe: too_large" in shown["missing"]
+        assert "task nobody's was not sent to scribe: missing" in shown["missing"]

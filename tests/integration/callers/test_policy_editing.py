@@ -243,7 +243,7 @@ async def test_hint_that_is_lost_costs_one_round(rig: Rig, monkeypatch: pytest.M
     async def lose(_home: str) -> None:
         return
 
-    monkeypatch.setattr(first.gateway.store.rule_news, "tell", lose)
+    monkeypatch.setattr(first.gateway.store.rule_news, "publish", lose)
     done = (await put(first, CLOSED, read=1)).json()
     await until_judged(second, done["version"])
 
@@ -326,7 +326,7 @@ async def test_rules_of_a_file_are_tried_and_put_by_a_verb(rig: Rig, tmp_path: P
     assert re.search(r"closed +deny +delegations +edited +everybody", shown)
     assert re.search(r"no-shell +deny +asks +edited +bob", shown)
     assert "rev 2, edited by ada at " in shown
-    assert "look again" in await run(one, "set-rules", str(file), "--rev", "1", status=5)
+    assert "read it again" in await run(one, "set-rules", str(file), "--rev", "1", status=5)
     assert await read_state(one) == "TASK_STATE_REJECTED"
 
 

@@ -130,7 +130,7 @@ async def test_rule_that_denies_by_now_outweighs_an_answer_of_before(rig: Rig) -
     one.gateway.terms.reload(changed)
     refused = await worker.run(view, "make install")
     assert refused.status_code == 409
-    assert "denies it by now" in refused.json()["detail"]
+    assert "now denies it" in refused.json()["detail"]
     assert worker.ran == []
 
 

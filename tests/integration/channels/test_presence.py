@@ -129,7 +129,7 @@ async def test_word_that_runs_out_is_missed_though_nobody_tells_of_it(store: Sto
     short = RedisPresences(store.nodes, 300)
     async with serve(store, QUICK) as rig, device(rig, "phone") as phone:
         frozen = Presence(mint("ch", shard_of(ADA.key)), "frozen", None, "active")
-        await short.say(ADA.key, 1, frozen)
+        await short.announce(ADA.key, 1, frozen)
         await phone.say(state="idle")
         await phone.sees(phone="idle", frozen="active")
         await phone.sees(phone="idle")

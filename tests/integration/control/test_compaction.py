@@ -177,7 +177,7 @@ async def test_the_context_of_a_thread_begins_at_its_last_boundary(desk: Desk) -
     assert (warning["code"], warning["taskId"]) == ("reference_unknown", three.task_id)
     assert shown["missing"] == [
         f"turn {four.turn_id} is rolled back",
-        "task task_of_nobody did not go along to echo: missing",
+        "task task_of_nobody was not sent to echo: missing",
     ]
     window = await desk.do("get_session", sessionId=one.session_id, after=answer["covers"])
     history = cast("JsonObject", window["history"])

@@ -9,7 +9,7 @@ from typing import cast
 import orjson
 import pytest
 
-from passerelle.a2a_mapping.resume import ResumeWish
+from passerelle.a2a_mapping.resume import ResumeRequest
 from passerelle.core.commands import CancelTask, GetTask, ListTasks, TurnAccepted
 from passerelle.core.errors import (
     InvalidInput,
@@ -157,7 +157,7 @@ async def test_reader_that_comes_back_to_the_new_id_is_not_stopped_by_the_end_of
     again = f"{accepted.task_id}~2"
     head = await house.store.log.read_head(StreamRef(StreamKind.SESSION, accepted.session_id))
     assert head is not None
-    wish = ResumeWish(str(Cursor(head.epoch, 1, entries[1].previous)))
+    wish = ResumeRequest(str(Cursor(head.epoch, 1, entries[1].previous)))
     async with house.service.follow(ADA, again, wish=wish) as followed:
         assert followed.resumed
         await begin(house, accepted)

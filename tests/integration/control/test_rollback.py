@@ -124,7 +124,7 @@ async def test_a_thread_goes_back_again_and_further_but_not_to_what_it_has_left(
 ) -> None:
     told = await say(desk, "echo 1", "echo 2", "echo 3", "echo 4")
     await go_back(desk, told[2])
-    with pytest.raises(InvalidInput, match=r"toTurn.*rolled back already"):
+    with pytest.raises(InvalidInput, match=r"toTurn.*already rolled back"):
         await go_back(desk, told[3])
     nothing = await go_back(desk, told[2])
     assert (nothing["outcome"], nothing.get("boundaryId")) == ("no_op", None)

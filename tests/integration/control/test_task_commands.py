@@ -431,7 +431,7 @@ async def test_a_task_is_completed_only_with_every_fact(desk: Desk) -> None:
     await desk.until(task_id, Status.RUNNING)
     with pytest.raises(UnsupportedOperation) as refused:
         await desk.do("complete_task", taskId=task_id)
-    assert refused.value.details["missing"] == "the peer has not ended the run"
+    assert refused.value.details["missing"] == "the agent has not ended the run"
 
 
 @pytest.mark.requirement("CMD-11", "TEV-14")

@@ -278,7 +278,7 @@ async def test_a_refused_answer_is_explained_with_the_words_of_the_agent(house: 
     assert any(reason.text in line for line in describe_reasons(to_wire(found)))
     assert (reason.code, reason.fact.type) == ("refused", "run.status")
     assert reason.text == (
-        "agent 'echo' did not take a message (code -32602): that is no answer; "
+        "agent 'echo' refused a message (code -32602): that is no answer; "
         "the task goes on without it, and what it waits for can be answered again"
     )
 
@@ -293,7 +293,7 @@ async def test_an_agent_that_raised_is_explained_with_its_words(house: House) ->
     accepted = await house.send("work", wait="stream")
     await house.until(accepted, Status.FAILED)
     told = (
-        "agent 'echo' broke over its work (code -32603): boom; its own log says why, "
+        "agent 'echo' failed with an internal error (code -32603): boom; its own log has the cause, "
         "and the task can be tried again"
     )
     found = await explain(house, accepted)

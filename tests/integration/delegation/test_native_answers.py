@@ -295,7 +295,7 @@ async def test_yes_that_takes_a_signature_is_not_given_in_a_form_that_has_none(
     facade, _ = await _park(house, call("adk-1", "exec_shell"))
     task = await _say(house, facade, confirm("adk-1"))
     assert _state(task) == WAITS
-    assert "takes the signature" in str(_parts(task)[0]["text"])
+    assert "requires the signature" in str(_parts(task)[0]["text"])
     assert len(house.peer.messages) == 1
     # To stop something takes none.
     assert _state(await _say(house, facade, confirm("adk-1", confirmed=False))) != WAITS

@@ -91,7 +91,7 @@ async def test_task_goes_to_the_one_that_its_profile_asks_for_and_says_why(stree
     reasons = [
         "the caller left the choice of a specialist agent to the gateway",
         "only agent 'other' fits; 'echo' gets no specialist work",
-        "agent 'other' was chosen: no other one fits",
+        "agent 'other' was chosen: no other agent fits",
     ]
     assert await explained(street, task_id) == reasons
     shown = await street.service.read(ADA, GetRecord(task_id))
@@ -127,7 +127,7 @@ async def test_constraints_of_the_task_speak_against_agents(street: House) -> No
 
 async def test_task_that_nobody_fits_stays_and_goes_on_when_somebody_does(street: House) -> None:
     task_id = await create(street, {"tier": "specialist"}, draft=True)
-    why = "no agent fits: something speaks against each of them"
+    why = "no agent fits: each of them is excluded"
     for _ in range(2):
         with pytest.raises(UnsupportedOperation, match=why):
             await start(street, task_id)

@@ -101,7 +101,7 @@ async def test_one_of_three_gets_the_message_and_every_reason_is_told(square: Ho
     ]
     assert (await explained(square, accepted))[-3:] == [
         "the caller left the choice of a standard agent to the gateway",
-        "these agents fit, the best first: 'echo', 'other', 'third'",
+        "these agents fit, best first: 'echo', 'other', 'third'",
         "agent 'echo' was chosen out of 3: it fits best",
     ]
     seen = await square.service.read(ADA, GetTask(accepted.facade, ROUTER))
@@ -132,7 +132,7 @@ async def test_only_agent_of_a_caller_gets_its_message_and_no_other_one_is_named
     ]
     assert (await explained(square, accepted, ONLY_OTHER))[-2:] == [
         "only agent 'other' fits",
-        "agent 'other' was chosen: no other one fits",
+        "agent 'other' was chosen: no other agent fits",
     ]
     facts = b"".join(entry.data for entry in await square.entries(accepted.session_id))
     assert b"echo" not in facts
@@ -259,7 +259,7 @@ async def test_agent_whose_breaker_is_open_is_passed_by_until_it_may_be_tried(
     accepted = await ask(street)
     assert state_of(await finish(street, accepted)) == "COMPLETED"
     assert (await street.record(accepted)).attempts[0].worker.peer == "other"
-    why = "has failed again and again and is left alone for a while"
+    why = "has failed repeatedly and gets no calls for a while"
     assert f"only agent 'other' fits; 'echo' {why}" in await explained(street, accepted)
 
 
@@ -330,9 +330,9 @@ async def test_each_tier_goes_to_its_own_agents_and_there_is_no_third_one(square
     assert (await square.record(accepted)).profile["tier"] == "specialist"
     assert sent(square) == [1, 1, 0]
     assert (await explained(square, accepted))[-2] == (
-        "these agents fit, the best first: 'other', 'third'; 'echo' gets no specialist work"
+        "these agents fit, best first: 'other', 'third'; 'echo' gets no specialist work"
     )
-    with pytest.raises(InvalidInput, match="is one of standard, specialist"):
+    with pytest.raises(InvalidInput, match="must be one of standard, specialist"):
         await ask(square, profile="expert")
     assert sent(square) == [1, 1, 0]
 
@@ -347,7 +347,7 @@ async def test_agent_that_a_rule_forbids_is_passed_by_with_the_rule(
     accepted = await ask(street)
     assert state_of(await finish(street, accepted)) == "COMPLETED"
     assert sent(street) == [0, 1]
-    why = "only agent 'other' fits; 'echo' may not be sent to by the rule not-echo"
+    why = "only agent 'other' fits; 'echo' is denied by the rule not-echo"
     assert why in await explained(street, accepted)
 
 

@@ -11,7 +11,7 @@ from passerelle.core.batch import Appended, DueChange, DueClaim, Incarnation
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.core.ports.due import DueRow
-from passerelle.core.ports.leases import LeaseWish
+from passerelle.core.ports.leases import LeaseRequest
 from passerelle.delegation.duties.due import MOST_AT_ONCE, Handler
 from passerelle.delegation.duties.factless_writes import FactlessWrites
 from passerelle.runtime.common.clock import SystemIds
@@ -118,7 +118,7 @@ async def test_lease_that_has_run_out_is_looked_at_while_every_other_place_is_ta
     async with one.duties:
         await wait_until(lambda: len(rung) == MOST_AT_ONCE, 15, "no place is left")
         dead = Incarnation("in_dead", 1)
-        await store.leases.extend(LeaseWish(SHARD, dead, opens=True, wants_duty=False), 1)
+        await store.leases.extend(LeaseRequest(SHARD, dead, opens=True, wants_duty=False), 1)
         await wait_until(lambda: "in_dead" in taken, 15, "the dead is seen to")
         assert len(rung) == MOST_AT_ONCE
 

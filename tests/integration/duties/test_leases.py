@@ -12,7 +12,7 @@ import pytest
 from passerelle.core.batch import Incarnation
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard
-from passerelle.core.ports.leases import Lease, LeaseLost, LeaseWish, TakenOver
+from passerelle.core.ports.leases import Lease, LeaseLost, LeaseRequest, TakenOver
 from passerelle.delegation.duties.leases import choose_duties
 from passerelle.store.store import Store
 from tests.integration.duties.conftest import Instances
@@ -45,9 +45,9 @@ class Away:
         raise StoreUnavailable("test", "unknown")
 
     async def extend_each(
-        self, wishes: Sequence[LeaseWish], _lease_ms: int
+        self, requests: Sequence[LeaseRequest], _lease_ms: int
     ) -> list[StoreUnavailable]:
-        return [StoreUnavailable("test", "unknown") for _ in wishes]
+        return [StoreUnavailable("test", "unknown") for _ in requests]
 
 
 async def await_taken(store: Store) -> None:
@@ -221,14 +221,14 @@ async def test_lease_that_was_asked_for_does_not_rest_while_its_run_may_be_on_it
     await keeper.start()
     await keeper.extend()
     extend_each = keeper.leases.extend_each
-    wished: list[LeaseWish] = []
+    wished: list[LeaseRequest] = []
     late = [SHARD]
 
     async def ask_meanwhile(
-        wishes: Sequence[LeaseWish], lease_ms: int
+        requests: Sequence[LeaseRequest], lease_ms: int
     ) -> list[Lease | LeaseLost | StoreUnavailable]:
-        wished[:] = wishes
-        answers = [*await extend_each(wishes, lease_ms)]
+        wished[:] = requests
+        answers = [*await extend_each(requests, lease_ms)]
         while late:
             keeper.drives(late.pop())
         return answers
@@ -236,13 +236,13 @@ async def test_lease_that_was_asked_for_does_not_rest_while_its_run_may_be_on_it
     monkeypatch.setattr(keeper.leases, "extend_each", ask_meanwhile)
     clock.now_s += 10
     await keeper.extend()
-    assert {wish.shard for wish in wished} == ALL, "after a standstill all are asked for"
+    assert {request.shard for request in wished} == ALL, "after a standstill all are asked for"
     clock.now_s += 5.1
     assert keeper.held == len(ALL_SHARDS) - 1, "the answer was older than whoever asked"
     for _ in range(8):
         clock.now_s += 1
         await keeper.extend()
-        assert SHARD in {wish.shard for wish in wished if not wish.may_rest}
+        assert SHARD in {request.shard for request in wished if not request.may_rest}
     monkeypatch.setattr(keeper.leases, "extend_each", extend_each)
     for _ in range(100):
         clock.now_s += 1
@@ -264,10 +264,10 @@ async def test_rounds_at_rest_ask_for_each_lease_in_its_turn_and_for_what_is_awa
     extend_each = keeper.leases.extend_each
 
     async def note(
-        wishes: Sequence[LeaseWish], lease_ms: int
+        requests: Sequence[LeaseRequest], lease_ms: int
     ) -> list[Lease | LeaseLost | StoreUnavailable]:
-        asked.extend(wish.shard for wish in wishes)
-        return [*await extend_each(wishes, lease_ms)]
+        asked.extend(request.shard for request in requests)
+        return [*await extend_each(requests, lease_ms)]
 
     monkeypatch.setattr(keeper.leases, "extend_each", note)
     for _ in range(8):
@@ -292,11 +292,11 @@ async def test_lease_that_has_run_out_unseen_is_regained_by_one_extension_for_al
     extend_each = keeper.leases.extend_each
 
     async def count(
-        wishes: Sequence[LeaseWish], lease_ms: int
+        requests: Sequence[LeaseRequest], lease_ms: int
     ) -> list[Lease | LeaseLost | StoreUnavailable]:
         nonlocal calls
         calls += 1
-        return [*await extend_each(wishes, lease_ms)]
+        return [*await extend_each(requests, lease_ms)]
 
     monkeypatch.setattr(keeper.leases, "extend_each", count)
     await keeper.regain(SHARD)
@@ -357,13 +357,13 @@ async def test_a_store_that_does_not_answer_is_asked_once_for_all_that_want_a_le
 
     class Silent(Away):
         async def extend_each(
-            self, wishes: Sequence[LeaseWish], lease_ms: int
+            self, requests: Sequence[LeaseRequest], lease_ms: int
         ) -> list[StoreUnavailable]:
             nonlocal asked
             asked += 1
             await asyncio.sleep(0)
             clock.now_s += 2
-            return await super().extend_each(wishes, lease_ms)
+            return await super().extend_each(requests, lease_ms)
 
     with monkeypatch.context() as patch:
         patch.setattr(keeper, "leases", Silent())

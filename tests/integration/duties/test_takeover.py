@@ -15,7 +15,7 @@ from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.ports.due import DueRow
-from passerelle.core.ports.leases import Alive, LeaseWish
+from passerelle.core.ports.leases import Alive, LeaseRequest
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.task.commands import ObserveStatus
 from passerelle.core.task.status import Status
@@ -66,7 +66,7 @@ def find_taking(instance: Instance) -> TakeOver:
 
 async def leave_runs(store: Store, count: int) -> list[Story]:
     """Runs whose driver is gone: its lease has run out."""
-    await store.leases.extend(LeaseWish(SHARD, DEAD, opens=True, wants_duty=False), 1)
+    await store.leases.extend(LeaseRequest(SHARD, DEAD, opens=True, wants_duty=False), 1)
     stories = [Story(make_writes(store), SHARD, DEAD) for _ in range(count)]
     for story in stories:
         await story.begin()

@@ -30,8 +30,8 @@ async def test_a_message_that_may_not_leave_any_more_is_in_no_frame(rig: Rig) ->
     async with rig.link(instance):
         peer = instance.gateway.peers.find(NAME)
         held = caller.write("book it")
-        assert await peer.send(held, may_leave=lambda: False) == LEASE_OVER
-        streamed = peer.stream(held, may_leave=lambda: False)
+        assert await peer.send(held, may_send=lambda: False) == LEASE_OVER
+        streamed = peer.stream(held, may_send=lambda: False)
         assert [outcome async for outcome in streamed] == [LEASE_OVER]
         await caller.send("book another")
     assert rig.agent.executor.executed == {"m-2": 1}

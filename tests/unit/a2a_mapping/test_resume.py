@@ -6,7 +6,13 @@ import orjson
 import pytest
 
 from passerelle.a2a_mapping.extensions import RESUME
-from passerelle.a2a_mapping.resume import ResumeWish, mark, mark_frame, read_wish, write_resumed
+from passerelle.a2a_mapping.resume import (
+    ResumeRequest,
+    mark,
+    mark_frame,
+    read_resume_request,
+    write_resumed,
+)
 
 ACTIVE = frozenset({RESUME})
 NONE = frozenset[str]()
@@ -17,28 +23,28 @@ NONE = frozenset[str]()
     [
         ({}, {}, ACTIVE, None),
         ({"last-event-id": "h"}, {}, NONE, None),
-        ({"last-event-id": "h"}, {}, ACTIVE, ResumeWish("h")),
-        ({}, {"lastEventId": "q"}, NONE, ResumeWish("q")),
-        ({"last-event-id": "h"}, {"lastEventId": "q"}, NONE, ResumeWish("h")),
+        ({"last-event-id": "h"}, {}, ACTIVE, ResumeRequest("h")),
+        ({}, {"lastEventId": "q"}, NONE, ResumeRequest("q")),
+        ({"last-event-id": "h"}, {"lastEventId": "q"}, NONE, ResumeRequest("h")),
         ({"last-event-id": ""}, {"lastEventId": ""}, ACTIVE, None),
         (
             {"last-event-id": "h", "a2a-stream-snapshot": " Always "},
             {},
             ACTIVE,
-            ResumeWish("h", snapshot=True),
+            ResumeRequest("h", snapshot=True),
         ),
-        ({}, {"lastEventId": "q", "A2A-Stream-Snapshot": "always"}, NONE, ResumeWish("q", True)),
+        ({}, {"lastEventId": "q", "A2A-Stream-Snapshot": "always"}, NONE, ResumeRequest("q", True)),
         ({"a2a-stream-snapshot": "always"}, {}, ACTIVE, None),
-        ({}, {"lastEventId": "q", "A2A-Stream-Snapshot": "gap"}, NONE, ResumeWish("q")),
+        ({}, {"lastEventId": "q", "A2A-Stream-Snapshot": "gap"}, NONE, ResumeRequest("q")),
     ],
 )
 def test_r3_r4_r9_what_is_asked_for(
     headers: dict[str, str],
     query: dict[str, str],
     extensions: frozenset[str],
-    wish: ResumeWish | None,
+    wish: ResumeRequest | None,
 ) -> None:
-    assert read_wish(headers, query, extensions) == wish
+    assert read_resume_request(headers, query, extensions) == wish
 
 
 def test_r6_r7_how_a_cursor_was_answered_is_a_header() -> None:

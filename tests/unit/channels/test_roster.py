@@ -16,10 +16,10 @@ from passerelle.channels.roster import Roster
 from passerelle.core.errors import Limited, StoreUnavailable
 from passerelle.core.ports.channels import (
     Channels,
-    LinkNews,
+    ChannelUpdate,
+    ConnectionOpened,
     OwnerForgotten,
-    PresenceMoved,
-    SaidHello,
+    PresenceChanged,
 )
 
 pytestmark = pytest.mark.anyio
@@ -47,20 +47,20 @@ class Member:
 class News:
     """What a roster listens to; ``away``: nothing can be listened to."""
 
-    listeners: dict[str, Callable[[LinkNews], None]] = field(
-        default_factory=dict[str, "Callable[[LinkNews], None]"]
+    listeners: dict[str, Callable[[ChannelUpdate], None]] = field(
+        default_factory=dict[str, "Callable[[ChannelUpdate], None]"]
     )
     away: bool = False
     let_go: asyncio.Event | None = None
     """What an end of listening waits for."""
     moved: list[str] = field(default_factory=list[str])
 
-    async def listen(self, owner: str, on_news: Callable[[LinkNews], None]) -> None:
+    async def listen(self, owner: str, on_update: Callable[[ChannelUpdate], None]) -> None:
         await asyncio.sleep(0)
         if self.away:
             raise StoreUnavailable("away", "no")
         assert owner not in self.listeners
-        self.listeners[owner] = on_news
+        self.listeners[owner] = on_update
 
     async def ignore(self, owner: str) -> None:
         await (self.let_go.wait() if self.let_go else asyncio.sleep(0))
@@ -89,9 +89,9 @@ async def test_news_supersede_what_is_older_and_nothing_else() -> None:
     await roster.enter("pr", "phone", member)
     roster.install("pr", member)
     for channel, generation in (("ch_1", 2), ("ch_1", 3), ("ch_2", 9)):
-        news.listeners["pr"](SaidHello(channel, generation))
+        news.listeners["pr"](ConnectionOpened(channel, generation))
     assert member.superseded == 0
-    news.listeners["pr"](SaidHello("ch_1", 4))
+    news.listeners["pr"](ConnectionOpened("ch_1", 4))
     assert member.superseded == 1
 
 
@@ -99,7 +99,7 @@ async def test_news_supersede_what_is_older_and_nothing_else() -> None:
 async def test_news_of_presence_are_handed_on_with_whose_they_are() -> None:
     roster, news = make()
     await roster.enter("pr", "phone", member := Member("ch_1", 3))
-    news.listeners["pr"](PresenceMoved())
+    news.listeners["pr"](PresenceChanged())
     assert (news.moved, member.superseded) == (["pr"], 0)
 
 

@@ -141,7 +141,7 @@ def test_the_audience_grows_and_those_before_it_stay() -> None:
         say(stream, CLEO)
     stream.tell(Escalate(1))
     assert (stream.now.step, stream.now.rev) == (1, 1)
-    with pytest.raises(Exception, match="no such step"):
+    with pytest.raises(Exception, match="no such later step"):
         stream.tell(Escalate(1))
     say(stream, BOB, "allow")
     assert stream.now.state == "allowed"

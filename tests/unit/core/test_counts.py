@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.core.wire.counts import say_count
+from passerelle.core.wire.counts import format_count
 
 
 @pytest.mark.parametrize(
     ("count", "said"), [(0, "0 tasks"), (1, "1 task"), (2, "2 tasks"), (12_345, "12,345 tasks")]
 )
 def test_one_is_not_said_as_several(count: int, said: str) -> None:
-    assert say_count(count, "task") == said
+    assert format_count(count, "task") == said
 
 
 def test_a_word_may_have_a_form_of_its_own() -> None:
-    assert say_count(1, "primary", "primaries") == "1 primary"
-    assert say_count(3, "primary", "primaries") == "3 primaries"
+    assert format_count(1, "primary", "primaries") == "1 primary"
+    assert format_count(3, "primary", "primaries") == "3 primaries"

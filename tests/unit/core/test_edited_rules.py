@@ -14,7 +14,7 @@ from passerelle.core.policy.edited_rules import (
     EditedRules,
     evolve,
     folds_rules,
-    tell_edit,
+    record_edit,
 )
 from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.core.wire.times import format_ms
@@ -27,7 +27,7 @@ ASK = StatedRule("mine", "ask", owner="ada")
 
 def edit(state: EditedRules | None, read: int, *rules: StatedRule, actor: str = "ada") -> Event:
     changed = PolicyChanged("rules", actor, "sha256:n", previous="sha256:o", rules=rules)
-    (fact,) = tell_edit(state, Scope(HOME), read, changed)
+    (fact,) = record_edit(state, Scope(HOME), read, changed)
     number = 2 if state is None else state.last_seq + 3
     return Event(make_id("ev", number), format_ms(NOW_MS + number), "rt", fact, number)
 

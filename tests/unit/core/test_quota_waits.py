@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from passerelle.core.errors import UnsupportedOperation
-from passerelle.core.payloads import task as say
+from passerelle.core.payloads import task as task_facts
 from passerelle.core.read_models.blockers import list_blocked
 from passerelle.core.read_models.explanation import explain_task
 from passerelle.core.task.commands import (
@@ -81,11 +81,11 @@ def test_it_begins_from_there_and_waits_no_more() -> None:
 
 
 def test_a_run_that_waits_for_a_resource_is_not_begun_again_and_not_put_in_line() -> None:
-    waits = WaitFor(say.TaskWaiting("resource", Status.WAITING_RESOURCE))
+    waits = WaitFor(task_facts.TaskWaiting("resource", Status.WAITING_RESOURCE))
     story = make_story(StartRun("run_1", STARTED), waits)
     before = read(story)
     for command in (StartRun("run_2", STARTED), wait(), QueueTask("agent:echo", "busy")):
-        with pytest.raises(UnsupportedOperation, match="goes on by itself"):
+        with pytest.raises(UnsupportedOperation, match="resumes by itself"):
             story.tell(command)
     assert read(story) == before
     assert not waits_for_quota(before)
@@ -124,12 +124,14 @@ def test_paused_it_goes_back_to_where_it_waited() -> None:
 
 
 def test_behind_another_task_it_waits_for_the_quota_after_that() -> None:
-    edge = say.TaskDependencyUpdated("blocked_by:task_9", "blocked_by", "task_9", "open")
-    blocked = BlockTask(say.TaskBlocked("task_9", "dependency", "waits for task_9"))
+    edge = task_facts.TaskDependencyUpdated("blocked_by:task_9", "blocked_by", "task_9", "open")
+    blocked = BlockTask(task_facts.TaskBlocked("task_9", "dependency", "waits for task_9"))
     story = make_story(LinkTask(edge), wait(), blocked)
     with pytest.raises(UnsupportedOperation, match="task_9"):
         story.tell(ContinueTask("too early"))
-    done = say.TaskDependencyUpdated("blocked_by:task_9", "blocked_by", "task_9", "satisfied")
+    done = task_facts.TaskDependencyUpdated(
+        "blocked_by:task_9", "blocked_by", "task_9", "satisfied"
+    )
     story.tell(LinkTask(done))
     story.tell(ContinueTask("task_9 has completed"))
     assert waits_for_quota(read(story))
@@ -137,7 +139,7 @@ def test_behind_another_task_it_waits_for_the_quota_after_that() -> None:
 
 def test_it_can_be_cancelled_and_is_in_no_line_then() -> None:
     story, _ = waiting()
-    story.tell(RequestCancel(say.TaskCancelRequested("ada", "user", "active_run")))
+    story.tell(RequestCancel(task_facts.TaskCancelRequested("ada", "user", "active_run")))
     assert not waits_for_quota(read(story))
-    story.tell(ConfirmCancel(say.TaskCancelled("ada", "user")))
+    story.tell(ConfirmCancel(task_facts.TaskCancelled("ada", "user")))
     assert (read(story).status, read(story).queued) == (Status.CANCELLED, None)

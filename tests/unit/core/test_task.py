@@ -12,7 +12,7 @@ from passerelle.core.errors import (
     UnsupportedOperation,
 )
 from passerelle.core.events import Event, decode_event, encode_event
-from passerelle.core.payloads import task as say
+from passerelle.core.payloads import task as task_facts
 from passerelle.core.payloads.run import ArtifactChanged, RunStatus
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import (
@@ -60,15 +60,15 @@ WAYS: dict[Status, tuple[TaskCommand, ...]] = {
     Status.RUNNING: (StartRun("run_1", STARTED),),
     Status.WAITING_INPUT: (
         StartRun("run_1", STARTED),
-        WaitFor(say.TaskWaiting("input", Status.WAITING_INPUT)),
+        WaitFor(task_facts.TaskWaiting("input", Status.WAITING_INPUT)),
     ),
     Status.WAITING_PERMISSION: (
         StartRun("run_1", STARTED),
-        WaitFor(say.TaskWaiting("permission", Status.WAITING_PERMISSION)),
+        WaitFor(task_facts.TaskWaiting("permission", Status.WAITING_PERMISSION)),
     ),
     Status.WAITING_RESOURCE: (
         StartRun("run_1", STARTED),
-        WaitFor(say.TaskWaiting("resource", Status.WAITING_RESOURCE)),
+        WaitFor(task_facts.TaskWaiting("resource", Status.WAITING_RESOURCE)),
     ),
     Status.BLOCKED: (StartRun("run_1", STARTED), ONE_OF_EACH[11]),
     Status.PAUSED: (StartRun("run_1", STARTED), ONE_OF_EACH[12]),
@@ -215,7 +215,7 @@ def test_artifact_that_is_only_counted_has_an_edge_where_its_fact_says_so() -> N
 def test_a_task_completes_only_when_each_of_the_three_facts_is_there() -> None:
     complete = ONE_OF_EACH[17]
     story = make_story(StartRun("run_1", STARTED))
-    with pytest.raises(UnsupportedOperation, match="the peer has not ended the run"):
+    with pytest.raises(UnsupportedOperation, match="the agent has not ended the run"):
         story.tell(complete)
     loose = ArtifactChanged(
         artifact_id="art_1",
@@ -268,7 +268,7 @@ def test_a_task_that_is_rolled_back_is_marked_once_and_lives_no_more(status: Sta
     story.tell(LeaveBehind("bd_2"))
     assert story.state == after
     with pytest.raises(UnsupportedOperation, match="rolled back"):
-        story.tell(PrepareRetry(say.TaskRetrying("again", 2, actor="owner", exposure=2)))
+        story.tell(PrepareRetry(task_facts.TaskRetrying("again", 2, actor="owner", exposure=2)))
 
 
 @pytest.mark.requirement("LT-12", "ATT-17")
@@ -280,7 +280,7 @@ def test_an_ended_task_lives_again_only_by_a_wish_and_under_an_id_of_which_no_en
     assert story.state is not None
     ended = change(story.state, shown=True, exposure=2)
     story.state = ended
-    wish = say.TaskRetrying("again", 2, actor="owner")
+    wish = task_facts.TaskRetrying("again", 2, actor="owner")
     for exposure in (None, 2, 4):
         with pytest.raises(UnsupportedOperation, match="seen the task end"):
             story.tell(PrepareRetry(change(wish, exposure=exposure)))

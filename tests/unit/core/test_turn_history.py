@@ -37,9 +37,9 @@ from passerelle.core.session.thread import (
 )
 from passerelle.core.session.turn_history import (
     MOST_TASKS,
-    StandingThread,
+    FilteredThread,
     TurnHistory,
-    check_behind,
+    check_rollback,
 )
 from passerelle.core.wire.codec import to_bytes
 from passerelle.core.wire.record import change
@@ -148,8 +148,8 @@ class Conversation:
         """As the command does it."""
         history = self.read()
         boundary = history.find(turn)
-        check_behind(boundary)
-        standing = StandingThread("th_1", history.list_gone() | boundary.left)
+        check_rollback(boundary)
+        standing = FilteredThread("th_1", history.list_gone() | boundary.left)
         for event in self.events:
             standing.add(event)
         told = history.list_peers(boundary.tasks)
@@ -319,8 +319,8 @@ def test_what_is_no_boundary_is_refused_by_name_of_the_field() -> None:
     talk.go_back("turn_2")
     open_task = talk.begin(0, 0)
     for turn, reason in (
-        ("turn_9", "no turn of the thread"),
-        ("turn_3", "rolled back already"),
+        ("turn_9", "not a turn of the thread"),
+        ("turn_3", "already rolled back"),
         (open_task, "no answer yet"),
     ):
         with pytest.raises(InvalidInput, match=rf"toTurn.*{reason}"):
@@ -330,7 +330,7 @@ def test_what_is_no_boundary_is_refused_by_name_of_the_field() -> None:
     with pytest.raises(UnsupportedOperation, match="under way"):
         talk.go_back("turn_1")
     talk.end(further)
-    with pytest.raises(InvalidInput, match=rf"toTurn.*goes on behind it, up to {further}"):
+    with pytest.raises(InvalidInput, match=rf"toTurn.*continues after it, up to {further}"):
         talk.go_back(open_task)
     talk.go_back("turn_1")
 
@@ -340,7 +340,7 @@ def test_summaries_of_what_is_left_behind_stand_no_more_and_older_ones_come_back
     talk, _ = one_after_the_other(KEPT_COMPACTIONS + 4)
     made = [talk.sum_up(f"turn_{n}") for n in range(1, KEPT_COMPACTIONS + 4)]
     assert talk.now.compactions == tuple(made[-KEPT_COMPACTIONS:])
-    with pytest.raises(InvalidInput, match=r"toTurn.*summed up already"):
+    with pytest.raises(InvalidInput, match=r"toTurn.*already summarized"):
         talk.sum_up("turn_2")
     talk.go_back("turn_2")
     assert talk.now.compactions == tuple(made[:2])
@@ -349,5 +349,5 @@ def test_summaries_of_what_is_left_behind_stand_no_more_and_older_ones_come_back
 def test_more_than_one_append_takes_is_left_behind_in_steps() -> None:
     talk, _ = one_after_the_other(MOST_TASKS + 2)
     with pytest.raises(InvalidInput, match=r"toTurn.*in steps"):
-        check_behind(talk.read().find("turn_1"))
-    check_behind(talk.read().find("turn_2"))
+        check_rollback(talk.read().find("turn_1"))
+    check_rollback(talk.read().find("turn_2"))

@@ -8,7 +8,7 @@ from typing import Final
 import httpx
 import pytest
 
-from passerelle.a2a_mapping.resume import ResumeWish
+from passerelle.a2a_mapping.resume import ResumeRequest
 from passerelle.channels.stream_ends import StreamEnd
 from passerelle.channels.stream_frame import FollowedStream, Frames, StreamFrame
 from passerelle.core.commands import SubmitTurn, TurnAccepted
@@ -59,7 +59,7 @@ class Failing(ScriptedService):
         target: TurnAccepted | str,
         *,
         agent: str | None = None,
-        wish: ResumeWish | None = None,
+        wish: ResumeRequest | None = None,
         until: StreamEnd | None = None,
         sends: bool = False,
     ) -> AsyncGenerator[FollowedStream]:
