@@ -40,7 +40,7 @@ from passerelle.store.store import Store
 STORE_S = 10.0
 CARD_S = 10.0
 """Longest wait for one card, whatever the configuration says."""
-_SPOKEN: Final[Mapping[Security, str]] = {"plaintext": "plain text", "tls": "TLS"}
+_SECURITY_NAMES: Final[Mapping[Security, str]] = {"plaintext": "plain text", "tls": "TLS"}
 NO_AGENTS = (
     "no agent is configured; add one:\n"
     "  agents:\n"
@@ -84,7 +84,7 @@ async def run_check(sources: Sources, clock: Clock) -> CheckReport:
         return CheckReport(tuple(lines), (error.message,))
     settings = reading.settings
     found = [
-        *_look_at_data_dir(settings.data_dir),
+        *_check_data_dir(settings.data_dir),
         *_try_secret_key(settings),
         *await _reach_store(settings),
         *await _try_blobs(settings),
@@ -97,19 +97,19 @@ async def run_check(sources: Sources, clock: Clock) -> CheckReport:
     return CheckReport(tuple(lines), tuple(line for line, reached in found if not reached))
 
 
-_UNSEALED: Final = (
+_NO_KEY: Final = (
     "notice: no secret_key: push notifications with secrets stay off, and each data directory has an owner token of "
     "its own"
 )
 
 
-_NOT_SHARED: Final = (
+_NO_BLOBS: Final = (
     "notice: no blobs: another gateway over this server would not find long content and the inputs of jobs, and "
     "sessions stay in memory"
 )
 
 
-def _look_at_data_dir(folder: Path) -> list[tuple[str, bool]]:
+def _check_data_dir(folder: Path) -> list[tuple[str, bool]]:
     """Nothing where it is there, or can be made as far as can be seen without making it.
 
     Whoever checks may be another user than the one that the gateway runs as.
@@ -126,7 +126,7 @@ def _try_secret_key(settings: Settings) -> list[tuple[str, bool]]:
     if settings.secret_key is None and settings.secret_key_file is None:
         if settings.redis_url is None:
             return []
-        return [(_UNSEALED, True)]
+        return [(_NO_KEY, True)]
     try:
         load_sealer(settings, settings.data_dir, SystemIds().draw)
     except ConfigInvalid as error:
@@ -154,7 +154,7 @@ async def _reach_store(settings: Settings) -> list[tuple[str, bool]]:
 async def _try_blobs(settings: Settings) -> list[tuple[str, bool]]:
     """Only a place that was named: the folder of the data directory is made by the first start."""
     if settings.blobs is None:
-        return [] if settings.redis_url is None else [(_NOT_SHARED, True)]
+        return [] if settings.redis_url is None else [(_NO_BLOBS, True)]
     try:
         await open_blobs(settings.blobs).probe()
     except ConfigInvalid as error:
@@ -192,7 +192,7 @@ async def _reach_agents(
         reached = await reach_agents(settings, sources, clock)
     except ConfigInvalid as error:
         return [(error.message, False)]
-    return [*reached.values(), *_judge_dialling(settings)]
+    return [*reached.values(), *_check_reverse_agents(settings)]
 
 
 async def reach_agents(
@@ -213,7 +213,7 @@ async def reach_agents(
         await registry.close()
 
 
-def _judge_dialling(settings: Settings) -> Iterator[tuple[str, bool]]:
+def _check_reverse_agents(settings: Settings) -> Iterator[tuple[str, bool]]:
     """An agent that dials in is there when it is; what can be wrong is that nobody may be it."""
     for agent in settings.agents:
         if not agent.dials_in:
@@ -257,16 +257,16 @@ async def _dial(peer: AgentPeer) -> str | None:
 
     config = peer.config
     wanted: Security = "plaintext" if interface.origin.startswith("http:") else "tls"
-    spoken = await find_security(interface.origin, config.tls, config.connect_timeout_s)
-    if spoken == wanted:
+    found = await find_security(interface.origin, config.tls, config.connect_timeout_s)
+    if found == wanted:
         return None
-    if spoken is None:
+    if found is None:
         return f"no gRPC connection to {interface.url}, neither in plain text nor over TLS"
     address = interface.origin.partition("://")[2]
-    said = f"gRPC at {interface.url} is {_SPOKEN[spoken]}, and {_SPOKEN[wanted]} is expected"
+    said = f"gRPC at {interface.url} is {_SECURITY_NAMES[found]}, and {_SECURITY_NAMES[wanted]} is expected"
     if not is_unsaid(interface):
         return f"{said}: its card says so"
     if interface.origin in config.origins:
-        scheme = "http" if spoken == "plaintext" else "https"
+        scheme = "http" if found == "plaintext" else "https"
         return f"{said}: put {scheme}://{address} into allowed_origins instead"
-    return f"{said}: set `grpc: {spoken}`"
+    return f"{said}: set `grpc: {found}`"

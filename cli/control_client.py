@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from passerelle.a2a_mapping.members import object_at, text_at, whole_at
 from passerelle.cli.contexts import find_context
-from passerelle.cli.http_request import HttpAnswer, NoAnswer, Unasked, ask
+from passerelle.cli.http_request import HttpAnswer, NoAnswer, UnsendableRequest, ask
 from passerelle.core.errors import (
     ActionClosed,
     CallerError,
@@ -48,7 +48,7 @@ _CLOSED: Final = frozenset(get_args(ClosedState))
 _STALE: Final = frozenset({"stale_revision", "digest_mismatch"})
 
 
-class UnknownThere(NotFound):
+class ReportedNotFound(NotFound):
     """A gateway has said that there is no such thing; the message is what it said."""
 
     def __init__(self, detail: str) -> None:
@@ -127,7 +127,7 @@ class ControlClient:
             )
         except UnicodeEncodeError:
             raise InvalidInput("text", "an argument, or what was read, is not UTF-8") from None
-        except Unasked as error:
+        except UnsendableRequest as error:
             raise InvalidInput(_FIELDS.get(error.field, error.field), error.reason) from None
         except NoAnswer as error:
             if error.is_late:
@@ -192,7 +192,7 @@ def _read_owner(path: Path) -> str:
 def _read(answer: HttpAnswer) -> JsonObject:
     answered = answer.read_object()
     if answered is None or answer.location is not None:
-        raise RemoteError(f"{answer.host} {answer.describe_stranger()}")
+        raise RemoteError(f"{answer.host} {answer.describe_unexpected()}")
     if answer.is_success:
         return answered
     refused = object_at(answered, "error")
@@ -202,7 +202,7 @@ def _read(answer: HttpAnswer) -> JsonObject:
     if answer.status == HTTPStatus.FORBIDDEN:
         raise Forbidden(detail)
     if answer.status == HTTPStatus.NOT_FOUND:
-        raise UnknownThere(detail)
+        raise ReportedNotFound(detail)
     code = text_at(answered, "code")
     if code in _CLOSED:
         raise ActionClosed(cast("ClosedState", code), object_at(answered, "winner"))

@@ -37,7 +37,7 @@ class NoAnswer(Exception):
         self.is_late = is_late
 
 
-class Unasked(NoAnswer):
+class UnsendableRequest(NoAnswer):
     """Nothing was asked: ``field`` is ``url``, or a header, whose value may be a token and is not said."""
 
     def __init__(self, field: str, reason: str) -> None:
@@ -68,7 +68,7 @@ class HttpAnswer:
             return None
         return cast("JsonObject", found) if isinstance(found, dict) else None
 
-    def describe_stranger(self) -> str:
+    def describe_unexpected(self) -> str:
         """Words for an answer that no gateway gives: that of a proxy before it, or of something else altogether."""
         at = f", it sends to {escape_line(self.location)}" if self.location else ""
         return f"does not answer as a gateway does: HTTP {self.status}{at}"
@@ -87,7 +87,7 @@ def ask(
     """Sends a request; ``timeout_s`` bounds the connection, and each silence after it.
 
     Raises:
-        NoAnswer: nothing answers there, or not in time, or it cannot be asked (Unasked).
+        NoAnswer: nothing answers there, or not in time, or it cannot be asked (UnsendableRequest).
         UnicodeEncodeError: the path, a parameter or the body is no UTF-8.
     """
     query = urlencode(_list_params(params or {}), quote_via=quote)
@@ -98,7 +98,7 @@ def ask(
         sent["Content-Type"] = "application/json"
     for name, value in sent.items():
         if not value.isprintable() or any(ord(letter) >= _LATIN for letter in value):
-            raise Unasked(name, "has characters that no header can carry")
+            raise UnsendableRequest(name, "has characters that no header can carry")
     parts = split_address(url)
     target = quote(parts.path or "/", safe=_SAFE) + (f"?{query}" if query else "")
     address = _find_origin(parts, target)
@@ -122,28 +122,30 @@ def split_address(url: str) -> SplitResult:
     """The parts of the address of a gateway, or of something there.
 
     Raises:
-        Unasked: it is none.
+        UnsendableRequest: it is none.
     """
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise Unasked("url", str(error)) from None
+        raise UnsendableRequest("url", str(error)) from None
     if not parts.hostname:
-        raise Unasked("url", "has no host")
+        raise UnsendableRequest("url", "has no host")
     if parts.scheme not in {"http", "https"}:
-        raise Unasked("url", "should begin with https:// or http://")
+        raise UnsendableRequest("url", "should begin with https:// or http://")
     if parts.username is not None or parts.query or parts.fragment:
-        raise Unasked("url", "should have neither a user nor ? nor #; a token goes by --token-env")
+        raise UnsendableRequest(
+            "url", "should have neither a user nor ? nor #; a token goes by --token-env"
+        )
     return parts
 
 
 def _find_origin(parts: SplitResult, target: str) -> httpcore.URL:
-    """The address as it is asked for; raises Unasked."""
+    """The address as it is asked for; raises UnsendableRequest."""
     try:
         host = (parts.hostname or "").encode("idna")
     except UnicodeError:
-        raise Unasked("url", "its host is no name that can be looked up") from None
+        raise UnsendableRequest("url", "its host is no name that can be looked up") from None
     return httpcore.URL(scheme=parts.scheme, host=host, port=parts.port, target=target)
 
 

@@ -50,7 +50,7 @@ def main() -> NoReturn:
         if sys.stdout is not None:  # as it is where the shell has closed it
             sys.stdout.flush()
     except PasserelleError as error:
-        _complain(str(error), *find_hints(error), *_name_winner(error))
+        _print_error(str(error), *find_hints(error), *_name_winner(error))
         status = find_exit_status(error)
     except typer.TyperException as error:
         said = error.format_message().replace("Value error, ", "", 1)
@@ -59,32 +59,34 @@ def main() -> NoReturn:
             print(said)
             status = ExitStatus.DONE
         else:
-            _complain(said, "passerelle COMMAND --help says what there is")
+            _print_error(said, "passerelle COMMAND --help says what there is")
             status = ExitStatus.CALLER
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
     except OSError as error:
-        status = _explain(error)
+        status = _handle_os_error(error)
     except Exception as error:  # noqa: BLE001  the top of the process: nothing above can tell
-        status = _own_up(error)
+        status = _report_bug(error)
     sys.exit(status)
 
 
-def _explain(error: OSError) -> ExitStatus:
+def _handle_os_error(error: OSError) -> ExitStatus:
     """No file is written here but by commands that say so themselves; what is left is what was printed."""
     if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EPIPE}:
-        return _own_up(error)
+        return _report_bug(error)
     # What is still held of it would be written at the end of the process, and fail once more.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if error.errno == errno.EPIPE:
         # Nobody reads it any more. Typer ends a command so that finds out by itself.
         return ExitStatus.REMOTE
-    _complain(f"what was printed could not be written: {os.strerror(error.errno)}")
+    _print_error(f"what was printed could not be written: {os.strerror(error.errno)}")
     return ExitStatus.CALLER
 
 
-def _own_up(error: Exception) -> ExitStatus:
-    _complain(f"fault: {type(error).__name__}: {error}", "PASSERELLE_LOG_LEVEL=debug shows where")
+def _report_bug(error: Exception) -> ExitStatus:
+    _print_error(
+        f"fault: {type(error).__name__}: {error}", "PASSERELLE_LOG_LEVEL=debug shows where"
+    )
     if os.environ.get("PASSERELLE_LOG_LEVEL") == "debug":
         traceback.print_exc()
     return ExitStatus.FAULT
@@ -107,9 +109,9 @@ def show(
     if gateway is not None:
         os.environ["PASSERELLE_CONTEXT"] = gateway
     if version:
-        from passerelle.cli.verbs.orientation import say_version
+        from passerelle.cli.verbs.orientation import print_version
 
-        say_version()
+        print_version()
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())
@@ -245,7 +247,7 @@ def _name_winner(error: PasserelleError) -> list[str]:
     return [f"{name}: {said}" for name, said in error.winner.items() if said is not None]
 
 
-def _complain(message: str, *hints: str) -> None:
+def _print_error(message: str, *hints: str) -> None:
     print(f"passerelle: error: {message}", file=sys.stderr)
     for hint in hints:
         print(f"passerelle: hint: {hint}", file=sys.stderr)

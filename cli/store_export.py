@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _PART: Final = ".part"
 """Behind the name of a file that is being written."""
-_NOT_SEALED: Final = (
+_NOT_ENCRYPTED: Final = (
     "not encrypted, so that any gateway can import it: whoever has the file can read it, and no "
     "forgetting reaches it"
 )
@@ -169,4 +169,4 @@ def _describe(file: Path, summary: ExportSummary) -> Iterator[str]:
     )
     for session, reason in sorted(summary.left_out.items()):
         yield f"left out: {session}: {reason}"
-    yield _NOT_SEALED
+    yield _NOT_ENCRYPTED

@@ -41,7 +41,7 @@ async def run_verify(
     progress = _Progress()
     async with reach_store(settings) as store:
         return await verify_store(
-            store, session, rebuild=rebuild, repair=repair, subset=subset, tell=progress.tell
+            store, session, rebuild=rebuild, repair=repair, subset=subset, tell=progress.show
         )
 
 
@@ -69,7 +69,7 @@ class _Progress:
         self._is_shown = sys.stderr.isatty()
         self._told_s = 0.0
 
-    def tell(self, done: int, of: int) -> None:
+    def show(self, done: int, of: int) -> None:
         now_s = monotonic()
         if self._is_shown and (now_s - self._told_s >= _LINE_S or done == of):
             self._told_s = now_s

@@ -23,7 +23,7 @@ _WORDS = "good morning"
 async def play(stage: Stage) -> None:
     """Card, answer, and the task that stays."""
     checks, url = stage.checks, stage.find_agent("echo")
-    checks.tell("a", "an A2A SDK client finds the agent `echo` and is answered")
+    checks.print_heading("a", "an A2A SDK client finds the agent `echo` and is answered")
     async with open_caller(url, stage.gateway.token, streaming=False) as (card, client):
         checks.equal("the card is the agent's", card.name, "echo", card=url)
         served = [interface.url for interface in card.supported_interfaces]

@@ -28,7 +28,9 @@ _BILL: Final = "40 EUR to the baker"
 async def play(stage: Stage) -> None:
     """Question, race, receipt."""
     checks, token, url = stage.checks, stage.gateway.token, stage.gateway.url
-    checks.tell("c", "the agent `payments` asks before it pays; two devices answer at once")
+    checks.print_heading(
+        "c", "the agent `payments` asks before it pays; two devices answer at once"
+    )
     async with (
         open_caller(stage.find_agent("payments"), token, streaming=False) as (_, client),
         open_device(url, token, "laptop") as laptop,

@@ -24,7 +24,7 @@ class Checks:
     def __init__(self) -> None:
         self.passed = 0
 
-    def tell(self, letter: str, words: str) -> None:
+    def print_heading(self, letter: str, words: str) -> None:
         """The heading of a part of the story."""
         print(f"\n({letter}) {words}", flush=True)
 

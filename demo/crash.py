@@ -33,7 +33,7 @@ async def play(stage: Stage) -> None:
     """Kill, restart, re-attach."""
     checks, gateway = stage.checks, stage.gateway
     token = gateway.token
-    checks.tell("d", "kill -9 in the middle of a report, and another start")
+    checks.print_heading("d", "kill -9 in the middle of a report, and another start")
     before = await _count_received(stage)
     async with (
         open_caller(stage.find_agent("report"), token) as (_, client),

@@ -31,7 +31,7 @@ _KILLED_WITHIN_S: Final = 5.0
 _TAIL_LINES: Final = 5
 
 
-class Life(Protocol):
+class ProcessHandle(Protocol):
     """What is asked of a process; ``subprocess.Popen`` is one."""
 
     pid: int
@@ -50,12 +50,12 @@ class Life(Protocol):
 
 @dataclass(slots=True)
 class Child:
-    """One process. ``said`` is the file with its standard output, ``complained`` that with its errors."""
+    """One process. ``said`` is the file with its standard output, ``stderr_file`` that with its errors."""
 
     name: str
-    process: Life
-    said: Path
-    complained: Path
+    process: ProcessHandle
+    stdout_file: Path
+    stderr_file: Path
 
     def kill(self) -> None:
         """SIGKILL, and no goodbye; returns when it is gone."""
@@ -91,13 +91,13 @@ class Child:
         return found
 
     def _find_line(self, start: str) -> str | None:
-        lines = self.said.read_text(encoding="utf-8").splitlines(keepends=True)
+        lines = self.stdout_file.read_text(encoding="utf-8").splitlines(keepends=True)
         whole = (line.strip() for line in lines if line.endswith("\n"))
         return next((line for line in whole if line.startswith(start)), None)
 
     def explain(self, what: str) -> StoryBroken:
         """An error with the last lines that the process wrote."""
-        text = self.complained.read_text(encoding="utf-8", errors="replace")
+        text = self.stderr_file.read_text(encoding="utf-8", errors="replace")
         tail = " | ".join(text.splitlines()[-_TAIL_LINES:]) or "it wrote nothing"
         return StoryBroken(f"{self.name} {what}: {tail}")
 
@@ -117,8 +117,8 @@ def launch(
     Settings of the product in our own environment are not for it: it gets those in ``environ``.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(SETTING)}
-    said, complained = folder / f"{name}.out", folder / f"{name}.log"
-    with said.open("wb") as out, complained.open("ab") as log:
+    stdout_file, stderr_file = folder / f"{name}.out", folder / f"{name}.log"
+    with stdout_file.open("wb") as out, stderr_file.open("ab") as log:
         process = subprocess.Popen(
             command,
             cwd=folder,
@@ -130,7 +130,7 @@ def launch(
             start_new_session=True,
             preexec_fn=_arm(),  # noqa: PLW1509  two system calls and nothing else
         )
-    return Child(name, process, said, complained)
+    return Child(name, process, stdout_file, stderr_file)
 
 
 Starter: TypeAlias = Callable[[str, Sequence[str], Path, Mapping[str, str] | None], Child]

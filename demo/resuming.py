@@ -24,7 +24,9 @@ _ASK: Final = f"a report, please: chunks={LINES} every=0.25"
 async def play(stage: Stage) -> None:
     """One caller, two devices, one tunnel."""
     checks, token = stage.checks, stage.gateway.token
-    checks.tell("b", "the agent `report` streams; two devices follow, one loses its network")
+    checks.print_heading(
+        "b", "the agent `report` streams; two devices follow, one loses its network"
+    )
     async with (
         open_caller(stage.find_agent("report"), token) as (_, client),
         open_network(stage.gateway.port) as tunnel,

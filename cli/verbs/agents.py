@@ -37,28 +37,28 @@ def list_all(
     With their skills, as a running gateway knows them.
     """
     answer = link.read(_PATH, {"skill": skill, "tag": tag})
-    link.tell(answer, _list(objects_at(answer, "agents")))
+    link.print_answer(answer, _list(objects_at(answer, "agents")))
 
 
 @add_verb(agents, "agents pause echo --reason 'it is being moved'", changes=True)
 def pause(link: GatewayLink, name: AgentArgument, reason: ReasonOption = None) -> None:
     """Queue new messages to an agent until it is resumed; running work continues."""
-    _tell_change(link, link.post(name_path(_PATH, name, "pause"), {"reason": reason}))
+    _print_change(link, link.post(name_path(_PATH, name, "pause"), {"reason": reason}))
 
 
 @add_verb(agents, "agents drain echo", changes=True)
 def drain(link: GatewayLink, name: AgentArgument, reason: ReasonOption = None) -> None:
     """Refuse new messages to an agent until it is resumed; running work ends."""
-    _tell_change(link, link.post(name_path(_PATH, name, "drain"), {"reason": reason}))
+    _print_change(link, link.post(name_path(_PATH, name, "drain"), {"reason": reason}))
 
 
 @add_verb(agents, "agents resume echo", changes=True)
 def resume(link: GatewayLink, name: AgentArgument) -> None:
     """Send work to an agent again, queued messages first."""
-    _tell_change(link, link.post(name_path(_PATH, name, "resume")))
+    _print_change(link, link.post(name_path(_PATH, name, "resume")))
 
 
-def _tell_change(link: GatewayLink, answer: JsonObject) -> None:
+def _print_change(link: GatewayLink, answer: JsonObject) -> None:
     said = [text_at(answer, "name"), text_at(answer, "state")]
     if text_at(answer, "by"):
         said.append(f"by {text_at(answer, 'by')} at {text_at(answer, 'at')}")
@@ -69,7 +69,7 @@ def _tell_change(link: GatewayLink, answer: JsonObject) -> None:
         said.append(f"{waiting} waiting")
     if answer.get("repeated"):
         said.append("as before")
-    link.tell(answer, ["  ".join(said)])
+    link.print_answer(answer, ["  ".join(said)])
 
 
 @add_verb(agents, "agents show echo")
@@ -79,7 +79,7 @@ def show(link: GatewayLink, name: AgentArgument) -> None:
     Calls and runs are those of all instances; takes tasks:oversee or runtime:operate.
     """
     answer = link.read(name_path(_PATH, name, "health"))
-    link.tell(answer, describe_health(answer, read_now_ms()))
+    link.print_answer(answer, describe_health(answer, read_now_ms()))
 
 
 def describe_health(answer: JsonObject, now_ms: int) -> Iterator[str]:

@@ -31,38 +31,38 @@ class Announcement:
     settings: Settings
     sources: Sources
 
-    async def tell(self, addresses: Addresses) -> None:
+    async def show(self, addresses: Addresses) -> None:
         """Prints where everything is, then what the agents have said when they were asked for their cards."""
-        _say(f"passerelle {VERSION} at {addresses.url}")
+        _print(f"passerelle {VERSION} at {addresses.url}")
         if self.settings.public_url is not None:
-            _say(f"  from outside: {self.settings.public_url}")
+            _print(f"  from outside: {self.settings.public_url}")
         if addresses.grpc is not None:
-            _say(f"  gRPC at {addresses.grpc}")
+            _print(f"  gRPC at {addresses.grpc}")
         if addresses.channels is not None:
-            _say(f"  channels at {addresses.channels}")
-        _say(f"  metrics: {addresses.url}/metrics")
-        _say(f"  OpenAPI: {addresses.url}/v1/openapi.json")
+            _print(f"  channels at {addresses.channels}")
+        _print(f"  metrics: {addresses.url}/metrics")
+        _print(f"  OpenAPI: {addresses.url}/v1/openapi.json")
         for agent in self.settings.agents:
-            _say(f"  agent {agent.name}: {addresses.url}/agents/{agent.name}")
+            _print(f"  agent {agent.name}: {addresses.url}/agents/{agent.name}")
         if not self.settings.agents:
-            _say(f"{NO_AGENTS}\nor start with sample agents: passerelle serve --demo-agents")
+            _print(f"{NO_AGENTS}\nor start with sample agents: passerelle serve --demo-agents")
             return
-        await self._look(addresses)
+        await self._check_agents(addresses)
 
-    async def _look(self, addresses: Addresses) -> None:
+    async def _check_agents(self, addresses: Addresses) -> None:
         try:
             found = await reach_agents(self.settings, self.sources, SystemClock(), CARD_WITHIN_S)
         except ConfigInvalid as error:
-            _say(f"  {error}")
+            _print(f"  {error}")
             return
-        for name, (said, is_there) in found.items():
-            if not is_there:
+        for name, (said, reached) in found.items():
+            if not reached:
                 reason = said.removeprefix(f"agents.{name}: ")
-                _say(f"  away: agent {name}: {reason}")
+                _print(f"  away: agent {name}: {reason}")
                 structlog.get_logger("passerelle").warning("agent.away", agent=name, why=reason)
-        there = [name for name, (_, is_there) in found.items() if is_there]
+        there = [name for name, (_, reached) in found.items() if reached]
         if there:
-            _say(f"try: {compose_call(self.settings, self.sources, there[0], addresses.url)}")
+            _print(f"try: {compose_call(self.settings, self.sources, there[0], addresses.url)}")
 
 
 def compose_call(settings: Settings, sources: Sources, agent: str, url: str) -> str:
@@ -71,14 +71,16 @@ def compose_call(settings: Settings, sources: Sources, agent: str, url: str) -> 
     flags = sources.flags or {}
     if sources.config is not None:
         words += ["--config", str(sources.config)]
-    if _asks_elsewhere(sources) or any(flags.get(name) is not None for name in ("host", "port")):
+    if _targets_other_gateway(sources) or any(
+        flags.get(name) is not None for name in ("host", "port")
+    ):
         words += ["--url", url]
     if flags.get("data_dir") is not None:
         words += ["--data-dir", str(settings.data_dir)]
     return shlex.join(words)
 
 
-def _asks_elsewhere(sources: Sources) -> bool:
+def _targets_other_gateway(sources: Sources) -> bool:
     """Whether a command without flags would ask another gateway."""
     try:
         context = find_context(sources.environ)
@@ -87,5 +89,5 @@ def _asks_elsewhere(sources: Sources) -> bool:
     return bool(sources.environ.get(URL_VARIABLE)) or context is not None
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(line, flush=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
 
 RiskWord = Literal["low", "medium", "high", "critical"]
-_TOLD: Final = (
+_AUDIT_MEMBERS: Final = (
     *("act", "decision", "outcome", "state", "transport", "source", "reason"),
     *("principal", "decidedBy", "deviceName", "optionId", "code"),
 )
@@ -58,9 +58,9 @@ def describe_judgement(judged: JsonObject) -> Iterator[str]:
     yield from format_table(("SOURCE", "SAID", "WHICH"), rows)
 
 
-def describe_audit(told: JsonObject) -> Iterator[str]:
+def describe_audit(result: JsonObject) -> Iterator[str]:
     """A line for each fact, and what the record is worth."""
-    for one in objects_at(told, "facts"):
+    for one in objects_at(result, "facts"):
         fact = object_at(one, "fact")
         said = object_at(fact, "payload")
         yield "  ".join(
@@ -72,7 +72,7 @@ def describe_audit(told: JsonObject) -> Iterator[str]:
                 text_at(one, "sha256")[:16],
             ]
         )
-    proof = object_at(told, "proof")
+    proof = object_at(result, "proof")
     if proof:
         yield f"record: {text_at(proof, 'state')}, events to {proof.get('sequence')}, chain {text_at(proof, 'chain')}"
     else:
@@ -82,7 +82,7 @@ def describe_audit(told: JsonObject) -> Iterator[str]:
 def _summarize(said: JsonObject) -> str:
     decision = object_at(said, "decision")
     holder = decision or said
-    words = [f"{name}={text_at(holder, name)}" for name in _TOLD if text_at(holder, name)]
+    words = [f"{name}={text_at(holder, name)}" for name in _AUDIT_MEMBERS if text_at(holder, name)]
     return flatten(" ".join(words), 120)
 
 

@@ -133,8 +133,8 @@ async def _serve_with_demo_agents(sources: Sources, names: list[str]) -> None:
 
     with TemporaryDirectory(prefix="passerelle-agents-") as folder:
         async with run_peers(names, Path(folder)) as peers:
-            beside = _add_agents(sources, {name: peer.url for name, peer in peers.items()})
-            await _compose_service(beside, load_settings(beside)[0])
+            with_agents = _add_agents(sources, {name: peer.url for name, peer in peers.items()})
+            await _compose_service(with_agents, load_settings(with_agents)[0])
 
 
 def _add_agents(sources: Sources, urls: dict[str, str]) -> Sources:
@@ -152,9 +152,11 @@ def _compose_service(sources: Sources, settings: Settings) -> Coroutine[None, No
     # Imported once the settings hold: it is the most that any command loads.
     from passerelle.gateway.app import run_gateway
 
-    def introduce(token: OwnerToken) -> None:
+    def print_new_owner(token: OwnerToken) -> None:
         if token.minted:
             show_owner(token.secret, token.path)
 
     announcement = Announcement(settings, sources)
-    return run_gateway(settings, on_ready=announcement.tell, on_owner=introduce, sources=sources)
+    return run_gateway(
+        settings, on_ready=announcement.show, on_owner=print_new_owner, sources=sources
+    )

@@ -63,7 +63,7 @@ def bulk(  # noqa: PLR0917  the flags of a verb
     given: JsonObject = {name: value for name, value in members.items() if value is not None}
     body: dict[str, Json] = {"verb": verb, "filter": given, "expect": expect, "reason": reason}
     answer = link.post("/v1/tasks:bulk", body)
-    link.tell(answer, _describe(answer))
+    link.print_answer(answer, _describe(answer))
 
 
 def _describe(answer: JsonObject) -> Iterator[str]:

@@ -60,7 +60,7 @@ def call(
         message["contextId"] = context
     path = f"{name_path('/agents', agent)}/message:send"
     answer = gateway.call_agent(path, {"message": message}, link.key, timeout)
-    link.tell(answer, describe_answer(answer))
+    link.print_answer(answer, describe_answer(answer))
     if found := object_at(answer, "task"):
         _finish(agent, found)
 
@@ -110,12 +110,12 @@ def _finish(agent: str, task: JsonObject) -> None:
     sys.stdout.flush()
     print(f"{escape_line(task_id)}  {escape_line(word)}", file=sys.stderr)
     if word in _ASKS:
-        print(f"passerelle: hint: {advise(agent, task)}", file=sys.stderr)
+        print(f"passerelle: hint: {describe_next_step(agent, task)}", file=sys.stderr)
     if word in _BAD:
         raise typer.Exit(ExitStatus.REMOTE)
 
 
-def advise(agent: str, task: JsonObject) -> str:
+def describe_next_step(agent: str, task: JsonObject) -> str:
     """How a task goes on that waits: an approval wants a decision, and no words make one."""
     parts = objects_at(object_at(object_at(task, "status"), "message"), "parts")
     forms = [object_at(object_at(part, "data"), PERMISSION) for part in parts]

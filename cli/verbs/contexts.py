@@ -34,12 +34,12 @@ def login(
     """
     from passerelle.cli.contexts import GatewayContext, read_contexts
     from passerelle.cli.control_client import ControlClient
-    from passerelle.cli.http_request import Unasked, split_address
+    from passerelle.cli.http_request import UnsendableRequest, split_address
     from passerelle.runtime.common.secret import Secret
 
     try:
         address = split_address(url)
-    except Unasked as error:
+    except UnsendableRequest as error:
         raise typer.BadParameter(error.reason, param_hint="'URL'") from None
     called = name or re.sub(r"[^a-z0-9.-]", "-", address.hostname or "")
     text = _read_token(token_env)

@@ -108,8 +108,8 @@ def key(link: GatewayLink) -> None:
     from passerelle.gateway.settings.values import find_evidence_keys
 
     found = find_evidence_keys(link.load_settings())
-    told: list[Json] = [*found]
-    link.tell({"fingerprints": told}, [f"fingerprint: {one}" for one in found])
+    result: list[Json] = [*found]
+    link.print_answer({"fingerprints": result}, [f"fingerprint: {one}" for one in found])
 
 
 @evidence.command(epilog="Example: passerelle evidence checker > check_evidence.py")
@@ -128,17 +128,17 @@ def _compose(scope: str, turn: str | None, through: int | None) -> JsonObject:
 def _export(link: GatewayLink, kind: str, of: JsonObject, out: Path | None) -> None:
     from passerelle.cli import check_evidence
 
-    told = link.post(name_path(_PATH, kind) if kind else _PATH, of)
-    content = _download(link, told)
-    path = out or Path(f"{text_at(told, 'evidenceId')}.jsonl.gz")
+    result = link.post(name_path(_PATH, kind) if kind else _PATH, of)
+    content = _download(link, result)
+    path = out or Path(f"{text_at(result, 'evidenceId')}.jsonl.gz")
     _write(path, content)
     report = check_evidence.check(content)
-    link.tell(
-        told,
+    link.print_answer(
+        result,
         [
             f"{path}  {len(content)} bytes",
             *(report.about if report.ok else [*report.lines()]),
-            *(f"note: {one}" for one in texts_at(told, "notes")),
+            *(f"note: {one}" for one in texts_at(result, "notes")),
             f"evidence: {report.origin}",
         ],
     )
@@ -146,20 +146,20 @@ def _export(link: GatewayLink, kind: str, of: JsonObject, out: Path | None) -> N
         raise typer.Exit(ExitStatus.REMOTE)
 
 
-def _download(link: GatewayLink, told: JsonObject) -> bytes:
+def _download(link: GatewayLink, result: JsonObject) -> bytes:
     """The whole file, compared with its hash."""
-    place: dict[str, Json] = {"sessionId": text_at(told, "sessionId")}
-    if text_at(told, "scope") == "task":
-        place = {"taskId": text_at(told, "subject")}
+    place: dict[str, Json] = {"sessionId": text_at(result, "sessionId")}
+    if text_at(result, "scope") == "task":
+        place = {"taskId": text_at(result, "subject")}
     gateway, content = link.open(), b""
-    path, size = name_path(_PATH, text_at(told, "evidenceId")), whole_at(told, "size") or 0
+    path, size = name_path(_PATH, text_at(result, "evidenceId")), whole_at(result, "size") or 0
     while len(content) < size:
         part = gateway.get(path, {**place, "offset": len(content), "limit": _PART_BYTES})
         read = base64.b64decode(text_at(part, "content"))
         if not read:
             break
         content += read
-    if hashlib.sha256(content).hexdigest() != text_at(told, "blob"):
+    if hashlib.sha256(content).hexdigest() != text_at(result, "blob"):
         raise RemoteError("the gateway has not given out the whole bundle; nothing is written")
     return content
 

@@ -1,4 +1,4 @@
-"""Tables for a terminal: times are ages, and where there is no room ids are as short as they can be told apart.
+"""Tables for a terminal: times are ages, and where there is no room ids are as short as they can be result apart.
 
 What goes into a pipe is whole. A short id is the end of the id; commands take it in place of the whole one.
 """
@@ -25,7 +25,7 @@ Row = Sequence[str]
 def fit_table(titles: Row, rows: Sequence[Row], width: int, now_ms: int) -> list[list[str]]:
     """The rows as they fit on a screen of ``width`` characters; titles are the first row."""
     columns = [[title, *cells] for title, *cells in zip(titles, *rows, strict=True)]
-    columns = [[_say_age(cell, now_ms) for cell in column] for column in columns]
+    columns = [[_format_time(cell, now_ms) for cell in column] for column in columns]
     if _measure(columns) > width:
         columns = [_shorten_column(column) for column in columns]
     return fit_columns(columns, width)
@@ -81,7 +81,7 @@ def _measure(columns: Sequence[Row]) -> int:
     return sum(max(map(len, column)) for column in columns) + GAP * (len(columns) - 1)
 
 
-def _say_age(cell: str, now_ms: int) -> str:
+def _format_time(cell: str, now_ms: int) -> str:
     return format_age(cell, now_ms) if _TIME.fullmatch(cell) else cell
 
 

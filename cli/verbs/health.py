@@ -54,20 +54,20 @@ def ask_health(url: str, timeout_s: float, tls: ssl.SSLContext | None) -> list[s
         RemoteError: it does not answer, or it is not ready.
         InvalidInput: this is no address.
     """
-    from passerelle.cli.http_request import NoAnswer, Unasked, ask
+    from passerelle.cli.http_request import NoAnswer, UnsendableRequest, ask
     from passerelle.core.errors import InvalidInput, RemoteError
     from passerelle.core.wire.display import escape_text
 
     try:
         answer = ask("GET", url, headers={}, timeout_s=timeout_s, tls=tls)
-    except Unasked as error:
+    except UnsendableRequest as error:
         raise InvalidInput(error.field, error.reason) from None
     except NoAnswer as error:
         raise RemoteError(f"no gateway answers at {url}: {error.reason}") from None
     members = answer.read_object()
     if members is None or answer.location is not None:
-        raise RemoteError(f"{url} {answer.describe_stranger()}")
-    told = {name: escape_text(str(text)) for name, text in members.items()}
+        raise RemoteError(f"{url} {answer.describe_unexpected()}")
+    result = {name: escape_text(str(text)) for name, text in members.items()}
     if answer.status != HTTPStatus.OK:
-        raise RemoteError(f"{told.get('status', answer.status)}: {told.get('reason', url)}")
-    return [told.pop("status", "ok"), *(f"{name}: {text}" for name, text in told.items())]
+        raise RemoteError(f"{result.get('status', answer.status)}: {result.get('reason', url)}")
+    return [result.pop("status", "ok"), *(f"{name}: {text}" for name, text in result.items())]

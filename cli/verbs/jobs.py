@@ -86,7 +86,7 @@ def submit(  # noqa: PLR0917  the flags of a verb
         "progress": progress,
         "parentTaskId": parent,
     }
-    _tell_change(link, link.post(_PATH, body))
+    _print_change(link, link.post(_PATH, body))
 
 
 def _read_lines(path: str | None) -> list[str]:
@@ -109,14 +109,14 @@ def list_all(
 ) -> None:
     """List jobs, the newest first."""
     answer = link.read(_PATH, {"pageSize": limit, "pageToken": page})
-    link.tell(answer, _list(objects_at(answer, "jobs"), text_at(answer, "nextPageToken")))
+    link.print_answer(answer, _list(objects_at(answer, "jobs"), text_at(answer, "nextPageToken")))
 
 
 @add_verb(jobs, "jobs show se_2f…")
 def show(link: GatewayLink, job: JobArgument) -> None:
     """Show a job and its progress."""
     answer = link.read(name_path(_PATH, job))
-    link.tell(answer, _describe(answer))
+    link.print_answer(answer, _describe(answer))
 
 
 @add_verb(jobs, "jobs results se_2f… --state failed")
@@ -133,7 +133,7 @@ def results(
     """Show the items of a job: state, attempts, task and result."""
     path = name_path(_PATH, job, "results")
     answer = link.read(path, {"state": state, "after": after, "limit": limit})
-    link.tell(answer, describe_results(answer))
+    link.print_answer(answer, describe_results(answer))
 
 
 @add_verb(jobs, "jobs watch se_2f…")
@@ -153,9 +153,9 @@ def watch(
     from passerelle.cli.watch.job_stream import follow_job
 
     status = ""
-    with _open_board(link) as tell:
+    with _open_board(link) as show_change:
         for answer in follow_job(link.read, name_path(_PATH, job), patience):
-            tell(answer)
+            show_change(answer)
             status = text_at(answer, "status")
             if status in _OVER:
                 break
@@ -164,15 +164,15 @@ def watch(
 
 def _open_board(link: GatewayLink) -> AbstractContextManager[Callable[[JsonObject], None]]:
     if link.as_json or not sys.stdout.isatty():
-        told: list[JsonObject] = []
+        result: list[JsonObject] = []
 
-        def tell(answer: JsonObject) -> None:
-            if not told or told[-1] != answer:
-                told[:] = [answer]
+        def show_change(answer: JsonObject) -> None:
+            if not result or result[-1] != answer:
+                result[:] = [answer]
                 line = json.dumps(answer) if link.as_json else escape_text(_name_counts(answer))
                 print_now(line)
 
-        return nullcontext(tell)
+        return nullcontext(show_change)
     from passerelle.cli.watch.job_bar import JobBar
 
     return JobBar()
@@ -185,7 +185,7 @@ def cancel(
     reason: Annotated[str | None, typer.Option(help="Reason.")] = None,
 ) -> None:
     """Cancel a job: stop running items, start no more; ended ones are kept."""
-    _tell_change(link, link.post(name_path(_PATH, job, "cancel"), {"reason": reason}))
+    _print_change(link, link.post(name_path(_PATH, job, "cancel"), {"reason": reason}))
 
 
 @add_verb(jobs, "jobs retry se_2f… --item 3", changes=True)
@@ -199,12 +199,14 @@ def retry(
 ) -> None:
     """Retry failed and cancelled items of a job."""
     given: list[Json] = [*(item or ())]
-    _tell_change(link, link.post(name_path(_PATH, job, "retry"), {"items": given}))
+    _print_change(link, link.post(name_path(_PATH, job, "retry"), {"items": given}))
 
 
-def _tell_change(link: GatewayLink, answer: JsonObject) -> None:
+def _print_change(link: GatewayLink, answer: JsonObject) -> None:
     job = object_at(answer, "job")
-    link.tell(answer, ["  ".join([text_at(job, "jobId"), _name_counts(job), *name_repeat(answer)])])
+    link.print_answer(
+        answer, ["  ".join([text_at(job, "jobId"), _name_counts(job), *name_repeat(answer)])]
+    )
 
 
 def _name_counts(job: JsonObject) -> str:

@@ -11,7 +11,7 @@ from passerelle.runtime.common.version import VERSION
 orientation: Final = typer.Typer()
 
 
-def say_version() -> None:
+def print_version() -> None:
     """One line: the name of the program and its version."""
     print(f"passerelle {VERSION}")
 
@@ -19,7 +19,7 @@ def say_version() -> None:
 @orientation.command(epilog="Example: passerelle version")
 def version() -> None:
     """Print the version."""
-    say_version()
+    print_version()
 
 
 @orientation.command(name="help", epilog="Example: passerelle help tasks list")

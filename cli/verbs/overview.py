@@ -29,7 +29,7 @@ def show(link: GatewayLink) -> None:
     Takes tasks:oversee for tasks and approvals, runtime:operate for the rest.
     """
     answer = link.read("/v1/overview")
-    link.tell(answer, describe(answer, read_now_ms()))
+    link.print_answer(answer, describe(answer, read_now_ms()))
 
 
 def describe(answer: JsonObject, now_ms: int) -> Iterator[str]:

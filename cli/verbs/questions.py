@@ -70,7 +70,7 @@ def evaluate(
             "taskId": task,
         },
     )
-    link.tell(judged, _judge(judged))
+    link.print_answer(judged, _judge(judged))
 
 
 @add_verb(asking, "approvals cancel act_2f… --token-env WORKER_KEY")
@@ -79,8 +79,8 @@ def cancel(
     question: Annotated[str, typer.Argument(metavar="ID", help="Id of the approval.")],
 ) -> None:
     """Withdraw a pending approval that you requested; others deny it."""
-    told = link.post(name_path(_PATH, question, "cancel"))
-    link.tell(told, [f"{text_at(object_at(told, 'action'), 'state')}  {question}"])
+    result = link.post(name_path(_PATH, question, "cancel"))
+    link.print_answer(result, [f"{text_at(object_at(result, 'action'), 'state')}  {question}"])
 
 
 def _read_args(text: str) -> JsonObject:
@@ -130,22 +130,24 @@ def mute(
 
     It decides nothing: the approvals stay in the inbox and expire as always.
     """
-    told = link.put(name_path(_MUTES_PATH, find_base(agent)), {"minutes": minutes})
-    link.tell(told, [f"muted  {text_at(told, 'peer')}  until {text_at(told, 'until')}"])
+    result = link.put(name_path(_MUTES_PATH, find_base(agent)), {"minutes": minutes})
+    link.print_answer(
+        result, [f"muted  {text_at(result, 'peer')}  until {text_at(result, 'until')}"]
+    )
 
 
 @add_verb(mutes, "approvals unmute echo", changes=True)
 def unmute(link: GatewayLink, agent: AgentArgument) -> None:
     """Send pushes for an agent's approvals again."""
-    told = link.delete(name_path(_MUTES_PATH, find_base(agent)))
-    link.tell(told, [f"not muted  {text_at(told, 'peer')}"])
+    result = link.delete(name_path(_MUTES_PATH, find_base(agent)))
+    link.print_answer(result, [f"not muted  {text_at(result, 'peer')}"])
 
 
 @add_verb(mutes, "approvals mutes", "mutes")
 def list_mutes(link: GatewayLink) -> None:
     """List the agents that are muted now."""
-    told = link.read(_MUTES_PATH)
-    link.tell(told, _list(objects_at(told, "mutes")))
+    result = link.read(_MUTES_PATH)
+    link.print_answer(result, _list(objects_at(result, "mutes")))
 
 
 def _list(found: list[JsonObject]) -> Iterator[str]:

@@ -33,7 +33,7 @@ PolicyFlag = Annotated[
 def show(link: GatewayLink) -> None:
     """Show the rules in force, and which of them were edited while it runs."""
     answer = link.read(_PATH)
-    link.tell(answer, _show(answer))
+    link.print_answer(answer, _show(answer))
 
 
 @add_verb(rules, "approvals set-rules rules.yaml --rev 3 --dry-run", "set-rules", changes=True)
@@ -55,7 +55,7 @@ def set_rules(
     wanted: list[Json] = [*_list_rules(file, _read(file))]
     body: JsonObject = {"rules": wanted, "version": rev, "dryRun": dry_run, "tries": tries}
     answer = link.put(_PATH, body)
-    link.tell(answer, _report(answer))
+    link.print_answer(answer, _report(answer))
 
 
 @add_verb(rules, "approvals dry-run --policy passerelle.yaml", "dry-run")
@@ -66,7 +66,7 @@ def dry_run(
 ) -> None:
     """Show what other rules would have decided about recent requests."""
     answer = link.post("/v1/policy/try", {"policy": _choose(_read(policy)), "limit": limit})
-    link.tell(answer, _compare(answer))
+    link.print_answer(answer, _compare(answer))
 
 
 def _read(path: Path) -> JsonObject:

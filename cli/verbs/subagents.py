@@ -49,14 +49,14 @@ def list_all(
     if sum(given is not None for given in scope.values()) != 1:
         raise typer.BadParameter("give one of --task, --thread, --session", param_hint="'--task'")
     answer = link.read(_PATH, scope)
-    link.tell(answer, _list(objects_at(answer, "subagents")))
+    link.print_answer(answer, _list(objects_at(answer, "subagents")))
 
 
 @add_verb(subagents, "subagents show sub_2f…~1~echo")
 def show(link: GatewayLink, subagent: SubagentArgument) -> None:
     """Show a subagent, its parent, and its tasks."""
     answer = link.read(name_path(_PATH, subagent))
-    link.tell(answer, _describe(answer))
+    link.print_answer(answer, _describe(answer))
 
 
 @add_verb(subagents, "subagents events sub_2f…~1~echo")
@@ -69,7 +69,7 @@ def events(
     """Show the events of a subagent in order."""
     query: dict[str, Json] = {"pageSize": limit, "pageToken": page}
     answer = link.read(name_path(_PATH, subagent, "events"), query)
-    link.tell(answer, _describe_events(answer))
+    link.print_answer(answer, _describe_events(answer))
 
 
 @add_verb(subagents, "subagents spawn echo 'Look it up' --parent task_2f…", changes=True)
@@ -89,7 +89,7 @@ def spawn(
         "parentTaskId": parent,
         "sessionId": session,
     }
-    _tell_change(link, link.post(_PATH, body))
+    _print_change(link, link.post(_PATH, body))
 
 
 @add_verb(subagents, "subagents send sub_2f…~1~echo 'And once more'", changes=True)
@@ -99,7 +99,7 @@ def send(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The message.")],
 ) -> None:
     """Send a further message to a subagent."""
-    _tell_change(link, link.post(name_path(_PATH, subagent, "input"), {"text": text}))
+    _print_change(link, link.post(name_path(_PATH, subagent, "input"), {"text": text}))
 
 
 @add_verb(subagents, "subagents wait sub_2f…~1~echo sub_2f…~1~report --timeout 5m")
@@ -131,7 +131,7 @@ def wait(
         answer = link.read(f"{_PATH}:wait", query)
         if answer.get("timedOut") is not True or not left_ms:
             break
-    link.tell(answer, _describe_wait(answer))
+    link.print_answer(answer, _describe_wait(answer))
     raise typer.Exit(1 if answer.get("timedOut") is True else 0)
 
 
@@ -142,7 +142,7 @@ def resume(
     reason: Annotated[str | None, typer.Option(help="Reason.")] = None,
 ) -> None:
     """Continue a subagent after an interruption."""
-    _tell_change(link, link.post(name_path(_PATH, subagent, "resume"), {"reason": reason}))
+    _print_change(link, link.post(name_path(_PATH, subagent, "resume"), {"reason": reason}))
 
 
 @add_verb(subagents, "subagents close sub_2f…~1~echo", changes=True)
@@ -152,13 +152,13 @@ def close(
     reason: Annotated[str | None, typer.Option(help="Reason.")] = None,
 ) -> None:
     """Stop a subagent, and close its context."""
-    _tell_change(link, link.post(name_path(_PATH, subagent, "close"), {"reason": reason}))
+    _print_change(link, link.post(name_path(_PATH, subagent, "close"), {"reason": reason}))
 
 
-def _tell_change(link: GatewayLink, answer: JsonObject) -> None:
+def _print_change(link: GatewayLink, answer: JsonObject) -> None:
     subagent = object_at(answer, "subagent")
     said = [text_at(subagent, "subagentId"), text_at(answer, "outcome"), text_at(answer, "taskId")]
-    link.tell(answer, ["  ".join([one for one in (*said, *name_repeat(answer)) if one])])
+    link.print_answer(answer, ["  ".join([one for one in (*said, *name_repeat(answer)) if one])])
 
 
 def _list(found: list[JsonObject]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from passerelle.a2a_mapping.members import text_at
-from passerelle.cli.verbs.tasks import TaskArgument, VersionFlag, tell_change
+from passerelle.cli.verbs.tasks import TaskArgument, VersionFlag, print_change
 from passerelle.cli.verbs.verb import GatewayLink, add_verb, name_path
 from passerelle.core.errors import CallerError, NotFound
 
@@ -72,7 +72,7 @@ def give(
     body: dict[str, Json] = {"owner": owner, "version": version}
     answer = link.post(name_path("/v1/tasks", task, "give"), body)
     again = " (it was already)" if answer.get("repeated") else ""
-    link.tell(answer, [f"{task}  is {text_at(answer, 'owner')}'s{again}"])
+    link.print_answer(answer, [f"{task}  is {text_at(answer, 'owner')}'s{again}"])
 
 
 @add_verb(changes, "tasks cancel task_2f… --subtree", changes=True)
@@ -89,7 +89,7 @@ def cancel(
 ) -> None:
     """Stop a task.
 
-    The wish is stored at once, then the agent is told; the task is cancelled when the agent has confirmed it.
+    The wish is stored at once, then the agent is result; the task is cancelled when the agent has confirmed it.
     """
     if subtree and here_only:
         raise CallerError("--subtree and --here-only do not go together")
@@ -99,7 +99,7 @@ def cancel(
     outcome = text_at(answer, "outcome")
     if outcome == "not_found":
         raise NotFound("task", task)
-    link.tell(answer, [f"{task}  {outcome}"])
+    link.print_answer(answer, [f"{task}  {outcome}"])
 
 
 @add_verb(changes, "tasks update task_2f… --title Boats --priority 5", changes=True)
@@ -123,7 +123,7 @@ def update(
         "assignee": assignee,
         "version": version,
     }
-    tell_change(link, link.patch(name_path("/v1/tasks", task), body))
+    print_change(link, link.patch(name_path("/v1/tasks", task), body))
 
 
 @add_verb(changes, 'tasks progress task_2f… --percent 40 --step "2 of 5"', changes=True)
@@ -236,4 +236,4 @@ def _name_reach(*, subtree: bool) -> Json:
 
 
 def _change(link: GatewayLink, task: str, act: str, **members: Json) -> None:
-    tell_change(link, link.post(name_path("/v1/tasks", task, act), members))
+    print_change(link, link.post(name_path("/v1/tasks", task, act), members))

@@ -69,7 +69,7 @@ def describe_task(record: JsonObject, summary: JsonObject) -> Iterator[str]:
             ("title", flatten(text_at(record, "title"), 100)),
             ("status", f"{text_at(summary, 'status')} since {text_at(record, 'statusAt')}"),
             ("left", f"behind by rollback {back}" if back else ""),
-            ("doubt", _doubt(summary)),
+            ("doubt", _describe_doubt(summary)),
             ("reason", text_at(record, "statusReason")),
             ("error", f"{text_at(error, 'code')}: {text_at(error, 'message')}" if error else ""),
             ("agent", text_at(record, "assignee") or text_at(record, "kind")),
@@ -158,16 +158,16 @@ def describe_reasons(explanation: JsonObject) -> Iterator[str]:
             cited = f"{text_at(fact, 'type')}, event {fact.get('sequence')}"
             yield f"{topic.ljust(9)}{text_at(reason, 'code')}: {text_at(reason, 'text')} ({cited})"
         if not reasons:
-            yield f"{topic.ljust(9)}{_say(object_at(marks, topic))}"
+            yield f"{topic.ljust(9)}{_format_mark(object_at(marks, topic))}"
 
 
-def _say(mark: JsonObject) -> str:
+def _format_mark(mark: JsonObject) -> str:
     return f"{text_at(mark, 'state') or 'none'}: {text_at(mark, 'reason')}".rstrip(": ")
 
 
-def _doubt(summary: JsonObject) -> str:
+def _describe_doubt(summary: JsonObject) -> str:
     mark = object_at(object_at(summary, "marks"), "status")
-    return f"{_say(mark)}; recorded is {text_at(summary, 'recorded')}" if mark else ""
+    return f"{_format_mark(mark)}; recorded is {text_at(summary, 'recorded')}" if mark else ""
 
 
 def _list_attempts(attempts: list[JsonObject]) -> Iterator[str]:

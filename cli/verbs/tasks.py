@@ -78,7 +78,7 @@ def list_all(
             "owners": "all" if all_owners else None,
         },
     )
-    link.tell(answer, list_tasks(answer, with_owners=all_owners, found=find is None))
+    link.print_answer(answer, list_tasks(answer, with_owners=all_owners, found=find is None))
 
 
 @add_verb(tasks, "tasks show task_2f…")
@@ -86,9 +86,11 @@ def show(link: GatewayLink, task: TaskArgument) -> None:
     """Show a task with its attempts, artifacts and edges."""
     record = link.read(name_path("/v1/tasks", task))
     if link.as_json:
-        link.tell(record, ())
+        link.print_answer(record, ())
         return
-    link.tell(record, describe_task(record, link.read(name_path("/v1/tasks", task, "summary"))))
+    link.print_answer(
+        record, describe_task(record, link.read(name_path("/v1/tasks", task, "summary")))
+    )
 
 
 @add_verb(tasks, "tasks explain task_2f…")
@@ -98,7 +100,7 @@ def explain(link: GatewayLink, task: TaskArgument) -> None:
     Which agent and why, policy, limits, what it waits for, retries, its end: each reason with the fact it is made of.
     """
     answer = link.read(name_path("/v1/tasks", task, "explain"))
-    link.tell(answer, describe_reasons(answer))
+    link.print_answer(answer, describe_reasons(answer))
 
 
 @add_verb(tasks, 'tasks create echo "say hello" --title Hello', changes=True)
@@ -134,7 +136,7 @@ def create(
             "profile": read_profile(profile),
         },
     )
-    tell_change(link, answer)
+    print_change(link, answer)
 
 
 def read_profile(text: str | None) -> JsonObject | None:
@@ -163,7 +165,7 @@ def start(
     """Send a task to its agent."""
     said = None if text is None else read_text(text)
     body: JsonObject = {"text": said, "agent": agent, "version": version}
-    tell_change(link, link.post(name_path("/v1/tasks", task, "start"), body))
+    print_change(link, link.post(name_path("/v1/tasks", task, "start"), body))
 
 
 @add_verb(tasks, 'tasks send echo "say hello"', changes=True)
@@ -190,7 +192,7 @@ def send(
         },
     )
     again = "  as before" if answer.get("repeated") else ""
-    link.tell(answer, [f"{text_at(answer, 'taskId')}  {text_at(answer, 'state')}{again}"])
+    link.print_answer(answer, [f"{text_at(answer, 'taskId')}  {text_at(answer, 'state')}{again}"])
 
 
 def read_text(given: str) -> str:
@@ -207,6 +209,8 @@ def read_text(given: str) -> str:
         raise InvalidInput("standard input", "is not UTF-8") from None
 
 
-def tell_change(link: GatewayLink, answer: JsonObject) -> None:
+def print_change(link: GatewayLink, answer: JsonObject) -> None:
     """Prints what a command has made of a task."""
-    link.tell(answer, [describe_change(object_at(answer, "task"), answer), *list_subtree(answer)])
+    link.print_answer(
+        answer, [describe_change(object_at(answer, "task"), answer), *list_subtree(answer)]
+    )

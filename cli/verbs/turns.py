@@ -34,21 +34,21 @@ def list_all(link: GatewayLink, thread: ThreadArgument) -> None:
     Below them are turns that have started and wait for an approval.
     """
     answer = link.read(name_path(_PATH, thread, "queue"))
-    link.tell(answer, describe_queue(answer))
+    link.print_answer(answer, describe_queue(answer))
 
 
 @add_verb(turns, "turns promote th_2f… turn_2f…", changes=True)
 def promote(link: GatewayLink, thread: ThreadArgument, turn: TurnArgument) -> None:
     """Move a waiting turn to the front."""
     answer = link.post(name_path(_PATH, thread, "queue", turn, "promote"))
-    link.tell(answer, describe_queue(answer))
+    link.print_answer(answer, describe_queue(answer))
 
 
 @add_verb(turns, "turns remove th_2f… turn_2f…", changes=True)
 def remove(link: GatewayLink, thread: ThreadArgument, turn: TurnArgument) -> None:
     """Remove a waiting turn; its task is cancelled."""
     answer = link.delete(name_path(_PATH, thread, "queue", turn))
-    link.tell(answer, describe_queue(answer))
+    link.print_answer(answer, describe_queue(answer))
 
 
 @add_verb(turns, "turns policy th_2f… queue", changes=True)
@@ -59,7 +59,7 @@ def policy(link: GatewayLink, thread: ThreadArgument, wanted: PolicyArgument) ->
     goes on (interrupt).
     """
     answer = link.post(name_path(_PATH, thread, "queue", "policy"), {"policy": wanted})
-    link.tell(answer, describe_queue(answer))
+    link.print_answer(answer, describe_queue(answer))
 
 
 def describe_queue(queue: JsonObject) -> Iterator[str]:

@@ -155,7 +155,7 @@ class GatewayLink:
         if self.as_json and self.form != "json":
             raise typer.BadParameter("is json for what goes on", param_hint="--output")
 
-    def tell(self, answer: JsonObject, lines: Iterable[str]) -> None:
+    def print_answer(self, answer: JsonObject, lines: Iterable[str]) -> None:
         """Prints an answer: as it is for programs, as ``lines`` for people."""
         if self.as_json:
             print(render_answer(answer, self.form))
@@ -216,12 +216,12 @@ def add_verb(
     ) -> Callable[Concatenate[GatewayLink, P], None]:
         own = _list_parameters(act)[1:]
         shared = [
-            *(_list_shared(_name_key) if changes else ()),
-            *_list_shared(_name_long_output if _has_short(own, "-o") else _name_output),
-            *_list_shared(_name_flags),
+            *(_list_shared(_declare_key) if changes else ()),
+            *_list_shared(_declare_long_output if _has_short(own, "-o") else _declare_output),
+            *_list_shared(_declare_flags),
         ]
         parameters = [
-            *_list_shared(_take_context if is_default else _take_nothing),
+            *_list_shared(_declare_context if is_default else _declare_nothing),
             *own,
             *shared,
         ]
@@ -230,10 +230,10 @@ def add_verb(
             context = cast("typer.Context | None", given.pop(_CONTEXT, None))
             if context is not None and context.invoked_subcommand is not None:
                 return
-            told = {one.name: given.pop(one.name) for one in shared}
-            form = cast("OutputForm | None", told.pop("output"))
-            told["as_json"] = told["as_json"] or form is not None
-            link = GatewayLink(**told, form=form or "json")
+            result = {one.name: given.pop(one.name) for one in shared}
+            form = cast("OutputForm | None", result.pop("output"))
+            result["as_json"] = result["as_json"] or form is not None
+            link = GatewayLink(**result, form=form or "json")
             cast("Callable[..., None]", act)(link, **given)
 
         run.__annotations__ = {one.name: one.annotation for one in parameters}
@@ -260,15 +260,15 @@ _CONTEXT: Final = "group_context"
 """No flag of a verb has this name."""
 
 
-def _take_context(*, group_context: typer.Context) -> None:
-    """What a group that does something by itself is told: whether another verb follows."""
+def _declare_context(*, group_context: typer.Context) -> None:
+    """What a group that does something by itself is result: whether another verb follows."""
 
 
-def _take_nothing() -> None:
+def _declare_nothing() -> None:
     """A verb needs no more than its flags."""
 
 
-def _name_flags(
+def _declare_flags(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
     url: Annotated[
@@ -288,14 +288,14 @@ def _name_flags(
 _OUTPUT_HELP: Final = "Print it for programs; name: only the ids."
 
 
-def _name_output(
+def _declare_output(
     *,
     output: Annotated[OutputForm | None, typer.Option("--output", "-o", help=_OUTPUT_HELP)] = None,
 ) -> None:
     """The flag of every verb that has no ``-o`` of its own."""
 
 
-def _name_long_output(
+def _declare_long_output(
     *, output: Annotated[OutputForm | None, typer.Option("--output", help=_OUTPUT_HELP)] = None
 ) -> None:
     """The same for one that has."""
@@ -306,7 +306,7 @@ def _has_short(parameters: list[inspect.Parameter], flag: str) -> bool:
     return any(flag in (getattr(one, "param_decls", None) or ()) for one in said)
 
 
-def _name_key(*, key: Annotated[str | None, typer.Option(help=KEY_HELP)] = None) -> None:
+def _declare_key(*, key: Annotated[str | None, typer.Option(help=KEY_HELP)] = None) -> None:
     """The flag of verbs that change something."""
 
 

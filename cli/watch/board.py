@@ -42,11 +42,11 @@ class Board:
     """Tasks by their local id. ``only_open``: a task that had ended when it was first seen is none of them."""
 
     only_open: bool = False
-    went_well: bool = True
+    all_completed: bool = True
     """Whether every task that has ended was completed."""
     _tasks: dict[str, _Watched] = field(default_factory=dict[str, _Watched])
 
-    def replace(self, snapshot: JsonObject) -> list[str]:
+    def apply_snapshot(self, snapshot: JsonObject) -> list[str]:
         """Takes the snapshot of a task or of a session; returns the tasks in it that are watched."""
         listed = objects_at(snapshot, "tasks") or [object_at(snapshot, "task")]
         records = [from_wire(TaskRecord, one, newer=True) for one in listed if one]
@@ -59,7 +59,7 @@ class Board:
             changed.append(record.task_id)
         return changed
 
-    def take(self, data: JsonObject, now_ms: int) -> str | None:
+    def apply_event(self, data: JsonObject, now_ms: int) -> str | None:
         """Folds one event as it is stored; returns the task that it changed."""
         try:
             event = decode_event(orjson.dumps(data))
@@ -106,7 +106,7 @@ class Board:
         watched.record = record
         self._tasks[record.task_id] = watched
         if record.status in ENDED:
-            self.went_well = self.went_well and record.status in _GOOD
+            self.all_completed = self.all_completed and record.status in _GOOD
             for task_id in [*self._list_ended()][:-KEPT_ENDED]:
                 del self._tasks[task_id]
 

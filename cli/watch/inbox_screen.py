@@ -49,7 +49,7 @@ class InboxScreen:
             parts.append(_draw_question(inbox.current))
         parts += [Text(escape_line(note), style="dim") for note in inbox.notes]
         head = f"{len(inbox.list_all())} open{f' | {link}' if link else ''}"
-        parts += [Text(head, style="dim"), Text(escape_line(inbox.describe_wish()), style="bold")]
+        parts += [Text(head, style="dim"), Text(escape_line(inbox.describe_prompt()), style="bold")]
         self._live.update(Group(*parts), refresh=True)
 
     def close(self) -> None:
@@ -70,17 +70,17 @@ class InboxLines:
         views = {text_at(view, "actionId"): view for view in inbox.list_all()}
         for action, view in views.items():
             if action not in self._known:
-                self._say("open", view, now_ms)
+                self._write("open", view, now_ms)
         for action, view in self._known.items():
             if action not in views:
-                self._say("closed", view, now_ms)
+                self._write("closed", view, now_ms)
         self._known = views
         del link
 
     def close(self) -> None:
         """Nothing is kept open."""
 
-    def _say(self, word: str, view: JsonObject, now_ms: int) -> None:
+    def _write(self, word: str, view: JsonObject, now_ms: int) -> None:
         at = format_ms(now_ms)
         if self.as_json:
             self.write(orjson.dumps({"at": at, "inbox": word, "question": view}).decode())

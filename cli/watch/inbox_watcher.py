@@ -1,7 +1,7 @@
 """Follows an inbox over a channel, and says over the same channel what the person decides.
 
 After an answer without a result the question is read again before anything else can be said about it: nothing is shown
-as decided that the gateway has not told.
+as decided that the gateway has not result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, assert_never, cast
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.cli.watch.inbox import Decide, Inbox, Quit
-from passerelle.cli.watch.link import Absence, open_link
+from passerelle.cli.watch.link import OutageTimer, open_link
 from passerelle.client.items import (
     CallRefused,
     Event,
@@ -72,11 +72,11 @@ class InboxWatcher:
     inbox: Inbox = field(default_factory=Inbox)
     _over: asyncio.Event = field(default_factory=asyncio.Event)
     _link: str = ""
-    _absence: Absence = field(init=False)
-    _sayings: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
+    _outage: OutageTimer = field(init=False)
+    _decisions: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
     def __post_init__(self) -> None:
-        self._absence = Absence(self.patience_s)
+        self._outage = OutageTimer(self.patience_s)
 
     async def watch(self, url: str, token: str | None, tls: SSLContext | None = None) -> None:
         """Returns when it is over.
@@ -85,7 +85,7 @@ class InboxWatcher:
             Forbidden, RemoteError: the gateway does not let us look, or is away for too long.
         """
         try:
-            async with open_link(url, token, tls, "inbox", self._learn) as client:
+            async with open_link(url, token, tls, "inbox", self._on_status) as client:
                 await self._follow(client)
         finally:
             self.output.close()
@@ -95,7 +95,7 @@ class InboxWatcher:
             helpers = [group.create_task(self._tick()), group.create_task(self._read(client))]
             with read_keys(lambda key: self._press(group, client, key)):
                 await self._over.wait()
-            for task in (*helpers, *self._sayings):
+            for task in (*helpers, *self._decisions):
                 task.cancel()
 
     def _press(self, group: asyncio.TaskGroup, client: ChannelClient, key: str) -> None:
@@ -104,37 +104,39 @@ class InboxWatcher:
         match self.inbox.press(key):
             case Quit():
                 self._over.set()
-            case Decide() as wish:
-                saying = group.create_task(self._decide(client, wish))
-                self._sayings.add(saying)
-                saying.add_done_callback(self._sayings.discard)
+            case Decide() as decision:
+                sending = group.create_task(self._decide(client, decision))
+                self._decisions.add(sending)
+                sending.add_done_callback(self._decisions.discard)
             case None:
                 pass
         self._show()
 
-    async def _decide(self, client: ChannelClient, wish: Decide) -> None:
-        action = text_at(wish.view, "actionId")
+    async def _decide(self, client: ChannelClient, decision: Decide) -> None:
+        action = text_at(decision.view, "actionId")
         said: dict[str, Json] = {
-            "rev": wish.view.get("rev"),
-            "digest": text_at(wish.view, "digest"),
-            "optionId": wish.option_id,
+            "rev": decision.view.get("rev"),
+            "digest": text_at(decision.view, "digest"),
+            "optionId": decision.option_id,
             "decisionId": f"dec_{secrets.token_hex(16)}",
-            **({"content": {"text": wish.words}} if wish.words else {}),
+            **({"content": {"text": decision.words}} if decision.words else {}),
         }
         signed = {**self.sign(said, action), "actionId": action}
         try:
-            told = await client.call("respond_action", signed, idem=str(said["decisionId"]))
-            if text_at(told, "outcome") == "vote_recorded":
-                self.inbox.notes.append(f"vote recorded: {told.get('votes')} of {told.get('need')}")
+            result = await client.call("respond_action", signed, idem=str(said["decisionId"]))
+            if text_at(result, "outcome") == "vote_recorded":
+                self.inbox.notes.append(
+                    f"vote recorded: {result.get('votes')} of {result.get('need')}"
+                )
         except CallRefused as refused:
             winner = object_at(refused.data, "winner")
             who = f", decided by {text_at(winner, 'decidedBy')}" if winner else ""
             self.inbox.notes.append(f"refused ({refused.code}){who}")
         except UnknownOutcome:
             self.inbox.notes.append("no word of the answer; looking again")
-        await self._look(client, action)
+        await self._refresh(client, action)
 
-    async def _look(self, client: ChannelClient, action: str) -> None:
+    async def _refresh(self, client: ChannelClient, action: str) -> None:
         """The question as the gateway has it."""
         with contextlib.suppress(CallRefused, UnknownOutcome):
             self.inbox.put(await client.call("get_action", {"actionId": action}))
@@ -166,13 +168,13 @@ class InboxWatcher:
         if kind == EventType.ACTION_RESOLVED:
             self.inbox.close(action, object_at(object_at(data, "payload"), "decision"))
         elif kind in _ASKING:
-            await self._look(client, action)
+            await self._refresh(client, action)
 
     def _show(self) -> None:
         self.output.show(self.inbox, self._link, self.clock.now_ms())
 
-    def _learn(self, status: LinkStatus) -> None:
-        word = self._absence.learn(status)
+    def _on_status(self, status: LinkStatus) -> None:
+        word = self._outage.update(status)
         if word is not None:
             self._link = word if isinstance(status, Offline) else ""
         self._show()
@@ -180,7 +182,7 @@ class InboxWatcher:
     async def _tick(self) -> None:
         """Time left falls without an event; and a gateway that stays away ends it."""
         while True:
-            self._absence.check()
+            self._outage.check()
             self._show()
             await asyncio.sleep(_TICK_S)
 

@@ -40,12 +40,12 @@ class JobBar:
     def __enter__(self) -> Callable[[JsonObject], None]:
         """What is to be told."""
         self._progress.start()
-        return self._tell
+        return self._update
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def _tell(self, job: JsonObject) -> None:
+    def _update(self, job: JsonObject) -> None:
         counts = {name: _read(count) for name, count in object_at(job, "counts").items()}
         said = [f"{name} {counts[name]}" for name in ("running", "failed") if counts.get(name)]
         self._progress.update(

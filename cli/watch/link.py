@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Absence:
+class OutageTimer:
     """How long the gateway has been away; ``patience_s`` is how long it may be."""
 
     patience_s: float
     _since_s: float | None = None
 
-    def learn(self, status: LinkStatus) -> str | None:
+    def update(self, status: LinkStatus) -> str | None:
         """What a change of the link means to whoever looks; None where it means nothing, empty where all is well."""
         match status:
             case Connected():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol, assert_never, cast
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.cli.exit_status import ExitStatus
 from passerelle.cli.watch.board import Board
-from passerelle.cli.watch.link import Absence, open_link
+from passerelle.cli.watch.link import OutageTimer, open_link
 from passerelle.client.items import Event, Gap, Item, Live, Snapshot, StreamClosed
 from passerelle.core.task.status import ENDED
 
@@ -57,7 +57,7 @@ class WatchOptions:
 class Watcher:
     """Watches until there is nothing more to show."""
 
-    wish: WatchOptions
+    options: WatchOptions
     output: BoardOutput
     clock: Clock
     board: Board = field(init=False)
@@ -65,11 +65,11 @@ class Watcher:
     _live: set[str] = field(default_factory=set[str])
     _readers: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
     _note: str = ""
-    _absence: Absence = field(init=False)
+    _outage: OutageTimer = field(init=False)
 
     def __post_init__(self) -> None:
-        self.board = Board(only_open=not self.wish.streams)
-        self._absence = Absence(self.wish.patience_s)
+        self.board = Board(only_open=not self.options.streams)
+        self._outage = OutageTimer(self.options.patience_s)
 
     async def watch(self, url: str, token: str | None, tls: SSLContext | None = None) -> ExitStatus:
         """Returns DONE when every task was completed, REMOTE when one ended otherwise.
@@ -79,18 +79,18 @@ class Watcher:
             RemoteError: the gateway is away for too long, or does not let us follow.
         """
         try:
-            async with open_link(url, token, tls, "watch", self._learn) as client:
+            async with open_link(url, token, tls, "watch", self._on_status) as client:
                 await self._follow_all(client)
         finally:
             self.output.close()
-        return ExitStatus.DONE if self.board.went_well else ExitStatus.REMOTE
+        return ExitStatus.DONE if self.board.all_completed else ExitStatus.REMOTE
 
     async def _follow_all(self, client: ChannelClient) -> None:
         async with asyncio.TaskGroup() as group:
             helpers = [group.create_task(self._tick())]
-            for stream in self.wish.streams:
+            for stream in self.options.streams:
                 self._open(group, client, stream)
-            if not self.wish.streams:
+            if not self.options.streams:
                 helpers.append(group.create_task(self._search(group, client)))
             await self._over.wait()
             for task in (*helpers, *self._readers.values()):
@@ -105,7 +105,7 @@ class Watcher:
 
         Of others each task by itself, since not every session of theirs may be read.
         """
-        every = self.wish.all_owners
+        every = self.options.all_owners
         opened = client.stream("tasks:tenant" if every else "tasks", start="snap")
         async with contextlib.aclosing(cast("AsyncGenerator[Item]", opened)) as items:
             async for item in items:
@@ -129,10 +129,12 @@ class Watcher:
             async with contextlib.aclosing(cast("AsyncGenerator[Item]", opened)) as items:
                 async for item in items:
                     changed = self._take(stream, item)
-                    if stream not in self.wish.streams and self._has_ended(stream, item, changed):
+                    if stream not in self.options.streams and self._has_ended(
+                        stream, item, changed
+                    ):
                         break
         except StreamClosed as closed:
-            if not self.wish.all_owners:
+            if not self.options.all_owners:
                 raise
             self._note = f"{stream} is not shown: {closed.code}"
             self._show(())
@@ -151,9 +153,9 @@ class Watcher:
         changed: list[str] = []
         match item:
             case Snapshot(data=data):
-                changed = self.board.replace(data)
+                changed = self.board.apply_snapshot(data)
             case Event(data=data):
-                task = self.board.take(data, self.clock.now_ms())
+                task = self.board.apply_event(data, self.clock.now_ms())
                 changed = [task] if task else []
             case Live():
                 self._live.add(stream)
@@ -163,27 +165,27 @@ class Watcher:
                 assert_never(item)
         if changed or self._note:
             self._show(changed)
-        self._look_whether_over()
+        self._stop_when_done()
         return changed
 
-    def _look_whether_over(self) -> None:
+    def _stop_when_done(self) -> None:
         """Nothing more is to be seen when all streams are live and no task in them is open."""
-        is_finite = bool(self.wish.streams) and not self.wish.keep
-        if is_finite and self._live.issuperset(self.wish.streams) and self.board.has_ended:
+        is_finite = bool(self.options.streams) and not self.options.keep
+        if is_finite and self._live.issuperset(self.options.streams) and self.board.has_ended:
             self._over.set()
 
     def _show(self, changed: Iterable[str]) -> None:
         self.output.show(self.board, changed, self._note, self.clock.now_ms())
         self._note = ""
 
-    def _learn(self, status: LinkStatus) -> None:
-        self._note = self._absence.learn(status) or self._note
+    def _on_status(self, status: LinkStatus) -> None:
+        self._note = self._outage.update(status) or self._note
         if self._note:
             self._show(())
 
     async def _tick(self) -> None:
         """Rates fall and silence grows without an event; and a gateway that stays away ends it."""
         while True:
-            self._absence.check()
+            self._outage.check()
             self._show(self.board.list_all())
             await asyncio.sleep(_TICK_S)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from passerelle.cli.control_client import ControlClient
-from passerelle.cli.http_request import HttpAnswer, NoAnswer, Unasked, ask, split_address
+from passerelle.cli.http_request import HttpAnswer, NoAnswer, UnsendableRequest, ask, split_address
 from passerelle.cli.verbs.health import ask_health
 from passerelle.core.errors import InvalidInput, RemoteError
 from passerelle.core.wire.json import JsonObject
@@ -229,7 +229,7 @@ async def test_a_key_that_no_header_carries_is_named(key: str) -> None:
 
 @pytest.mark.parametrize("url", ["http://[::1", "https://ann:secret@h", "ftp://h", "http://h/?a"])
 async def test_nobody_is_asked_for_what_is_no_address(url: str) -> None:
-    with pytest.raises(Unasked):
+    with pytest.raises(UnsendableRequest):
         split_address(url)
 
 

@@ -3,7 +3,7 @@
 /** @import * as frames from "./frames.js" */
 /** @import { AnswerResult } from "./answers.js" */
 /** @import { Cursors } from "./cursors.js" */
-/** @import { Followed } from "./followed.js" */
+/** @import { ClientStream } from "./followed.js" */
 /** @import { Gap, Item } from "./items.js" */
 /** @import { WebSocketClass } from "./link.js" */
 /** @import { Wish } from "./track.js" */
@@ -222,7 +222,7 @@ export class Channel {
     }
   }
 
-  /** @param {Followed} followed */
+  /** @param {ClientStream} followed */
   async #next(followed) {
     if (followed.isPaused && followed.isEmpty) this.#link?.send(this.#streams.ask(followed));
     return followed.next();

@@ -10,7 +10,7 @@ import { parseCursor } from "./cursor.js";
 export const QUEUED_ITEMS = 1024;
 
 /** Filled by the link, emptied by the application. */
-export class Followed {
+export class ClientStream {
   isPaused = false;
   owesAck = false;
   /** @type {Cursor | null} */

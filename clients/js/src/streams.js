@@ -5,11 +5,11 @@
 /** @import { StreamFrame, Wish } from "./track.js" */
 
 import { StreamClosed } from "./errors.js";
-import { Followed } from "./followed.js";
+import { ClientStream } from "./followed.js";
 import { Track } from "./track.js";
 
 export class Streams {
-  /** @type {Map<string, Followed>} */
+  /** @type {Map<string, ClientStream>} */
   #followed = new Map();
   /** @type {Set<string>} */
   #asked = new Set();
@@ -40,7 +40,7 @@ export class Streams {
       this.#followed.get(stream)?.acknowledge(cursor);
       this.#onAckOwed();
     };
-    const followed = new Followed(new Track(name, acknowledge, saved, wish));
+    const followed = new ClientStream(new Track(name, acknowledge, saved, wish));
     this.#followed.set(name, followed);
     return followed;
   }
@@ -48,7 +48,7 @@ export class Streams {
   /**
    * The frame that asks for a stream over a link that is there.
    *
-   * @param {Followed} followed
+   * @param {ClientStream} followed
    */
   ask(followed) {
     followed.isPaused = false;
@@ -72,7 +72,7 @@ export class Streams {
   /**
    * Stops following; what is still acknowledged goes first.
    *
-   * @param {Followed} followed
+   * @param {ClientStream} followed
    * @returns {frames.ClientFrame[]}
    */
   close(followed) {

@@ -82,12 +82,12 @@ class SocketTransport(httpx.AsyncBaseTransport):
         """
         call: JsonObject = orjson.loads(await request.aread())
         socket = await self._open()
-        heard: asyncio.Queue[JsonObject | None] = asyncio.Queue()
+        queue: asyncio.Queue[JsonObject | None] = asyncio.Queue()
         rpc_id = call["id"]
-        self._calls[rpc_id] = heard
+        self._calls[rpc_id] = queue
         try:
             await socket.send(orjson.dumps(_add_parameters(call, request.headers)).decode())
-            first = await self._hear(heard)
+            first = await self._receive(queue)
         except ConnectionClosed:
             self._calls.pop(rpc_id, None)
             raise httpx.RemoteProtocolError("the socket has ended") from None
@@ -97,7 +97,7 @@ class SocketTransport(httpx.AsyncBaseTransport):
         if call["method"] not in _STREAMS or "error" in first:
             self._calls.pop(rpc_id, None)
             return httpx.Response(200, json=first)
-        events = _Events(self, rpc_id, first, heard)
+        events = _Events(self, rpc_id, first, queue)
         return httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=events)
 
     async def aclose(self) -> None:
@@ -115,8 +115,8 @@ class SocketTransport(httpx.AsyncBaseTransport):
         with suppress(ConnectionClosed):
             await self._socket.send(orjson.dumps(said).decode())
 
-    async def _hear(self, heard: asyncio.Queue[JsonObject | None]) -> JsonObject:
-        frame = await heard.get()
+    async def _receive(self, queue: asyncio.Queue[JsonObject | None]) -> JsonObject:
+        frame = await queue.get()
         if frame is None:
             raise httpx.RemoteProtocolError("the socket has ended")
         return frame
@@ -165,12 +165,12 @@ class _Events(httpx.AsyncByteStream):
         transport: SocketTransport,
         rpc_id: Json,
         first: JsonObject,
-        heard: asyncio.Queue[JsonObject | None],
+        queue: asyncio.Queue[JsonObject | None],
     ) -> None:
         self._transport = transport
         self._id = rpc_id
         self._first: JsonObject | None = first
-        self._heard = heard
+        self._queue = queue
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         frame: JsonObject | None = self._first
@@ -180,7 +180,7 @@ class _Events(httpx.AsyncByteStream):
             yield b"data: %b\n\n" % orjson.dumps(frame)
             if "error" in frame:
                 return
-            frame = await self._heard.get()
+            frame = await self._queue.get()
         if frame is None:
             raise httpx.RemoteProtocolError("the socket has ended")
 

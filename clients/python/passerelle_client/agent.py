@@ -21,9 +21,8 @@ import secrets
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import urlsplit
 
-from passerelle.client.agent_calls import CallsAtWork
-from passerelle.client.asgi_app import App, InProcess, live, read_own_card
-from passerelle.client.asks import Asks, Reply
+from passerelle.client.agent_calls import ServedCalls
+from passerelle.client.asgi_app import App, InProcess, read_own_card, run_lifespan
 from passerelle.client.dialer import Credential, Identity
 from passerelle.client.items import (
     AnswersCut,
@@ -35,6 +34,7 @@ from passerelle.client.items import (
     UnknownOutcome,
 )
 from passerelle.client.keeper import LinkKeeper, draw
+from passerelle.client.outbound_calls import OutboundCalls, Reply
 from passerelle.client.upload import upload
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import Answer, Drain, Expiry, Failure, Refusal
@@ -100,7 +100,7 @@ class ReverseAgent:
         self._path = path
         self._most = most
         self._app: InProcess | None = None
-        self._asks = Asks()
+        self._outbound = OutboundCalls()
         self._served = asyncio.Event()
         self._over = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -170,7 +170,7 @@ class ReverseAgent:
             UnknownOutcome: cut off without ``idem``; with it the call is sent again, and has its effect once.
             ChannelStopped: there will be no link.
         """
-        return await self._asks.call(to, method, params, idem, headers)
+        return await self._outbound.call(to, method, params, idem, headers)
 
     def stream(
         self,
@@ -192,7 +192,7 @@ class ReverseAgent:
             AnswersCut: the link was lost; it says the task, and the cursor to go on after.
             ChannelStopped: there will be no link.
         """
-        return self._asks.stream(to, method, params, idem, headers, window)
+        return self._outbound.stream(to, method, params, idem, headers, window)
 
     async def upload(self, content: bytes, media_type: str = "application/octet-stream") -> str:
         """Uploads what is large, over HTTP beside the link; its address goes into the ``url`` of a part of an artifact.
@@ -220,7 +220,7 @@ class ReverseAgent:
 
     async def _run(self) -> None:
         try:
-            async with live(self._handler):
+            async with run_lifespan(self._handler):
                 await self._prepare()
                 self._stop(await self._keeper.run(self._serve))
         except (LookupError, RuntimeError) as error:
@@ -236,13 +236,13 @@ class ReverseAgent:
         app, card = self._app, self._card
         if app is None or card is None:
             raise AssertionError("nothing is dialled before there is something to serve")
-        calls = CallsAtWork(app, link.send, link.welcome.limits.get("in", _FRAME_BYTES))
+        calls = ServedCalls(app, link.send, link.welcome.limits.get("in", _FRAME_BYTES))
         self._link = link
         beating = asyncio.create_task(link.beat(self._keeper.jitter, dict))
         ended: Stopped | None = None
         try:
             await link.send(Register(self.name, card, self._most))
-            await self._asks.begin(link)
+            await self._outbound.begin(link)
             async for frame in link.read():
                 ended = await self._take(link, calls, frame)
                 if ended is not None:
@@ -252,44 +252,44 @@ class ReverseAgent:
             self._link = None
             self._served.clear()
             calls.cut()
-            self._asks.cut()
+            self._outbound.cut()
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
         return ended or Stopped(link.close_code)
 
-    async def _take(self, link: Link, calls: CallsAtWork, frame: ServerFrame) -> Stopped | None:
+    async def _take(self, link: Link, calls: ServedCalls, frame: ServerFrame) -> Stopped | None:
         """One frame of the gateway; how the link is to end, where it is."""
         match frame:
             case AgentCall():
                 self._spawn(calls.begin(frame))
             case CallPiece(call) if not call.startswith(HOST_IDS):
-                self._asks.take(frame)
+                self._outbound.take(frame)
             case CallPiece() | Credit() | StopWaiting():
                 calls.take(frame)
             case Answer() | Failure() | StreamItem():
-                self._asks.take(frame)
+                self._outbound.take(frame)
             case Registered():
-                self._keeper.tell(Connected(frozenset()))
+                self._keeper.set_status(Connected(frozenset()))
                 self._served.set()
             case Unregistered(code=code):
                 return self._lose_name(code)
             case Refusal():
                 return self._take_refusal(frame)
             case Expiry() | Drain():
-                await self._keeper.take_notice(link, frame)
+                await self._keeper.handle_notice(link, frame)
             case _:
                 pass
         return None
 
     def _lose_name(self, code: str) -> Stopped | None:
         """While we move to another link that is this one's own doing."""
-        if self._keeper.is_moving:
+        if self._keeper.is_replacing:
             return None
         wrong = CloseCode.SUPERSEDED if code == "superseded" else CloseCode.FORBIDDEN
         return Stopped(wrong, f"{self.name} is not served over this link any more: {code}")
 
     def _take_refusal(self, refusal: Refusal) -> Stopped | None:
-        self._keeper.heed(refusal)
+        self._keeper.note_refusal(refusal)
         if refusal.of != "reg":
             return None
         if refusal.code in _RETRIED_REFUSALS:
@@ -302,8 +302,8 @@ class ReverseAgent:
         task.add_done_callback(self._tasks.discard)
 
     def _stop(self, status: Stopped) -> None:
-        self._keeper.tell(status)
-        self._asks.fail(ChannelStopped(status))
+        self._keeper.set_status(status)
+        self._outbound.fail(ChannelStopped(status))
         self._over.set()
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.protocol.reverse_frames import AgentCall, AnswerFrame
 
-_SPARE_BYTES: Final = 1_024
+_ENVELOPE_BYTES: Final = 1_024
 """Of a frame, for what stands around its content."""
 _CHAR_BYTES: Final = 4
 """Of one character at most, escaped and in UTF-8."""
@@ -58,7 +58,7 @@ class _Work:
             self.exchange.leave()
 
 
-class CallsAtWork:
+class ServedCalls:
     """Those of one link. ``send`` is its way out, and returns when the frame has been taken."""
 
     def __init__(
@@ -69,7 +69,7 @@ class CallsAtWork:
     ) -> None:
         self._app = app
         self._send = send
-        self._inline_bytes = frame_bytes - _SPARE_BYTES
+        self._inline_bytes = frame_bytes - _ENVELOPE_BYTES
         self._work: dict[str, _Work] = {}
         self._pieces: dict[str, list[str]] = {}
 

@@ -61,8 +61,10 @@ def may_try_again(request: ApiRequest[T], error: ApiError | httpx.TransportError
 
 def pause_s(error: ApiError | httpx.TransportError, tries: int) -> float:
     """Seconds before the next try: as the gateway says, else twice as long each time. ``tries`` counts from 1."""
-    told = error.retry_after_s if isinstance(error, ApiError) else None
-    return min(_FIRST_PAUSE_S * 2 ** (tries - 1) if told is None else told, _LONGEST_PAUSE_S)
+    wanted_s = error.retry_after_s if isinstance(error, ApiError) else None
+    return min(
+        _FIRST_PAUSE_S * 2 ** (tries - 1) if wanted_s is None else wanted_s, _LONGEST_PAUSE_S
+    )
 
 
 def _read_seconds(text: str | None) -> float | None:

@@ -247,7 +247,7 @@ def make_scope(method: str, path: str, headers: Mapping[str, str]) -> Message:
 
 
 @asynccontextmanager
-async def live(app: App) -> AsyncGenerator[None]:
+async def run_lifespan(app: App) -> AsyncGenerator[None]:
     """The lifespan of an application, around what is done with it; one that has none is none the worse.
 
     Raises:
@@ -259,19 +259,19 @@ async def live(app: App) -> AsyncGenerator[None]:
     scope: Message = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
     running = asyncio.ensure_future(app(scope, received.get, said.put))
     try:
-        begun = await _hear(running, said)
+        begun = await _read_lifespan(running, said)
         if begun.get("type") == "lifespan.startup.failed":
             raise RuntimeError(f"the application cannot start: {begun.get('message', '')}")
         yield
         if not running.done():
             received.put_nowait({"type": "lifespan.shutdown"})
-            await _hear(running, said)
+            await _read_lifespan(running, said)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def _hear(running: asyncio.Future[None], said: asyncio.Queue[Message]) -> Message:
+async def _read_lifespan(running: asyncio.Future[None], said: asyncio.Queue[Message]) -> Message:
     """What the application says of its lifespan; nothing where it has ended without."""
     hearing = asyncio.ensure_future(said.get())
     waits: list[asyncio.Future[Any]] = [running, hearing]

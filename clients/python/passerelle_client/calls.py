@@ -72,7 +72,7 @@ class CallsInFlight:
                 if not flight.result.done():
                     flight.result.set_exception(UnknownOutcome(flight.call.method))
 
-    def unanswered(self) -> list[Call]:
+    def list_unanswered(self) -> list[Call]:
         """What has to be sent over a new link."""
         return [flight.call for flight in self._flights.values()]
 

@@ -72,7 +72,7 @@ class Dialer:
         token = self._identity.token
         return None if token is None or isinstance(token, str) else await token()
 
-    def note(self, lasted_s: float) -> None:
+    def note_ended(self, lasted_s: float) -> None:
         """A link has ended after ``lasted_s``."""
         if lasted_s >= STABLE_S:
             self._failures = 0

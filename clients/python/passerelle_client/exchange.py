@@ -80,7 +80,7 @@ class Exchange:
 
     def stop(self, status: Stopped) -> None:
         """Ends every stream and every call."""
-        self._keeper.tell(status)
+        self._keeper.set_status(status)
         error = ChannelStopped(status)
         self.calls.fail(error)
         self.streams.end_all(error)
@@ -113,14 +113,14 @@ class Exchange:
             task.add_done_callback(self._tasks.discard)
 
     async def _dial(self) -> Link | Stopped:
-        """Asks for every stream where we are; those that are opened meanwhile are asked for after the welcome."""
+        """Subscribes to every stream from its position; those opened meanwhile follow after the welcome."""
         asks = self.streams.ask_all()
         return await self._keeper.dial(asks, self.welcome.resume if self.welcome else None)
 
     async def _serve(self, link: Link) -> Stopped:
         """Reads a link until it ends."""
         self.link, self.welcome = link, link.welcome
-        self._keeper.tell(Connected(self.streams.replaying))
+        self._keeper.set_status(Connected(self.streams.replaying))
         helpers = [
             asyncio.create_task(link.beat(self._keeper.jitter, self.streams.take_acks)),
             asyncio.create_task(self._send_acks_at_intervals(link)),
@@ -141,7 +141,7 @@ class Exchange:
         """Sends what came up while there was no link, and what a link forgets."""
         if self._presence is not None:
             await link.send(self._presence)
-        for call in self.calls.unanswered():
+        for call in self.calls.list_unanswered():
             self.calls.mark_sent(call)
             await link.send(call)
         for ask in self.streams.ask_rest():
@@ -161,7 +161,7 @@ class Exchange:
             case Answer() | Failure():
                 self.calls.settle(frame)
             case Expiry() | Drain():
-                await self._keeper.take_notice(link, frame)
+                await self._keeper.handle_notice(link, frame)
             case ShowPresence(_, devices):
                 if self._on_presence is not None:
                     self._on_presence(devices)
@@ -184,7 +184,7 @@ class Exchange:
                 assert_never(frame)
 
     def _take_refusal(self, refusal: Refusal) -> None:
-        self._keeper.heed(refusal)
+        self._keeper.note_refusal(refusal)
         if not refusal.fatal and refusal.of == "sub" and refusal.stream is not None:
             self.streams.end(refusal.stream, refusal.code)
 

@@ -16,7 +16,7 @@ QUEUED_ITEMS: Final = 1_024
 """Items that may wait. Past it the stream is left and taken up again later: a position, not a queue."""
 
 
-class Followed:
+class ClientStream:
     """Filled by the link, emptied by the application."""
 
     def __init__(self, track: Track) -> None:

@@ -48,7 +48,7 @@ class LinkKeeper:
         self._replacement: asyncio.Task[Link | None] | None = None
 
     @property
-    def is_moving(self) -> bool:
+    def is_replacing(self) -> bool:
         """Whether the next link is being opened while this one lasts."""
         return self._replacement is not None
 
@@ -65,7 +65,7 @@ class LinkKeeper:
             if isinstance(dialled, Link):
                 begun_s = loop.time()
                 ended = await serve(dialled)
-                self._dialer.note(loop.time() - begun_s)
+                self._dialer.note_ended(loop.time() - begun_s)
             else:
                 ended = dialled
             if self._replacement is not None:
@@ -73,9 +73,9 @@ class LinkKeeper:
             if not is_retryable(ended.code):
                 return ended
             pause_s = self._dialer.choose_pause_s()
-            self.tell(Offline(ended.code, pause_s))
+            self.set_status(Offline(ended.code, pause_s))
             await asyncio.sleep(pause_s)
-            self.tell(Connecting())
+            self.set_status(Connecting())
 
     async def dial(
         self, subscriptions: tuple[Subscribe, ...], resume: str | None
@@ -83,18 +83,18 @@ class LinkKeeper:
         """One attempt, with what its hello asks for."""
         return await self._dialer.dial(subscriptions, resume)
 
-    def tell(self, status: LinkStatus) -> None:
+    def set_status(self, status: LinkStatus) -> None:
         """Notes where the client stands now, and tells it."""
         self.status = status
         if self._on_status is not None:
             self._on_status(status)
 
-    def heed(self, refusal: Refusal) -> None:
+    def note_refusal(self, refusal: Refusal) -> None:
         """The server may have said, as the last word, when it wants to see us again."""
         if refusal.fatal:
             self._dialer.retry_s = refusal.retry_s
 
-    async def take_notice(self, link: Link, notice: Expiry | Drain) -> None:
+    async def handle_notice(self, link: Link, notice: Expiry | Drain) -> None:
         """A credential that ends is renewed, and a server that ends is left."""
         if isinstance(notice, Expiry):
             await self._renew(link, notice.expires_s)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from passerelle.client.shared_tasks import EventPage, SharedTasks
     from passerelle.store.hints import RedisHints
 
-LOOK_S: Final = 5.0
+POLL_S: Final = 5.0
 """How long a lost hint can delay an event."""
 _PATIENCE_S: Final = 60.0
 _RETRY_S: Final = 0.25
@@ -52,10 +52,10 @@ class _Watch:
 class SharedEvents:
     """Opens readers over one hint connection for each primary."""
 
-    def __init__(self, tasks: SharedTasks, hints: RedisHints, look_s: float = LOOK_S) -> None:
+    def __init__(self, tasks: SharedTasks, hints: RedisHints, poll_s: float = POLL_S) -> None:
         self._tasks = tasks
         self._hints = hints
-        self._look_s = look_s
+        self._look_s = poll_s
         self._watched: dict[str, _Watch] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
         hints.on_loss(self._wake_all)

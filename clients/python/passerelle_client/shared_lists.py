@@ -29,7 +29,7 @@ ListPlace: TypeAlias = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ListFilter:
     """What a list shows: empty texts and 0 leave nothing out."""
 
     context: str = ""
@@ -66,7 +66,7 @@ class SharedLists:
     space: SharedSpace
 
     async def read(
-        self, owner: str, wanted: Wanted, before: ListPlace | None, size: int
+        self, owner: str, wanted: ListFilter, before: ListPlace | None, size: int
     ) -> ListedPage:
         """A page behind the place ``before``. One that filters by context or state looks at every task of the owner."""
         total, places = 0, list[ListPlace]()
@@ -162,5 +162,5 @@ class SharedLists:
         return [found[task_id] for task_id in task_ids]
 
 
-def _fits(row: _Row, wanted: Wanted) -> bool:
+def _fits(row: _Row, wanted: ListFilter) -> bool:
     return wanted.context in {"", row.context} and wanted.state in {"", row.state}

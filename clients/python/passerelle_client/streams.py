@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from passerelle.client.followed import Followed
+from passerelle.client.followed import ClientStream
 from passerelle.client.items import StreamClosed
 from passerelle.client.track import Track
 from passerelle.protocol.frames import Ack, ClientFrame, Subscribe, Subscribed, Unsubscribe
@@ -23,7 +23,7 @@ class Streams:
 
     def __init__(self) -> None:
         self.ack_owed = asyncio.Event()
-        self._followed: dict[str, Followed] = {}
+        self._followed: dict[str, ClientStream] = {}
         self._asked: set[str] = set()
 
     @property
@@ -40,7 +40,7 @@ class Streams:
         start: StartAt | None,
         snapshot: SnapshotWish | None,
         volatile: bool = False,
-    ) -> Followed:
+    ) -> ClientStream:
         """Begins to follow a stream; it is asked for by ``ask`` or with the next ``hello``.
 
         Raises:
@@ -59,10 +59,10 @@ class Streams:
             snapshot=snapshot,
             volatile=volatile,
         )
-        self._followed[name] = Followed(track)
+        self._followed[name] = ClientStream(track)
         return self._followed[name]
 
-    def ask(self, followed: Followed) -> Subscribe:
+    def ask(self, followed: ClientStream) -> Subscribe:
         """The frame that asks for a stream over a link that is there."""
         followed.is_paused = False
         self._asked.add(followed.track.stream)
@@ -81,7 +81,7 @@ class Streams:
             if name not in self._asked and (one.is_empty or not one.is_paused)
         )
 
-    def close(self, followed: Followed) -> list[ClientFrame]:
+    def close(self, followed: ClientStream) -> list[ClientFrame]:
         """Stops following; what is still acknowledged goes first."""
         name = followed.track.stream
         if self._followed.get(name) is not followed:

@@ -38,7 +38,7 @@ from a2a.utils.task import (
 )
 
 from passerelle.client.shared_events import EventsGoneError, SharedEvents
-from passerelle.client.shared_lists import ListPlace, SharedLists, Wanted
+from passerelle.client.shared_lists import ListFilter, ListPlace, SharedLists
 from passerelle.client.shared_space import SharedSpace
 from passerelle.client.shared_tasks import Draft, SharedTasks, read_scripts
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
@@ -288,9 +288,9 @@ def _read_event(content: bytes) -> Event:
     return cast("Event", getattr(response, name))
 
 
-def _read_wanted(params: ListTasksRequest) -> Wanted:
+def _read_wanted(params: ListTasksRequest) -> ListFilter:
     since = params.HasField("status_timestamp_after")
-    return Wanted(
+    return ListFilter(
         context=params.context_id,
         state=TaskState.Name(params.status) if params.status else "",
         since_us=params.status_timestamp_after.ToMicroseconds() if since else 0,

@@ -59,7 +59,7 @@ def test_what_is_being_said_never_hits_the_next_question() -> None:
     inbox = make(question(1), question(2))
     press(inbox, "a")
     inbox.close("act_1", {"outcome": "rejected", "decidedBy": "bob"})
-    assert (inbox.selected, inbox.wish) == ("act_2", None)
+    assert (inbox.selected, inbox.choice) == ("act_2", None)
     assert press(inbox, "y") is None
     assert list(inbox.notes) == ["rejected by bob: question 1"]
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from passerelle.client.link import Link
     from passerelle.core.wire.json import JsonObject
 
-_SPARE_BYTES: Final = 4_096
+_ENVELOPE_BYTES: Final = 4_096
 """Of a frame, for what stands around its content."""
 _CHAR_BYTES: Final = 4
 """Of one character at most, escaped and in UTF-8."""
@@ -46,7 +46,7 @@ class Reply:
     cursor: str | None
 
 
-_Heard: TypeAlias = Reply | ChannelError | None
+_StreamItem: TypeAlias = Reply | ChannelError | None
 
 
 @dataclass(slots=True)
@@ -54,12 +54,12 @@ class _Stream:
     """One stream; None is its end."""
 
     call: Call
-    heard: asyncio.Queue[_Heard] = field(default_factory=asyncio.Queue[_Heard])
+    queue: asyncio.Queue[_StreamItem] = field(default_factory=asyncio.Queue[_StreamItem])
     task: str | None = None
     cursor: str | None = None
 
 
-class Asks:
+class OutboundCalls:
     """``link`` is the one that is served now. Ids are never used twice, so a late answer finds nobody."""
 
     def __init__(self) -> None:
@@ -111,10 +111,10 @@ class Asks:
         stream = self._streams[call.id] = _Stream(call)
         try:
             await _send(link, call)
-            while (heard := await stream.heard.get()) is not None:
-                if isinstance(heard, ChannelError):
-                    raise heard
-                yield heard
+            while (item := await stream.queue.get()) is not None:
+                if isinstance(item, ChannelError):
+                    raise item
+                yield item
                 await link.send(TakeMore(call.id, 1))
         finally:
             if self._streams.pop(call.id, None) is not None:
@@ -133,7 +133,7 @@ class Asks:
                 if (stream := self._streams.get(call)) is not None:
                     stream.cursor = cursor or stream.cursor
                     stream.task = stream.task or _find_task(value)
-                    stream.heard.put_nowait(Reply(value, cursor))
+                    stream.queue.put_nowait(Reply(value, cursor))
             case Answer(call, data):
                 value = self._assemble(call, data)
                 self._finish(call, None)
@@ -145,10 +145,10 @@ class Asks:
             case _:
                 assert_never(frame)
 
-    def _finish(self, call: str, last: _Heard) -> None:
+    def _finish(self, call: str, last: _StreamItem) -> None:
         stream = self._streams.pop(call, None)
         if stream is not None:
-            stream.heard.put_nowait(last)
+            stream.queue.put_nowait(last)
 
     def _assemble(self, call: str, data: JsonObject) -> JsonObject:
         pieces = self._pieces.pop(call, None)
@@ -163,7 +163,7 @@ class Asks:
         """A new link: what waits for one is sent, and what is owed."""
         self._link = link
         self._linked.set()
-        for call in self._calls.unanswered():
+        for call in self._calls.list_unanswered():
             self._calls.mark_sent(call)
             await _send(link, call)
 
@@ -204,7 +204,7 @@ class Asks:
 
 async def _send(link: Link, call: Call) -> None:
     """In one frame where it fits; else its content goes ahead in pieces."""
-    inline = link.welcome.limits.get("in", 0) - _SPARE_BYTES
+    inline = link.welcome.limits.get("in", 0) - _ENVELOPE_BYTES
     packed = orjson.dumps(call.data)
     if len(packed) <= inline:
         await link.send(call)
