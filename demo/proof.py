@@ -1,4 +1,4 @@
-"""(e) The gateway ends in good order, and what it stored proves itself: replay equals the snapshots."""
+"""(e) The gateway shuts down cleanly, and a replay of the stored streams equals the snapshots."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _VERIFY_WITHIN_S: Final = 20.0
 
 
 async def play(stage: Stage) -> None:
-    """SIGTERM, then ``passerelle verify``."""
+    """Sends SIGTERM, then runs ``passerelle verify``."""
     checks, gateway = stage.checks, stage.gateway
-    checks.print_heading("e", "the gateway ends in good order, and its streams are replayed")
+    checks.print_heading("e", "the gateway shuts down, and its streams are replayed")
     clock = asyncio.get_running_loop().time
     began = clock()
     status = await gateway.stop()

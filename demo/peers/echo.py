@@ -1,7 +1,7 @@
-"""``echo`` says what it was told, as a task with one artifact.
+"""``echo`` repeats the text that it receives, as a task with one artifact.
 
-A text that begins with ``message:`` is answered with a bare Message, one that begins with ``ask:`` with a
-question in plain words; the answer to it is echoed.
+A text that begins with ``message:`` gets a bare Message. A text that begins with ``ask:`` gets a plain-text
+question; the answer to it is echoed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ ASK_PREFIX: Final = "ask:"
 
 
 class EchoAgent(SampleAgent):
-    """Task, Message or question, by the prefix of the text."""
+    """Responds with a task, a Message or a question, depending on the prefix of the text."""
 
     name = "echo"
-    description = "Says what it was told."
+    description = "Repeats the text that it receives."
 
     async def answer(self, context: RequestContext, queue: EventQueue) -> None:
         text = context.get_user_input()

@@ -1,4 +1,4 @@
-// One stream inside a channel: its track, the items that wait for the application, and its acknowledgements.
+// One stream of a channel: its position, the queue of items for the application, and its acknowledgements.
 
 /** @import { Cursor } from "./cursor.js" */
 /** @import { Item } from "./items.js" */
@@ -6,10 +6,10 @@
 
 import { parseCursor } from "./cursor.js";
 
-/** Items that may wait. Past it the stream is left and taken up again later: a position, not a queue. */
+/** Highest number of queued items. Beyond it the channel unsubscribes, and resumes later from its position. */
 export const QUEUED_ITEMS = 1024;
 
-/** Filled by the link, emptied by the application. */
+/** The link fills it, the application empties it. */
 export class ClientStream {
   isPaused = false;
   owesAck = false;
@@ -37,7 +37,7 @@ export class ClientStream {
   }
 
   /**
-   * Keeps the item that a frame is, if it is one.
+   * Queues the item of a frame, if it has one.
    *
    * @param {StreamFrame} frame
    */
@@ -50,7 +50,7 @@ export class ClientStream {
   }
 
   /**
-   * Throws `error` in the application once it has taken what waits.
+   * Throws `error` in the application once the queue is empty.
    *
    * @param {Error} error
    */
@@ -60,7 +60,7 @@ export class ClientStream {
   }
 
   /**
-   * The next item; throws what the stream ended with.
+   * Returns the next item; throws the error that ended the stream.
    *
    * @returns {Promise<Item>}
    */
@@ -75,7 +75,7 @@ export class ClientStream {
   }
 
   /**
-   * Keeps the latest acknowledgement; it is sent with others.
+   * Keeps the latest acknowledgement, to be sent with others.
    *
    * @param {string} cursor
    */
@@ -85,7 +85,7 @@ export class ClientStream {
   }
 
   /**
-   * Moves past events that the view hides; acknowledges that too where nothing else is owed.
+   * Moves past events that the view filters out; acknowledges them if all earlier items are acknowledged.
    *
    * @param {string} cursor
    */
@@ -96,7 +96,7 @@ export class ClientStream {
   }
 
   /**
-   * After a new `sub`: the last acknowledgement may have been lost with the old link.
+   * After a new `sub`: sends the last acknowledgement again, since it may have been lost with the old link.
    *
    * @param {string} text
    */
@@ -108,7 +108,7 @@ export class ClientStream {
     }
   }
 
-  /** The acknowledgement to send now, once. One of a history that the server has lost meanwhile is not sent. */
+  /** Returns the acknowledgement to send now, once. One of a history that the server lost is not sent. */
   takeAck() {
     if (!this.owesAck || !this.track.isAnswered) return null;
     this.owesAck = false;

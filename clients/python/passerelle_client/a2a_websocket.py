@@ -1,4 +1,4 @@
-"""A2A over WebSocket for clients made with the a2a-sdk: a transport for its client factory.
+"""A2A over WebSocket for clients of the a2a-sdk: a transport for its client factory.
 
 ::
 
@@ -6,9 +6,9 @@
     factory.register(BINDING, open_websocket)
     client = factory.create(card)
 
-It is the SDK's own JSON-RPC transport; only its way to the server is another one. What would be the headers of a
-request goes along as service parameters; ``Authorization`` and the like belong into ``headers``, which are those of the
-handshake. A socket that ends fails the calls that are open on it, and the next call opens another one.
+It reuses the SDK's JSON-RPC transport over a WebSocket. Per-request headers are sent as service parameters. Headers of
+the handshake, such as ``Authorization``, go into ``headers``. When a socket closes, the calls in flight on it fail; the
+next call opens a new socket.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ _END: Final = b""
 def open_websocket(
     card: AgentCard, url: str, config: ClientConfig, headers: Mapping[str, str] | None = None
 ) -> JsonRpcTransport:
-    """What a factory makes a transport with; ``headers`` of the handshake are bound with ``functools.partial``."""
+    """Creates a transport; a factory calls it. Bind ``headers`` of the handshake with ``functools.partial``."""
     del config
     return JsonRpcTransport(httpx.AsyncClient(transport=SocketTransport(url, headers)), card, url)
 
 
 def bind_headers(headers: Mapping[str, str]) -> partial[JsonRpcTransport]:
-    """The same with headers, such as ``Authorization``."""
+    """Returns ``open_websocket`` with headers bound, such as ``Authorization``."""
     return partial(open_websocket, headers=dict(headers))
 
 
 class SocketTransport(httpx.AsyncBaseTransport):
-    """Requests of JSON-RPC over one socket, which is opened with the first of them."""
+    """JSON-RPC requests over one socket, opened by the first request."""
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
         self._url = url
@@ -74,11 +74,11 @@ class SocketTransport(httpx.AsyncBaseTransport):
         self._calls: dict[Json, asyncio.Queue[JsonObject | None]] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """One call; its answer as JSON-RPC over HTTP would give it.
+        """Sends one call and returns its response in the form of JSON-RPC over HTTP.
 
         Raises:
             httpx.ConnectError: the socket cannot be opened; nothing was sent.
-            httpx.RemoteProtocolError: it ended under the call; nobody knows what became of it.
+            httpx.RemoteProtocolError: it closed during the call; the outcome is unknown.
         """
         call: JsonObject = orjson.loads(await request.aread())
         socket = await self._open()
@@ -108,7 +108,7 @@ class SocketTransport(httpx.AsyncBaseTransport):
             await asyncio.gather(self._reading, return_exceptions=True)
 
     async def leave(self, rpc_id: Json) -> None:
-        """Nobody reads a stream any more; its task goes on."""
+        """Cancels a stream that the caller no longer reads; its task continues."""
         if self._calls.pop(rpc_id, None) is None or self._socket is None:
             return
         said: JsonObject = {"jsonrpc": "2.0", "method": "cancelStream", "params": {"id": rpc_id}}
@@ -150,7 +150,7 @@ class SocketTransport(httpx.AsyncBaseTransport):
                 if call is not None:
                     call.put_nowait(frame)
         except ConnectionClosed:
-            pass  # told to every call below
+            pass  # reported to every call below
         finally:
             for call in self._calls.values():
                 call.put_nowait(None)
@@ -189,7 +189,7 @@ class _Events(httpx.AsyncByteStream):
 
 
 def _read_frame(message: str | bytes) -> JsonObject | None:
-    """The frame, or None for rubbish; an id that names no call of ours could be of any type."""
+    """Returns the frame, or None if it is invalid. The id of an unknown call can have any type."""
     try:
         frame: Json = orjson.loads(message)
     except orjson.JSONDecodeError:

@@ -1,15 +1,15 @@
-"""An agent behind NAT: it dials in, and is served by the gateway at ``/agents/<name>``.
+"""A reverse agent, for agents behind NAT: it connects to the gateway, which serves it at ``/agents/<name>``.
 
 ::
 
     async with ReverseAgent(url, token=get_token, name="builder", handler=app) as agent:
         await agent.serve_forever()
 
-``handler`` is any ASGI application that speaks A2A over JSON-RPC, such as one made with the a2a-sdk; it is called in
-process, and needs no port. The link is opened again whenever it ends. A call that was under way then goes on in the
-application, and its answer is lost: the gateway asks for the task over the next link, and sends nothing twice.
+``handler`` is any ASGI application that speaks A2A over JSON-RPC, such as one built with the a2a-sdk. It is called in
+process and needs no port. The link reconnects whenever it ends. A call in progress then continues in the application,
+but its reply is lost: the gateway reads the task over the next link and never sends a message twice.
 
-The same link takes the agent's own calls to other agents, within the rights of its credential::
+The same link carries the agent's own calls to other agents, within the permissions of its credential::
 
     answer = await agent.call("planner", "SendMessage", {"message": message}, idem="k-81")
 """
@@ -67,7 +67,7 @@ _RETRIED_REFUSALS: Final = frozenset({"store_unavailable", "draining"})
 
 
 class ReverseAgent:
-    """An agent's link to the gateway; use it as an async context manager."""
+    """An agent's link to the gateway. Use it as an async context manager."""
 
     def __init__(  # noqa: PLR0913 - each is one property of an agent, most with a default
         self,
@@ -84,10 +84,10 @@ class ReverseAgent:
         jitter: Callable[[], float] = draw,
         tls: SSLContext | None = None,
     ) -> None:
-        """``url`` is that of the gateway's ``/v1/channel``, and begins with ws:// or wss://.
+        """``url`` is the gateway's ``/v1/channel``, with the scheme ws:// or wss://.
 
-        ``card`` is the agent card as JSON; absent, it is asked of the handler. ``path`` is where the handler speaks
-        JSON-RPC; absent, it is read off the card. ``most`` calls are taken at once.
+        ``card`` is the agent card as JSON; if None, it is fetched from the handler. ``path`` is the handler's JSON-RPC
+        endpoint; if None, it is read from the card. At most ``most`` calls run at a time.
         """
         identity = Identity(
             url, device or f"agent-{name}", token, secrets.token_hex(4), "agent", tls
@@ -130,19 +130,19 @@ class ReverseAgent:
 
     @property
     def status(self) -> LinkStatus:
-        """Connecting, Connected (and served), Offline or Stopped."""
+        """Connecting, Connected (the gateway serves the agent), Offline or Stopped."""
         return self._keeper.status
 
     async def wait_served(self) -> None:
-        """Returns when the gateway serves the agent.
+        """Waits until the gateway serves the agent.
 
         Raises:
-            ChannelStopped: it never will: the name is not granted, or another one has it.
+            ChannelStopped: the link ended for good: the name is not granted, or another agent has it.
         """
         await self._wait(self._served)
 
     async def serve_forever(self) -> None:
-        """Returns never, but by an error.
+        """Runs until an error ends it.
 
         Raises:
             ChannelStopped: the link has ended for good.
@@ -160,15 +160,15 @@ class ReverseAgent:
         idem: str | None = None,
         headers: JsonObject | None = None,
     ) -> JsonObject:
-        """Calls another agent by its name; waits for a link if there is none.
+        """Calls another agent by name; waits for a link if there is none.
 
-        ``method`` is an A2A 1.0 name such as ``SendMessage``, ``headers`` are A2A service parameters. Whoever waits no
-        more (a timeout, a cancelled task) ends the waiting and nothing else.
+        ``method`` is an A2A 1.0 name such as ``SendMessage``, ``headers`` are A2A service parameters. A timeout or a
+        cancelled asyncio task stops only the waiting, not the work.
 
         Raises:
             CallRefused: the gateway answered with an error, by its ``code``.
-            UnknownOutcome: cut off without ``idem``; with it the call is sent again, and has its effect once.
-            ChannelStopped: there will be no link.
+            UnknownOutcome: the link was lost and the call has no ``idem``, so it is not sent again.
+            ChannelStopped: the client has stopped; there is no further link.
         """
         return await self._outbound.call(to, method, params, idem, headers)
 
@@ -182,27 +182,27 @@ class ReverseAgent:
         headers: JsonObject | None = None,
         window: int = 32,
     ) -> AsyncGenerator[Reply]:
-        """The answers of ``SendStreamingMessage`` or ``SubscribeToTask``; close it (``aclosing``) to leave early.
+        """Yields the responses of ``SendStreamingMessage`` or ``SubscribeToTask``. Stop early with ``aclosing``.
 
-        At most ``window`` answers are on their way that were not asked for yet. ``SubscribeToTask`` takes, beside
-        ``id``, the cursor ``after`` which it goes on.
+        At most ``window`` responses are in flight that the caller has not read. ``SubscribeToTask`` also accepts
+        ``after``, the cursor to continue from.
 
         Raises:
             CallRefused: the gateway answered with an error, or ended the stream with one.
-            AnswersCut: the link was lost; it says the task, and the cursor to go on after.
-            ChannelStopped: there will be no link.
+            AnswersCut: the link was lost; the error has the task, and the cursor to continue from.
+            ChannelStopped: the client has stopped; there is no further link.
         """
         return self._outbound.stream(to, method, params, idem, headers, window)
 
     async def upload(self, content: bytes, media_type: str = "application/octet-stream") -> str:
-        """Uploads what is large, over HTTP beside the link; its address goes into the ``url`` of a part of an artifact.
+        """Uploads large content over HTTP. Returns its address, for the ``url`` of an artifact part.
 
-        The gateway keeps it for a day, for this agent alone, and a task that names it gets a copy. The same again is
-        safe.
+        The gateway keeps it for one day, for this agent only; a task that names it gets a copy. It is safe to upload
+        the same content again.
 
         Raises:
-            CallRefused: too large, more than there is room for, or the credential may not serve the name.
-            UnknownOutcome: no answer came; try again.
+            CallRefused: too large, over the quota, or the credential may not serve the name.
+            UnknownOutcome: no reply arrived; try again.
         """
         return await upload(self._identity, self.name, content, media_type)
 
@@ -232,10 +232,10 @@ class ReverseAgent:
         self._app = InProcess(self._handler, self._path or _find_path(self._card))
 
     async def _serve(self, link: Link) -> Stopped:
-        """Registers over a link, and reads it until it ends; how it ended."""
+        """Registers over a link, then reads it until it closes. Returns why it ended."""
         app, card = self._app, self._card
         if app is None or card is None:
-            raise AssertionError("nothing is dialled before there is something to serve")
+            raise AssertionError("a link opened before the application was started")
         calls = ServedCalls(app, link.send, link.welcome.limits.get("in", _FRAME_BYTES))
         self._link = link
         beating = asyncio.create_task(link.beat(self._keeper.jitter, dict))
@@ -258,7 +258,7 @@ class ReverseAgent:
         return ended or Stopped(link.close_code)
 
     async def _take(self, link: Link, calls: ServedCalls, frame: ServerFrame) -> Stopped | None:
-        """One frame of the gateway; how the link is to end, where it is."""
+        """Handles one frame from the gateway. Returns the reason to end the link, or None."""
         match frame:
             case AgentCall():
                 self._spawn(calls.begin(frame))
@@ -282,11 +282,11 @@ class ReverseAgent:
         return None
 
     def _lose_name(self, code: str) -> Stopped | None:
-        """While we move to another link that is this one's own doing."""
+        """Returns the reason to stop. None while a replacement link opens: the gateway then moved the name to it."""
         if self._keeper.is_replacing:
             return None
         wrong = CloseCode.SUPERSEDED if code == "superseded" else CloseCode.FORBIDDEN
-        return Stopped(wrong, f"{self.name} is not served over this link any more: {code}")
+        return Stopped(wrong, f"{self.name} is no longer served over this link: {code}")
 
     def _take_refusal(self, refusal: Refusal) -> Stopped | None:
         self._keeper.note_refusal(refusal)
@@ -308,7 +308,7 @@ class ReverseAgent:
 
 
 def _find_path(card: JsonObject) -> str:
-    """Where the application speaks JSON-RPC, by its own card."""
+    """Returns the application's JSON-RPC path, from its card."""
     listed: Json = card.get("supportedInterfaces")
     for entry in listed if isinstance(listed, list) else []:
         match entry:

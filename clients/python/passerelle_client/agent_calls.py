@@ -1,7 +1,7 @@
-"""The calls that come to an agent over one link: each one worked on beside the others, each answer as far as it may go.
+"""Calls that the gateway sends to an agent over one link. Calls run concurrently.
 
-A stream sends an item when its window has room, and waits otherwise; so does the application behind it. A link that
-ends makes every call one that nobody waits for: the application works on, what it says goes nowhere.
+A stream sends an item only while its window has room; otherwise it waits, and the application with it (backpressure).
+When the link ends, the application continues, but its replies are discarded.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from passerelle.protocol.reverse_frames import AgentCall, AnswerFrame
 
 _ENVELOPE_BYTES: Final = 1_024
-"""Of a frame, for what stands around its content."""
+"""Bytes of a frame reserved for the members around the content."""
 _CHAR_BYTES: Final = 4
-"""Of one character at most, escaped and in UTF-8."""
+"""Highest number of bytes of one character, escaped and in UTF-8."""
 _BUSY: Final = frozenset({429, 503})
 _MOST_ITEMS: Final = 2**20
 
 
 @dataclass(slots=True)
 class _Work:
-    """One call that the application works on. ``room`` is what may still be sent of a stream."""
+    """One call in progress. ``room`` is the number of stream items that may be sent now."""
 
     id: str
     room: asyncio.Semaphore
@@ -51,7 +51,7 @@ class _Work:
     items: int = 0
 
     def leave(self) -> None:
-        """Nobody waits any more."""
+        """Marks the call as abandoned by its caller."""
         self.is_wanted = False
         self.room.release()
         if self.exchange is not None:
@@ -59,7 +59,7 @@ class _Work:
 
 
 class ServedCalls:
-    """Those of one link. ``send`` is its way out, and returns when the frame has been taken."""
+    """The calls of one link. ``send`` sends a frame and returns once the socket has accepted it."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class ServedCalls:
         self._pieces: dict[str, list[str]] = {}
 
     def take(self, frame: CallPiece | Credit | StopWaiting) -> None:
-        """What the gateway says about a call, beside the call itself."""
+        """Handles a frame that belongs to an open call: a piece of content, flow-control credit, or a cancellation."""
         match frame:
             case CallPiece(call, text):
                 self._pieces.setdefault(call, []).append(text)
@@ -88,18 +88,18 @@ class ServedCalls:
                 assert_never(frame)
 
     def stop(self, call: str) -> None:
-        """Nobody waits for a call any more."""
+        """Drops a call that its caller has abandoned."""
         work = self._work.pop(call, None)
         if work is not None:
             work.leave()
 
     def cut(self) -> None:
-        """The link has ended."""
+        """Drops all calls: the link has ended."""
         for call in tuple(self._work):
             self.stop(call)
 
     def begin(self, call: AgentCall) -> Coroutine[None, None, None]:
-        """Takes a call; what it returns works on it to its end."""
+        """Registers a call; the returned coroutine runs it to completion."""
         work = self._work[call.id] = _Work(call.id, asyncio.Semaphore(call.window or _MOST_ITEMS))
         return self._answer(work, call)
 
@@ -114,7 +114,7 @@ class ServedCalls:
         async def on_item(data: JsonObject) -> None:
             if work.is_wanted:
                 await work.room.acquire()
-            if work.is_wanted:  # it may not be any more
+            if work.is_wanted:  # the caller may have left while this waited for room
                 work.items += 1
                 rest = await self._send_pieces(work, data)
                 await self._send(AnswerItem(call.id, work.items, rest))
@@ -158,7 +158,7 @@ class ServedCalls:
             await self._send(frame)
 
     async def _send_pieces(self, work: _Work, data: JsonObject) -> JsonObject | None:
-        """The content where it fits into one frame; else it goes ahead in pieces."""
+        """Returns content that fits into one frame; otherwise sends it in pieces and returns None."""
         packed = orjson.dumps(data)
         if len(packed) <= self._inline_bytes:
             return data

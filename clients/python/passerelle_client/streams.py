@@ -1,4 +1,4 @@
-"""All streams of a client: what the server was asked for, where its frames go, what is owed to it."""
+"""All streams of a client: subscriptions, dispatch of frames, and pending acknowledgements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Streams:
-    """Knows no socket: it returns the frames that are to be sent."""
+    """Holds no socket: it returns the frames to send."""
 
     def __init__(self) -> None:
         self.ack_owed = asyncio.Event()
@@ -28,7 +28,7 @@ class Streams:
 
     @property
     def replaying(self) -> frozenset[str]:
-        """The streams that have not caught up."""
+        """The streams that are not live yet."""
         return frozenset(name for name, one in self._followed.items() if not one.track.is_live)
 
     def open(
@@ -41,10 +41,10 @@ class Streams:
         snapshot: SnapshotWish | None,
         volatile: bool = False,
     ) -> ClientStream:
-        """Begins to follow a stream; it is asked for by ``ask`` or with the next ``hello``.
+        """Starts to follow a stream. ``ask`` or the next ``hello`` subscribes it.
 
         Raises:
-            ValueError: it is followed already.
+            ValueError: it is already followed.
         """
         if name in self._followed:
             raise ValueError(
@@ -63,18 +63,18 @@ class Streams:
         return self._followed[name]
 
     def ask(self, followed: ClientStream) -> Subscribe:
-        """The frame that asks for a stream over a link that is there."""
+        """Returns the frame that subscribes to a stream over the current link."""
         followed.is_paused = False
         self._asked.add(followed.track.stream)
         return followed.track.ask()
 
     def ask_all(self) -> tuple[Subscribe, ...]:
-        """What goes into a ``hello``: every stream, where we are."""
+        """Returns the subscriptions of a ``hello``: every stream, from its position."""
         self._asked = set()
         return self.ask_rest()
 
     def ask_rest(self) -> tuple[Subscribe, ...]:
-        """What was opened since the ``hello`` was composed."""
+        """Returns the subscriptions of streams that were opened after the ``hello`` was composed."""
         return tuple(
             self.ask(one)
             for name, one in self._followed.items()
@@ -82,7 +82,7 @@ class Streams:
         )
 
     def close(self, followed: ClientStream) -> list[ClientFrame]:
-        """Stops following; what is still acknowledged goes first."""
+        """Stops following a stream. Returns its last acknowledgement, then the unsubscription."""
         name = followed.track.stream
         if self._followed.get(name) is not followed:
             return []
@@ -93,7 +93,7 @@ class Streams:
         return [*frames, Unsubscribe(name)]
 
     def take(self, frame: TrackedFrame) -> list[ClientFrame]:
-        """Hands a frame to its stream. One that is full is left, and taken up again when it is empty."""
+        """Passes a frame to its stream. A full stream is unsubscribed, and resumed when it is empty."""
         followed = self._followed.get(frame.stream)
         if followed is None or followed.is_paused:
             return []
@@ -109,25 +109,25 @@ class Streams:
         return [followed.track.ask()] if followed.track.resubscribe else []
 
     def pass_over(self, cursors: Mapping[str, Cursor]) -> None:
-        """Moves filtered views past events that they hide."""
+        """Moves filtered views past events that they do not show."""
         for stream, cursor in cursors.items():
             followed = self._followed.get(stream)
             if followed is not None:
                 followed.pass_over(cursor)
 
     def end(self, stream: str, code: str) -> None:
-        """The server sends no more of a stream."""
+        """Ends a stream that the server has closed."""
         followed = self._followed.get(stream)
         if followed is not None and not followed.is_paused:
             followed.end(StreamClosed(stream, code))
 
     def end_all(self, error: Exception) -> None:
-        """The client ends."""
+        """Ends every stream: the client stops."""
         for followed in self._followed.values():
             followed.end(error)
 
     def take_acks(self) -> dict[str, Cursor]:
-        """The acknowledgements that are owed, each once."""
+        """Returns the pending acknowledgements, each once."""
         owed = ((name, one.take_ack()) for name, one in self._followed.items())
         return {name: cursor for name, cursor in owed if cursor is not None}
 
