@@ -1,4 +1,4 @@
-"""``passerelle check``: validates a configuration, reaches every agent in it, says what is wrong and where."""
+"""``passerelle check``: validates a configuration, connects to every agent, and reports each fault."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from passerelle.store.store import Store
 
 STORE_S = 10.0
 CARD_S = 10.0
-"""Longest wait for one card, whatever the configuration says."""
+"""Timeout for one agent card, whatever the configuration sets."""
 _SECURITY_NAMES: Final[Mapping[Security, str]] = {"plaintext": "plain text", "tls": "TLS"}
 NO_AGENTS = (
     "no agent is configured; add one:\n"
@@ -51,25 +51,25 @@ NO_AGENTS = (
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """``faults`` make the check fail; ``lines`` are what was found in order."""
+    """``faults`` make the check fail; ``lines`` are the results in order."""
 
     lines: tuple[str, ...]
     faults: tuple[str, ...]
 
     @property
     def summary(self) -> str:
-        """The last line."""
+        """Returns the last line."""
         return f"check: {say_count(len(self.faults), 'error') if self.faults else 'ok'}"
 
 
 async def run_check(sources: Sources, clock: Clock) -> CheckReport:
-    """Reads the configuration as ``serve`` would, then reaches store, identity providers, and the card of each agent.
+    """Reads the configuration as ``serve`` would; connects to store, identity providers and every agent.
 
-    Nothing is written but a probe into ``blobs``, which is removed. No agent is sent a message. A configuration with
-    faults is not tried out.
+    Writes only a probe into ``blobs``, and removes it. Sends no message to an agent. If the configuration has faults,
+    it connects to nothing.
 
     Raises:
-        ConfigInvalid: the file cannot be read as YAML at all.
+        ConfigInvalid: the file is not valid YAML.
     """
     reading = read_settings(sources)
     named = str(reading.config) if reading.config else "no file, defaults and environment only"
@@ -98,21 +98,21 @@ async def run_check(sources: Sources, clock: Clock) -> CheckReport:
 
 
 _NO_KEY: Final = (
-    "notice: no secret_key: push notifications with secrets stay off, and each data directory has an owner token of "
-    "its own"
+    "notice: no secret_key: push notifications with secrets are disabled, and each data directory has its own owner "
+    "token"
 )
 
 
 _NO_BLOBS: Final = (
-    "notice: no blobs: another gateway over this server would not find long content and the inputs of jobs, and "
-    "sessions stay in memory"
+    "notice: no blobs: other gateways on this server cannot read long content and the inputs of jobs, and sessions "
+    "stay in memory"
 )
 
 
 def _check_data_dir(folder: Path) -> list[tuple[str, bool]]:
-    """Nothing where it is there, or can be made as far as can be seen without making it.
+    """Returns no line if the folder exists or can be created, as far as can be tested without creating it.
 
-    Whoever checks may be another user than the one that the gateway runs as.
+    The user who runs the check need not be the user of the gateway, so a folder without write access is a notice.
     """
     there = next(one for one in (folder, *folder.absolute().parents) if os.path.lexists(one))
     if not there.is_dir():
@@ -135,7 +135,7 @@ def _try_secret_key(settings: Settings) -> list[tuple[str, bool]]:
 
 
 async def _reach_store(settings: Settings) -> list[tuple[str, bool]]:
-    """A server only; the embedded engine is not started beside a gateway that may run."""
+    """Checks a server only: the embedded engine must not start while a gateway may be using its data."""
     if settings.redis_url is None:
         return []
     try:
@@ -143,7 +143,7 @@ async def _reach_store(settings: Settings) -> list[tuple[str, bool]]:
             url, durability = settings.redis_url.get_secret_value(), settings.store.durability
             primaries = await Store.examine(url, durability)
     except (PasserelleError, TimeoutError, OSError) as error:
-        reason = str(error) if isinstance(error, PasserelleError) else "it does not answer"
+        reason = str(error) if isinstance(error, PasserelleError) else "no response"
         return [(f"redis_url: {reason}", False)]
     return [
         (f"redis_url: reached, {say_count(primaries, 'primary', 'primaries')}", True),
@@ -152,7 +152,7 @@ async def _reach_store(settings: Settings) -> list[tuple[str, bool]]:
 
 
 async def _try_blobs(settings: Settings) -> list[tuple[str, bool]]:
-    """Only a place that was named: the folder of the data directory is made by the first start."""
+    """Checks only a configured location: the first start creates the default folder in the data directory."""
     if settings.blobs is None:
         return [] if settings.redis_url is None else [(_NO_BLOBS, True)]
     try:
@@ -198,10 +198,10 @@ async def _reach_agents(
 async def reach_agents(
     settings: Settings, sources: Sources, clock: Clock, within_s: float = CARD_S
 ) -> dict[str, tuple[str, bool]]:
-    """Loads the card of each agent that is called, by connections of its own: what was found, and whether it is there.
+    """Loads the card of each agent that is called, over new connections. Returns a line and the success by agent.
 
     Raises:
-        ConfigInvalid: an agent cannot be made of its section.
+        ConfigInvalid: the section of an agent is invalid.
     """
     registry = PeerRegistry((), clock)
     called = [agent for agent in settings.agents if not agent.dials_in]
@@ -214,7 +214,7 @@ async def reach_agents(
 
 
 def _check_reverse_agents(settings: Settings) -> Iterator[tuple[str, bool]]:
-    """An agent that dials in is there when it is; what can be wrong is that nobody may be it."""
+    """Reports which credentials can connect as each reverse agent; a notice if only the owner can."""
     for agent in settings.agents:
         if not agent.dials_in:
             continue
@@ -226,9 +226,9 @@ def _check_reverse_agents(settings: Settings) -> Iterator[tuple[str, bool]]:
         if servers:
             yield f"agents.{agent.name}: dials in, as {', '.join(servers)}", True
         elif settings.auth == "open":
-            yield f"agents.{agent.name}: dials in, as anybody", True
+            yield f"agents.{agent.name}: dials in with any credential", True
         else:
-            reason = "only the owner may be it: no client has it in `serves`"
+            reason = "only the owner may serve it: no client lists it in `serves`"
             yield f"notice: agents.{agent.name}: dials in; {reason}", True
 
 
@@ -236,7 +236,7 @@ async def _reach(registry: PeerRegistry, agent: AgentSettings, within_s: float) 
     try:
         card = await asyncio.wait_for(registry.find(agent.name).describe(), within_s)
     except TimeoutError:
-        return f"agents.{agent.name}: {agent.url} gave no card within {within_s:g} s", False
+        return f"agents.{agent.name}: {agent.url} returned no card within {within_s:g} s", False
     except PeerUnavailable as error:
         url, reason = error.details.get("url", agent.url), error.details.get("reason")
         return f"agents.{agent.name}: its card at {url} cannot be read: {reason}", False
@@ -249,7 +249,7 @@ async def _reach(registry: PeerRegistry, agent: AgentSettings, within_s: float) 
 
 
 async def _dial(peer: AgentPeer) -> str | None:
-    """What is wrong with the way to an agent over gRPC, whose card says nothing of it; a connection is opened."""
+    """Connects to an agent's gRPC endpoint, whose card states neither plaintext nor TLS; returns what is wrong."""
     interface = await peer.choose()
     if interface.binding != "GRPC":
         return None

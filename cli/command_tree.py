@@ -1,6 +1,6 @@
-"""The commands of the root by name: the verbs of a group are read when somebody asks for that group.
+"""The root commands by name. The verbs of a group are imported when the group is used.
 
-There are more than a hundred verbs, and a call is for one of them. Listing all of them reads all of them.
+There are more than a hundred verbs and a call needs one of them. Only a list of all imports all.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typer.main import get_group
 
 @dataclass(frozen=True, slots=True)
 class CommandModule:
-    """Names that come of one piece: those of a group, which is the first of what ``load`` gives, or of loose verbs.
+    """Names that one module provides: a group, or several loose verbs.
 
-    The others that it gives belong into the group as well.
+    ``load`` returns the group first; the other commands that it returns are added to the group.
     """
 
     names: tuple[str, ...]
@@ -28,7 +28,7 @@ class CommandModule:
 
 
 class RootGroup(TyperGroup):
-    """The root: its own commands, and those of the rows behind them."""
+    """The root group: its own commands, and the lazy ones."""
 
     def __init__(self, *, commands: Mapping[str, Any] | None = None, **attrs: Any) -> None:  # noqa: ANN401  as typer passes them on
         super().__init__(**attrs)
@@ -36,7 +36,7 @@ class RootGroup(TyperGroup):
 
 
 class LazyCommands(MutableMapping[str, Any]):
-    """Commands by name, as typer makes them. Names are known without reading anything."""
+    """Commands by name, in the form that typer expects. Listing the names imports nothing."""
 
     def __init__(self, own: Mapping[str, Any]) -> None:
         self._found: dict[str, Any] = {**own}
@@ -70,7 +70,7 @@ class LazyCommands(MutableMapping[str, Any]):
 
 @cache
 def _read(module: CommandModule) -> Mapping[str, Any]:
-    """The commands of a module, made once however many trees there are."""
+    """Returns the commands of a module, created once per process."""
     first, *others = module.load()
     for one in others:
         first.add_typer(one)
@@ -238,4 +238,4 @@ COMMAND_MODULES: Final = (
     CommandModule(("support-bundle",), _load_support, is_group=False),
     CommandModule(("version", "help"), _load_orientation, is_group=False),
 )
-"""In the order in which the help lists them."""
+"""In the order of the help."""

@@ -1,4 +1,4 @@
-"""``passerelle store export --format parquet``: what is stored, in the engine and in the archive alike, as tables."""
+"""``passerelle store export --format parquet``: the content of the engine and the archive as tables."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 WITHOUT_EXTRA: Final = "parquet takes a further library: pip install 'passerelle[parquet]'"
 _NOT_SEALED: Final = (
-    "not encrypted: whoever has the folder can read it, and no forgetting reaches it"
+    "not encrypted: anyone has the folder can read it, and no forgetting reaches it"
 )
 
 
 async def run_table_export(settings: Settings, request: ExportRequest, folder: Path) -> list[str]:
-    """Writes the tables, also beside a gateway; what was done, for people.
+    """Writes the tables, also while a gateway runs; returns a report.
 
-    ``folder`` gets its manifest once it is whole. Whoever is killed leaves files that end in ``.part``, which the next
-    export into it takes the place of.
+    The manifest appears in ``folder`` once the export is complete. A killed export leaves files that end in ``.part``;
+    the next export into the folder replaces them.
 
     Raises:
         InvalidInput: pyarrow is not installed; ``folder`` is not empty or cannot be written; ``session`` or ``task`` is
@@ -75,4 +75,4 @@ def _describe(folder: Path, tables: ParquetFolder, summary: TableSummary) -> Ite
 
 
 _SHOWN: Final = 3
-"""Sessions that are named of those left out; ``export.json`` names more."""
+"""Number of omitted sessions that are printed; ``export.json`` lists more."""

@@ -1,4 +1,4 @@
-"""``passerelle agents``: the agents that one may use, as a gateway that runs knows them: how they stand, and pauses."""
+"""``passerelle agents``: lists the agents that the caller may use, shows their state, and pauses them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def list_all(
     skill: Annotated[str | None, typer.Option(help="Only agents with this skill.")] = None,
     tag: Annotated[str | None, typer.Option(help="Only agents with this tag.")] = None,
 ) -> None:
-    """List the agents that one may use; list, show, pause, drain or resume.
+    """List the agents that you may use; list, show, pause, drain or resume.
 
-    With their skills, as a running gateway knows them.
+    With their skills, as read by the gateway.
     """
     answer = link.read(_PATH, {"skill": skill, "tag": tag})
     link.print_answer(answer, _list(objects_at(answer, "agents")))
@@ -76,14 +76,14 @@ def _print_change(link: GatewayLink, answer: JsonObject) -> None:
 def show(link: GatewayLink, name: AgentArgument) -> None:
     """Show the state of an agent: card, breakers, limits, calls of the last hour.
 
-    Calls and runs are those of all instances; takes tasks:oversee or runtime:operate.
+    Calls and runs are those of all instances; needs tasks:oversee or runtime:operate.
     """
     answer = link.read(name_path(_PATH, name, "health"))
     link.print_answer(answer, describe_health(answer, read_now_ms()))
 
 
 def describe_health(answer: JsonObject, now_ms: int) -> Iterator[str]:
-    """One line for each thing that is known; ages in place of times."""
+    """Formats the health of an agent, one line per fact; times as ages."""
     calls, limits = object_at(answer, "calls"), object_at(answer, "limits")
     breakers = object_at(answer, "breakers")
     outcomes, instances = object_at(calls, "outcomes"), objects_at(answer, "instances")
@@ -116,7 +116,7 @@ def _name_instances(answer: JsonObject, instances: list[JsonObject]) -> str:
 
 
 def _name_instance(one: JsonObject) -> str:
-    """What one of several knows, on a line of its own."""
+    """Formats the view of one instance."""
     outcomes = object_at(one, "outcomes")
     calls = sum(count for count in outcomes.values() if isinstance(count, int))
     rests = ", rests" if one.get("rests") else ""
@@ -153,7 +153,7 @@ def _name_times(calls: JsonObject) -> str:
 
 
 def _list(found: list[JsonObject]) -> Iterator[str]:
-    """One line for each agent, and one for each of its skills."""
+    """Formats one line per agent, and one per skill."""
     for agent in found:
         state = text_at(agent, "state")
         held = "" if state in {"", "active"} else f"  {state}"

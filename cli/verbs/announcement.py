@@ -1,4 +1,4 @@
-"""What ``passerelle serve`` prints once it answers: addresses, which agents are away, and a line to paste."""
+"""The start message of ``passerelle serve``: addresses, unavailable agents, and a command to try."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from passerelle.gateway.settings.model import Settings
 
 CARD_WITHIN_S: Final = 5.0
-"""Longest wait for the card of an agent at the start; the gateway serves meanwhile."""
+"""Timeout for an agent card at the start; the gateway serves meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """``settings`` as they were read from ``sources``."""
+    """Prints the start message. ``settings`` were read from ``sources``."""
 
     settings: Settings
     sources: Sources
 
     async def show(self, addresses: Addresses) -> None:
-        """Prints where everything is, then what the agents have said when they were asked for their cards."""
+        """Prints all addresses, then the agents whose cards could not be loaded."""
         _print(f"passerelle {VERSION} at {addresses.url}")
         if self.settings.public_url is not None:
             _print(f"  from outside: {self.settings.public_url}")
@@ -58,7 +58,7 @@ class Announcement:
         for name, (said, reached) in found.items():
             if not reached:
                 reason = said.removeprefix(f"agents.{name}: ")
-                _print(f"  away: agent {name}: {reason}")
+                _print(f"  unavailable: agent {name}: {reason}")
                 structlog.get_logger("passerelle").warning("agent.away", agent=name, why=reason)
         there = [name for name, (_, reached) in found.items() if reached]
         if there:
@@ -66,7 +66,7 @@ class Announcement:
 
 
 def compose_call(settings: Settings, sources: Sources, agent: str, url: str) -> str:
-    """The command that calls an agent from the same folder and environment, with the flags that it needs there."""
+    """Returns the command that calls an agent from the same folder and environment, with the flags that it needs."""
     words = ["passerelle", "call", agent, "hello"]
     flags = sources.flags or {}
     if sources.config is not None:
@@ -81,7 +81,7 @@ def compose_call(settings: Settings, sources: Sources, agent: str, url: str) -> 
 
 
 def _targets_other_gateway(sources: Sources) -> bool:
-    """Whether a command without flags would ask another gateway."""
+    """Returns whether a command without flags would call another gateway."""
     try:
         context = find_context(sources.environ)
     except ConfigInvalid:

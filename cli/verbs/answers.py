@@ -1,4 +1,4 @@
-"""Verbs of ``passerelle approvals`` that answer: an approval is shown in full, and decided."""
+"""Verbs of ``passerelle approvals`` that show and decide an approval."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def audit(
     link: GatewayLink,
     question: Annotated[
         str | None,
-        typer.Argument(metavar="ID", help="An approval; else what was done with devices."),
+        typer.Argument(metavar="ID", help="An approval; default: the events of devices."),
     ] = None,
 ) -> None:
     """Show every recorded event of an approval, and whether the record is complete."""
@@ -115,7 +115,7 @@ def audit(
 
 
 def sign_answer(link: GatewayLink, said: dict[str, Json], action: str) -> dict[str, Json]:
-    """The answer with the signature of this machine; as it is where this machine is no device."""
+    """Adds the signature of this machine, if it is a paired device."""
     from passerelle.permission_bridge.devices.own_device import is_device
 
     data_dir = link.find_local().data_dir
@@ -131,7 +131,7 @@ def sign_answer(link: GatewayLink, said: dict[str, Json], action: str) -> dict[s
     if own is None:
         return said
     command = from_wire(RespondAction, {**said, "actionId": action})
-    iat = time.time_ns() // 1_000_000  # noqa: TID251  the clock of the device, which is this one
+    iat = time.time_ns() // 1_000_000  # noqa: TID251  the clock of the device, which is this machine
     value = own.sign(compose_decision(command, command.option_id, own.device_id, iat))
     signature: dict[str, Json] = {"deviceId": own.device_id, "value": value, "iat": iat}
     return {**said, "signature": signature}
@@ -161,7 +161,7 @@ def _decide(
 
 
 def _read_whole(link: GatewayLink, view: JsonObject) -> JsonObject:
-    """The approval with all of its content, where it shows only the beginning; as it is where that is too large."""
+    """Returns the approval with its full content if the view was truncated and the content is not too large."""
     subject = object_at(view, "subject")
     size = subject.get("bytes")
     if "contentDigest" not in subject or not isinstance(size, int) or size > _MAX_CONTENT_BYTES:
@@ -184,11 +184,13 @@ def _check_digest(view: JsonObject, digest: str | None) -> None:
 
 
 def _confirm_high_risk(link: GatewayLink, view: JsonObject) -> None:
-    """Approving at high risk is confirmed, with the whole approval shown; what has ended the gateway refuses."""
+    """At high risk, shows the whole approval and asks for confirmation. The gateway refuses a closed one."""
     if text_at(view, "risk") not in _HIGH_RISK or text_at(view, "state") != "pending":
         return
     if not sys.stdin.isatty():
-        raise Forbidden("at high risk name the --digest that was read, or answer in a terminal")
+        raise Forbidden(
+            "at high risk pass the --digest of the approval as read, or decide in a terminal"
+        )
     if not link.as_json:
         link.print_answer(view, describe_question(view))
     if not typer.confirm("Allow this?", default=False, err=True):
@@ -196,11 +198,13 @@ def _confirm_high_risk(link: GatewayLink, view: JsonObject) -> None:
 
 
 def _find_option(view: JsonObject, kinds: tuple[str, ...]) -> str:
-    """The first option of the kinds, in their order."""
+    """Returns the first option of the kinds, in their order."""
     offered = objects_at(view, "options")
     for kind in kinds:
         for one in offered:
             if text_at(one, "kind") == kind:
                 return text_at(one, "optionId")
     names = ", ".join(f"{text_at(one, 'optionId')} ({text_at(one, 'kind')})" for one in offered)
-    raise typer.BadParameter(f"there is none of that kind; offered: {names}", param_hint="--option")
+    raise typer.BadParameter(
+        f"the approval has no option of that kind; options: {names}", param_hint="--option"
+    )

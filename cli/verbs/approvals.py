@@ -1,4 +1,4 @@
-"""``passerelle approvals``: lists, why they were asked for, standing approvals, and rules tried on what was asked."""
+"""``passerelle approvals``: lists, explanations, and standing approvals."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _list_waiting(found: list[JsonObject], token: str) -> Iterator[str]:
         ]
         for one in found
     ]
-    yield from format_table(("QUESTION", "RISK", "ASKED", "EXPIRES", "OWNER", "FOR"), rows)
+    yield from format_table(("APPROVAL", "RISK", "ASKED", "EXPIRES", "OWNER", "FOR"), rows)
     yield f"approvals: {len(found)} pending{' on this page' if token else ''}"
     if token:
         yield f"more: --page {token}"

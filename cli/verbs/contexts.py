@@ -1,4 +1,4 @@
-"""``passerelle login`` and ``passerelle contexts``: gateways elsewhere, by name."""
+"""``passerelle login`` and ``passerelle contexts``: remote gateways by name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def login(
 ) -> None:
     """Remember a gateway and its token, and use it from now on.
 
-    The token is an API key or the owner token. It is tried first, and kept in a file that only this user can read.
+    The token is an API key or the owner token. It is tested first, then stored in a file that only this user can read.
     """
     from passerelle.cli.contexts import GatewayContext, read_contexts
     from passerelle.cli.control_client import ControlClient

@@ -1,4 +1,4 @@
-"""``passerelle devices``: devices are paired, listed, renamed and revoked, and this machine is made one of them."""
+"""``passerelle devices``: pairs, lists, renames and revokes devices, including this machine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def pair(
 ) -> None:
     """Pair a device: show a code, wait for it, and compare six digits.
 
-    Without a terminal, or with --json, it prints the code and ends; `passerelle devices confirm` does the rest.
+    Without a terminal, or with --json, it prints the code and exits; `passerelle devices confirm` completes it.
     """
     narrowed: dict[str, Json] = {"options": [_OPTIONS], "riskUpTo": _RISK} if little else {}
     offer = link.post(f"{_PATH}/pair", {"name": name, "scopes": _as_json(scope), **narrowed})
@@ -65,7 +65,7 @@ def pair(
     digits = _wait_for_digits(link, device)
     if not typer.confirm(f"The device shows {digits[:3]} {digits[3:]}?", default=False):
         link.delete(name_path(_PATH, device))
-        print("passerelle: it was not paired", file=sys.stderr)
+        print("passerelle: the device was not paired", file=sys.stderr)
         raise typer.Exit(2)
     confirmed = link.post(name_path(_PATH, device, "confirm"), {"digits": digits})
     link.print_answer(confirmed, _describe(object_at(confirmed, "device")))
@@ -134,7 +134,7 @@ def revoke(link: GatewayLink, device: DeviceArgument) -> None:
 
 
 def draw_code(text: str) -> str:
-    """A QR code for a terminal, two modules in a character."""
+    """Returns a QR code as text, two modules per character."""
     import segno
 
     drawn = io.StringIO()
@@ -143,7 +143,7 @@ def draw_code(text: str) -> str:
 
 
 def _wait_for_digits(link: GatewayLink, device: str) -> str:
-    """The digits of a device once it has proven its key."""
+    """Waits for the device to prove its key; returns its digits."""
     until_s = time.monotonic() + _CLAIM_TIMEOUT_S
     while time.monotonic() < until_s:
         listed = objects_at(link.read(_PATH), "devices")
@@ -151,7 +151,7 @@ def _wait_for_digits(link: GatewayLink, device: str) -> str:
         if found is not None and text_at(found, "digits"):
             return text_at(found, "digits")
         time.sleep(_POLL_S)
-    print("passerelle: nobody brought the code in time", file=sys.stderr)
+    print("passerelle: the code was not used in time", file=sys.stderr)
     raise typer.Exit(2)
 
 

@@ -1,4 +1,4 @@
-"""``passerelle evidence``: bundles of facts are exported to files, and checked without a gateway."""
+"""``passerelle evidence``: exports bundles of facts to files, and checks them without a gateway."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def replay(
     through: ThroughFlag = None,
     out: OutFlag = None,
 ) -> None:
-    """Write what is needed to repeat the work: inputs, options, answers."""
+    """Write the data to reproduce the work: inputs, options, decisions."""
     _export(link, "replay", _compose(scope, turn, through), out)
 
 
@@ -73,7 +73,7 @@ def review(
     through: ThroughFlag = None,
     out: OutFlag = None,
 ) -> None:
-    """Write what the events state in sentences, and what remains open."""
+    """Write a summary of the events in sentences, with the open items."""
     _export(link, "review", _compose(scope, turn, through), out)
 
 
@@ -121,7 +121,7 @@ def checker() -> None:
 def _compose(scope: str, turn: str | None, through: int | None) -> JsonObject:
     name = next((one for prefix, one in _SCOPES.items() if scope.startswith(prefix)), None)
     if name is None:
-        raise typer.BadParameter("is no id of a session, thread or task", param_hint="'SCOPE'")
+        raise typer.BadParameter("is not an id of a session, thread or task", param_hint="'SCOPE'")
     return {name: scope, "turnId": turn, "through": through}
 
 
@@ -147,7 +147,7 @@ def _export(link: GatewayLink, kind: str, of: JsonObject, out: Path | None) -> N
 
 
 def _download(link: GatewayLink, result: JsonObject) -> bytes:
-    """The whole file, compared with its hash."""
+    """Downloads the whole file and verifies its hash."""
     place: dict[str, Json] = {"sessionId": text_at(result, "sessionId")}
     if text_at(result, "scope") == "task":
         place = {"taskId": text_at(result, "subject")}
@@ -160,14 +160,14 @@ def _download(link: GatewayLink, result: JsonObject) -> bytes:
             break
         content += read
     if hashlib.sha256(content).hexdigest() != text_at(result, "blob"):
-        raise RemoteError("the gateway has not given out the whole bundle; nothing is written")
+        raise RemoteError("the gateway did not return the whole bundle; nothing was written")
     return content
 
 
 def _write(path: Path, content: bytes) -> None:
-    """The file whole, or not at all; one that stands there is replaced by the same bytes alone."""
+    """Writes the file atomically; an existing file must have the same bytes."""
     if path.exists() and path.read_bytes() != content:
-        raise InvalidInput("--out", f"{path} is there already, with something else in it")
+        raise InvalidInput("--out", f"{path} exists already with other content")
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.write_bytes(content)

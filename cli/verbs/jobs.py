@@ -1,4 +1,4 @@
-"""``passerelle jobs``: one task for each of many inputs, or for each of many agents, and what came of them."""
+"""``passerelle jobs``: runs one task for each of many inputs, or for each of many agents, and lists the results."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def submit(  # noqa: PLR0917  the flags of a verb
     title: Annotated[str, typer.Argument(metavar="TITLE", help="The title.")],
     agents: Annotated[
         list[str],
-        typer.Argument(metavar="AGENT...", help="Names of agents; several of them get one text."),
+        typer.Argument(metavar="AGENT...", help="Names of agents; several agents share one text."),
     ],
     text: Annotated[
         list[str] | None, typer.Option("--text", help="An input; may be repeated.")
@@ -146,8 +146,7 @@ def watch(
 ) -> None:
     """Watch a job: a bar in a terminal, otherwise a line for each change.
 
-    It ends with status 0 when the job has completed, with 1 when it ended otherwise, and lasts through restarts of the
-    gateway.
+    It exits with status 0 if the job completed, with 1 if it ended otherwise. It reconnects when the gateway restarts.
     """
     link.refuse_forms()
     from passerelle.cli.watch.job_stream import follow_job
@@ -184,7 +183,7 @@ def cancel(
     job: JobArgument,
     reason: Annotated[str | None, typer.Option(help="Reason.")] = None,
 ) -> None:
-    """Cancel a job: stop running items, start no more; ended ones are kept."""
+    """Cancel a job: stop running items and start no others; ended ones are kept."""
     _print_change(link, link.post(name_path(_PATH, job, "cancel"), {"reason": reason}))
 
 
@@ -256,7 +255,7 @@ def _describe(job: JsonObject) -> Iterator[str]:
 
 
 def describe_results(answer: JsonObject) -> Iterator[str]:
-    """A table of items; one that cannot go on by itself has the status of its task where its result will be."""
+    """Formats a table of items; an item that is blocked has the status of its task in the result column."""
     yield from format_table(
         ("ITEM", "STATE", "TRIES", "AGENT", "TASK", "RESULT"),
         [

@@ -1,4 +1,4 @@
-"""``passerelle help`` and ``passerelle version``: the same as the flags, for those who know them as commands."""
+"""``passerelle help`` and ``passerelle version``: the flags ``--help`` and ``--version`` as commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ orientation: Final = typer.Typer()
 
 
 def print_version() -> None:
-    """One line: the name of the program and its version."""
+    """Prints the name of the program and its version."""
     print(f"passerelle {VERSION}")
 
 
@@ -30,6 +30,6 @@ def show_help(
         typer.Argument(metavar="[COMMAND]...", help="A command, such as tasks list."),
     ] = None,
 ) -> None:
-    """Show what there is, or how a command is used."""
+    """Show help for the program, or for a command."""
     root = context.find_root()
     root.command.main([*(words or ()), "--help"], prog_name=root.info_name, standalone_mode=False)

@@ -1,4 +1,4 @@
-"""``passerelle schedules``: messages that are sent to agents again and again, and what became of them."""
+"""``passerelle schedules``: messages that are sent to agents at regular times, and their runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``passerelle sessions``: the conversations of a caller, their threads, and their names."""
+"""``passerelle sessions``: a caller's conversations with their threads and names."""
 
 from __future__ import annotations
 
@@ -141,9 +141,9 @@ def history(
         typer.Argument(metavar="THREAD", help="Id of the thread, or of a session that has one."),
     ],
 ) -> None:
-    """Show a conversation: what was said, answered and asked, and notices.
+    """Show a conversation: messages, replies, questions and notices.
 
-    With --json each message is a line with an id of its own: a file to keep, and to add to.
+    With --json, each message is one line with its own id, so that the output can be stored and extended.
     """
     link.refuse_forms()
     if thread.startswith("se_"):
@@ -157,7 +157,7 @@ def history(
 
 
 def _find_thread(link: GatewayLink, session: str) -> str:
-    """The one thread of a session. Raises BadParameter: it has several, or none."""
+    """Returns the only thread of a session. Raises BadParameter: it has several, or none."""
     answer = link.read(name_path("/v1/sessions", session))
     threads = [text_at(one, "threadId") for one in objects_at(answer, "threads")]
     if len(threads) == 1:
@@ -177,7 +177,7 @@ def compact(
 ) -> None:
     """Add a summary of a thread up to a turn; nothing is deleted."""
     if (task is None) != (artifact is None):
-        raise typer.BadParameter("go together", param_hint="'--task' and '--artifact'")
+        raise typer.BadParameter("must be given together", param_hint="'--task' and '--artifact'")
     source: JsonObject | None = None if task is None else {"taskId": task, "artifactId": artifact}
     answer = link.post(
         name_path("/v1/threads", thread, "compact"),

@@ -1,4 +1,4 @@
-"""``passerelle subagents``: contexts that agents have for tasks, spawned, steered and closed."""
+"""``passerelle subagents``: spawns, steers and closes the contexts that agents have for tasks."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def wait(
 ) -> None:
     """Wait until subagents have no work in progress.
 
-    It ends with status 0 when they do, with 1 when the time is over before.
+    It exits with status 0 if they are idle, with 1 if the timeout is reached first.
     """
     try:
         until_s = time.monotonic() + parse_duration(timeout).seconds
@@ -223,4 +223,4 @@ def _describe_wait(answer: JsonObject) -> Iterator[str]:
     for one in objects_at(answer, "subagents"):
         yield f"{text_at(one, 'subagentId')}  {text_at(one, 'state')}"
     if answer.get("timedOut") is True:
-        yield "the time is over"
+        yield "timed out"

@@ -1,4 +1,4 @@
-"""Tasks in words: a table, one task with its attempts, why it is as it is."""
+"""Formats tasks: a table, one task with its attempts, and the explanation of its state."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _TOPICS: Final = ("agent", "policy", "limits", "waiting", "messages", "retries",
 def list_tasks(
     answer: JsonObject, *, with_owners: bool = False, found: bool = True
 ) -> Iterator[str]:
-    """One line for each task, how to get the others, and whether what is shown may be behind.
+    """Formats one line per task, the token of the next page, and whether the list may be outdated.
 
-    ``found`` False: one was looked for, and where there is none that is said.
+    ``found`` False: the list is a search; an empty result is stated.
     """
     tasks = objects_at(answer, "tasks")
     if not (tasks or found or text_at(answer, "nextPageToken")):
-        yield "no task has this id or title, or it is not yours"
+        yield "no task of yours has this id or title"
     owner = ("OWNER",) if with_owners else ()
     yield from format_table(
         ("TASK", "STATUS", *owner, "AGENT", "SINCE", "PROGRESS", "TITLE"),
@@ -50,7 +50,7 @@ def list_tasks(
 
 
 def describe_progress(progress: JsonObject) -> str:
-    """How far a task is: percentage, phase, step, as far as they are known."""
+    """Formats progress: percentage, phase and step, as far as known."""
     percent = whole_at(progress, "percent")
     said = (
         "" if percent is None else f"{percent}%",
@@ -61,7 +61,7 @@ def describe_progress(progress: JsonObject) -> str:
 
 
 def describe_task(record: JsonObject, summary: JsonObject) -> Iterator[str]:
-    """A record for people; ``summary`` has the status as far as it is known, and what is doubted."""
+    """Formats a record; ``summary`` has the current status, and a mark if it may be outdated."""
     error, back = object_at(record, "lastError"), text_at(record, "rolledBack")
     yield from format_fields(
         [
@@ -92,7 +92,7 @@ def describe_task(record: JsonObject, summary: JsonObject) -> Iterator[str]:
 
 
 def describe_blocker(blocker: JsonObject) -> str:
-    """What a task waits for: the kind, the id through which it is resolved, why, and how long or by which rule."""
+    """Formats what a task waits for: the kind, the id that resolves it, the reason, and the deadline or rule."""
     until, rules = text_at(blocker, "until"), texts_at(blocker, "rules")
     said = (
         flatten(text_at(blocker, "reason"), 100),
@@ -104,7 +104,7 @@ def describe_blocker(blocker: JsonObject) -> str:
 
 
 def describe_spending(spending: JsonObject) -> str:
-    """What a task has cost, and what it has cost with those below it where there are any; empty where nothing has."""
+    """Formats the cost of a task, and of its subtree if there is one; empty if there is none."""
     own, tree = object_at(spending, "own"), object_at(spending, "tree")
     below = (whole_at(tree, "tasks") or 0) - 1
     if not tree:
@@ -129,13 +129,13 @@ def _describe_sums(sums: JsonObject) -> str:
 
 
 def describe_change(task: JsonObject, answer: JsonObject) -> str:
-    """What a command has made of a task, in one line."""
+    """Formats the result of a command in one line."""
     said = [text_at(task, "taskId"), text_at(task, "status"), f"version {answer.get('version')}"]
     return "  ".join([*said, "as before"] if answer.get("repeated") else said)
 
 
 def list_subtree(answer: JsonObject) -> Iterator[str]:
-    """How many tasks of a tree took a verb, and those that did not; nothing where it was for one task."""
+    """Formats how many tasks of a subtree changed, and those that did not; nothing for a single task."""
     subtree = object_at(answer, "subtree")
     if not subtree:
         return
@@ -146,7 +146,7 @@ def list_subtree(answer: JsonObject) -> Iterator[str]:
 
 
 def describe_reasons(explanation: JsonObject) -> Iterator[str]:
-    """The reasons by topic, each with its fact; a topic without one says so."""
+    """Formats the reasons by topic, each with its fact; an empty topic is stated."""
     marks = object_at(explanation, "marks")
     yield f"{text_at(explanation, 'taskId')}  {text_at(explanation, 'status')}"
     for blocker in objects_at(object_at(explanation, "blocked"), "blockers"):

@@ -1,4 +1,4 @@
-"""``passerelle tasks``: a caller's tasks are listed, shown, explained and sent to agents."""
+"""``passerelle tasks``: lists, shows, explains and creates a caller's tasks, and sends them to agents."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def show(link: GatewayLink, task: TaskArgument) -> None:
 def explain(link: GatewayLink, task: TaskArgument) -> None:
     """Explain the state of a task.
 
-    Which agent and why, policy, limits, what it waits for, retries, its end: each reason with the fact it is made of.
+    The agent and why, policy, limits, blockers, retries, the end: each reason with its fact.
     """
     answer = link.read(name_path("/v1/tasks", task, "explain"))
     link.print_answer(answer, describe_reasons(answer))
@@ -140,13 +140,13 @@ def create(
 
 
 def read_profile(text: str | None) -> JsonObject | None:
-    """What a task asks of an agent: a JSON object, or a tier alone."""
+    """Reads a profile for routing: a JSON object, or a tier."""
     if text is None or not text.startswith("{"):
         return None if text is None else {"tier": text}
     try:
         return cast("JsonObject", json.loads(text))
     except ValueError as error:
-        raise typer.BadParameter(f"is no JSON: {error}", param_hint="--profile") from None
+        raise typer.BadParameter(f"is not valid JSON: {error}", param_hint="--profile") from None
 
 
 @add_verb(tasks, "tasks start task_2f…", changes=True)
@@ -179,7 +179,7 @@ def send(
 ) -> None:
     """Send a message to an agent.
 
-    It opens a new task, or goes on with one that waits for it (--task).
+    It opens a new task, or continues one that waits for input (--task).
     """
     answer = link.post(
         "/v1/turns",
@@ -196,7 +196,7 @@ def send(
 
 
 def read_text(given: str) -> str:
-    """The text of an argument, or of standard input.
+    """Returns the text of an argument, or of standard input.
 
     Raises:
         InvalidInput: standard input is not UTF-8.
@@ -210,7 +210,7 @@ def read_text(given: str) -> str:
 
 
 def print_change(link: GatewayLink, answer: JsonObject) -> None:
-    """Prints what a command has made of a task."""
+    """Prints the result of a command on a task."""
     link.print_answer(
         answer, [describe_change(object_at(answer, "task"), answer), *list_subtree(answer)]
     )

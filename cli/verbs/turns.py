@@ -1,4 +1,4 @@
-"""``passerelle turns``: the turns that wait in a thread, their order, and what becomes of further messages."""
+"""``passerelle turns``: the waiting turns of a thread, their order, and the policy for further messages."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ def remove(link: GatewayLink, thread: ThreadArgument, turn: TurnArgument) -> Non
 def policy(link: GatewayLink, thread: ThreadArgument, wanted: PolicyArgument) -> None:
     """Set the policy for messages to a thread that is working.
 
-    They begin beside it (parallel), wait (queue), are refused (reject), or stop what
-    goes on (interrupt).
+    They start concurrently (parallel), wait (queue), are refused (reject), or stop the
+    running work (interrupt).
     """
     answer = link.post(name_path(_PATH, thread, "queue", "policy"), {"policy": wanted})
     link.print_answer(answer, describe_queue(answer))
 
 
 def describe_queue(queue: JsonObject) -> Iterator[str]:
-    """A line for each turn that waits for others, then for each that waits for an approval, and how many there are."""
+    """Formats one line per waiting turn, then per turn that waits for an approval, then the counts."""
     waiting = objects_at(queue, "turns")
     yield from format_table(
         ("PLACE", "TURN", "TASK", "AGENT", "SINCE", "STATE"),

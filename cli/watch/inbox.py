@@ -1,7 +1,7 @@
-"""The inbox of a person as a terminal shows it: which questions are open, which one is looked at, and what keys do.
+"""State of the inbox screen: pending approvals, the selected one, and the effect of keys.
 
-Pure: what comes in is folded, a key gives at most one act, and nothing is decided here. A yes is always said twice; at
-high risk it is spelled out. What was answered stands until the gateway says so, and is never shown as decided before.
+Pure: events are folded, a key returns at most one action, and nothing is decided here. Approving always takes a second
+key; at high risk the word is typed out. A decided approval is shown as pending until the gateway confirms the decision.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AnswerChoice: TypeAlias = Literal["allow", "deny", "reply"]
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """The person wants this option chosen, for the question as it stood before its eyes."""
+    """The person chose this option, for the approval as it was displayed."""
 
     view: JsonObject
     option_id: str
@@ -43,7 +43,7 @@ class Decide:
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    """The person has seen enough."""
+    """The person quits."""
 
 
 Act: TypeAlias = Decide | Quit
@@ -51,7 +51,7 @@ Act: TypeAlias = Decide | Quit
 
 @dataclass(slots=True)
 class Inbox:
-    """Open questions, the oldest first. ``choice`` and ``typed`` are what is being said of the selected one."""
+    """Pending approvals, the oldest first. ``choice`` and ``typed`` are the unfinished input for the selected one."""
 
     selected: str | None = None
     is_open: bool = False
@@ -59,16 +59,16 @@ class Inbox:
     typed: str = ""
     notes: deque[str] = field(default_factory=lambda: deque[str](maxlen=_NOTES))
     frozen: set[str] = field(default_factory=set[str])
-    """Questions whose answer is on its way: no key does anything to them."""
+    """Approvals whose decision is in flight; keys have no effect on them."""
     _views: dict[str, JsonObject] = field(default_factory=dict[str, "JsonObject"])
 
     def replace(self, pending: Iterable[JsonObject]) -> None:
-        """Takes the whole of it, in place of what is known."""
+        """Replaces all pending approvals."""
         self._views = {text_at(view, "actionId"): view for view in pending}
         self._fix_selection()
 
     def put(self, view: JsonObject) -> None:
-        """A question as it stands now."""
+        """Adds or updates an approval; removes it if it is no longer pending."""
         action = text_at(view, "actionId")
         if text_at(view, "state") != "pending":
             self.close(action, object_at(view, "decision"))
@@ -78,7 +78,7 @@ class Inbox:
         self._fix_selection()
 
     def close(self, action: str, decision: JsonObject) -> None:
-        """A question has ended, whoever ended it."""
+        """Removes an approval that was closed, by this or another device."""
         view = self._views.pop(action, None)
         self.frozen.discard(action)
         if view is not None:
@@ -90,16 +90,16 @@ class Inbox:
         self._fix_selection()
 
     def list_all(self) -> list[JsonObject]:
-        """Open questions, the oldest first."""
+        """Returns the pending approvals, the oldest first."""
         return sorted(self._views.values(), key=lambda view: text_at(view, "createdAt"))
 
     @property
     def current(self) -> JsonObject | None:
-        """The question that is selected."""
+        """The selected approval."""
         return self._views.get(self.selected or "")
 
     def press(self, key: str) -> Act | None:
-        """What a key does."""
+        """Applies a key; returns the action to execute."""
         if self.choice is not None:
             return self._take_choice_key(key)
         view = self.current
@@ -119,7 +119,7 @@ class Inbox:
         return None
 
     def describe_prompt(self) -> str:
-        """What is to be typed next."""
+        """Returns the prompt for the next input."""
         view = self.current
         if self.choice is None or view is None:
             return "a allow · d deny · r reply · enter details · j k move · q quit"
@@ -131,11 +131,11 @@ class Inbox:
 
     def _begin_choice(self, view: JsonObject, choice: str) -> None:
         if find_option(view, choice) is None:
-            self.notes.append(f"this approval offers no way to {choice}")
+            self.notes.append(f"this approval has no option to {choice}")
             return
         self.choice = "allow" if choice == "allow" else "deny" if choice == "deny" else "reply"
         self.typed = ""
-        # Nobody says yes to what is not shown in full.
+        # show the details before the person can confirm
         self.is_open = True
 
     def _take_choice_key(self, key: str) -> Act | None:
@@ -177,13 +177,13 @@ class Inbox:
     def _fix_selection(self) -> None:
         names = [text_at(view, "actionId") for view in self.list_all()]
         if self.selected not in names:
-            # What was being said was about another question.
+            # the unfinished input belonged to another approval
             self.selected, self.choice, self.typed = (names[0] if names else None), None, ""
             self.is_open = False
 
 
 def find_option(view: JsonObject, choice: str) -> str | None:
-    """The option that a choice means."""
+    """Returns the id of the option for a choice."""
     for kind in _KINDS[choice]:
         for option in objects_at(view, "options"):
             if text_at(option, "kind") == kind:

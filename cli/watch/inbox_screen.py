@@ -1,4 +1,4 @@
-"""The inbox drawn into a terminal, and as lines where there is none."""
+"""Draws the inbox in a terminal, or prints it as lines elsewhere."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class InboxScreen:
         self._live.start()
 
     def show(self, inbox: Inbox, link: str, now_ms: int) -> None:
-        """Draws everything anew."""
+        """Redraws the screen."""
         parts: list[RenderableType] = [_draw_table(inbox, now_ms)]
         if inbox.is_open and inbox.current is not None:
             parts.append(_draw_question(inbox.current))
@@ -53,20 +53,20 @@ class InboxScreen:
         self._live.update(Group(*parts), refresh=True)
 
     def close(self) -> None:
-        """Leaves the last picture and gives the cursor back."""
+        """Leaves the last screen and restores the cursor."""
         self._live.stop()
 
 
 @dataclass(slots=True)
 class InboxLines:
-    """A line for each approval that arrives, and for each that ends."""
+    """Prints a line for each approval that opens or closes."""
 
     write: Callable[[str], None]
     as_json: bool
     _known: dict[str, JsonObject] = field(default_factory=dict[str, "JsonObject"])
 
     def show(self, inbox: Inbox, link: str, now_ms: int) -> None:
-        """Says what is new."""
+        """Prints the changes."""
         views = {text_at(view, "actionId"): view for view in inbox.list_all()}
         for action, view in views.items():
             if action not in self._known:
@@ -78,7 +78,7 @@ class InboxLines:
         del link
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Does nothing: there is nothing to close."""
 
     def _write(self, word: str, view: JsonObject, now_ms: int) -> None:
         at = format_ms(now_ms)

@@ -1,7 +1,7 @@
-"""Follows an inbox over a channel, and says over the same channel what the person decides.
+"""Follows an inbox over a channel, and sends the person's decisions over the same channel.
 
-After an answer without a result the question is read again before anything else can be said about it: nothing is shown
-as decided that the gateway has not result.
+After each decision the approval is read again before the next input: the screen shows it as decided only if the gateway
+says so.
 """
 
 from __future__ import annotations
@@ -48,27 +48,27 @@ Sign: TypeAlias = Callable[["dict[str, Json]", str], "dict[str, Json]"]
 
 
 class InboxOutput(Protocol):
-    """Where the inbox is shown."""
+    """Displays the inbox."""
 
     def show(self, inbox: Inbox, link: str, now_ms: int) -> None:
-        """Shows it as it stands."""
+        """Displays the current state."""
         ...
 
     def close(self) -> None:
-        """Shows nothing more."""
+        """Ends the display."""
         ...
 
 
 @dataclass(slots=True)
 class InboxWatcher:
-    """Watches until the person quits, or the gateway stays away for ``patience_s``."""
+    """Watches until the person quits, or the gateway is unavailable for longer than ``patience_s``."""
 
     output: InboxOutput
     clock: Clock
     sign: Sign
     patience_s: float
     once: bool = False
-    """Ends when the inbox has been shown once: for programs."""
+    """Ends once the inbox has been shown: for scripts."""
     inbox: Inbox = field(default_factory=Inbox)
     _over: asyncio.Event = field(default_factory=asyncio.Event)
     _link: str = ""
@@ -79,10 +79,10 @@ class InboxWatcher:
         self._outage = OutageTimer(self.patience_s)
 
     async def watch(self, url: str, token: str | None, tls: SSLContext | None = None) -> None:
-        """Returns when it is over.
+        """Runs until it is over.
 
         Raises:
-            Forbidden, RemoteError: the gateway does not let us look, or is away for too long.
+            Forbidden, RemoteError: the gateway refuses the stream, or is unavailable for too long.
         """
         try:
             async with open_link(url, token, tls, "inbox", self._on_status) as client:
@@ -99,7 +99,7 @@ class InboxWatcher:
                 task.cancel()
 
     def _press(self, group: asyncio.TaskGroup, client: ChannelClient, key: str) -> None:
-        # Somebody sits here: no phone needs to ring for what stands before their eyes.
+        # report the person as active: phones need not ring for approvals on this screen
         client.say_presence("active", (STREAM,))
         match self.inbox.press(key):
             case Quit():
@@ -133,11 +133,11 @@ class InboxWatcher:
             who = f", decided by {text_at(winner, 'decidedBy')}" if winner else ""
             self.inbox.notes.append(f"refused ({refused.code}){who}")
         except UnknownOutcome:
-            self.inbox.notes.append("no word of the answer; looking again")
+            self.inbox.notes.append("no response to the decision; reading the approval again")
         await self._refresh(client, action)
 
     async def _refresh(self, client: ChannelClient, action: str) -> None:
-        """The question as the gateway has it."""
+        """Reads the approval from the gateway."""
         with contextlib.suppress(CallRefused, UnknownOutcome):
             self.inbox.put(await client.call("get_action", {"actionId": action}))
         self._show()
@@ -158,7 +158,7 @@ class InboxWatcher:
                 if self.once:
                     self._over.set()
             case Gap(why=why):
-                self.inbox.notes.append(f"missed events ({why.value}), shown anew")
+                self.inbox.notes.append(f"missed events ({why.value}), shown from a snapshot")
             case _:
                 assert_never(item)
         self._show()
@@ -180,7 +180,7 @@ class InboxWatcher:
         self._show()
 
     async def _tick(self) -> None:
-        """Time left falls without an event; and a gateway that stays away ends it."""
+        """Updates the remaining times each second, and ends the watch if the gateway stays unavailable."""
         while True:
             self._outage.check()
             self._show()
@@ -189,7 +189,7 @@ class InboxWatcher:
 
 @contextlib.contextmanager
 def read_keys(press: Callable[[str], None]) -> Generator[None]:
-    """Hands each key of a terminal on while the block lasts; without a terminal there are none."""
+    """Passes each key of the terminal to ``press`` while the block runs; without a terminal does nothing."""
     if not sys.stdin.isatty():
         yield
         return

@@ -1,4 +1,4 @@
-"""A bar that fills as the items of a job end, for a terminal."""
+"""A progress bar of a job's items, for a terminal."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _ENDED: Final = ("completed", "failed", "cancelled")
 
 
 class JobBar:
-    """While it is entered, it shows the job that it is told of."""
+    """A context manager that yields the function to update the bar with a job."""
 
     def __init__(self, console: Console | None = None) -> None:
-        # Counts are whole: on a narrow terminal first the bar gives way, then the title.
+        # never cut the counts: on a narrow terminal first the bar shrinks, then the title
         self._progress = Progress(
             TextColumn("{task.description}", markup=False, table_column=_cut_at(_TITLE)),
             BarColumn(bar_width=None, table_column=Column(ratio=1)),
@@ -38,7 +38,7 @@ class JobBar:
         self._bar = self._progress.add_task("", total=None, said="")
 
     def __enter__(self) -> Callable[[JsonObject], None]:
-        """What is to be told."""
+        """Starts the bar; returns its update function."""
         self._progress.start()
         return self._update
 

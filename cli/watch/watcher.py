@@ -1,4 +1,4 @@
-"""Follows what is watched over a channel: resumes by its cursors, and knows when there is nothing more to see."""
+"""Follows tasks over a channel: resumes with cursors, and stops when every task has ended."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ _MOST_STREAMS: Final = 100
 
 
 class BoardOutput(Protocol):
-    """Where the board is shown."""
+    """Displays the board."""
 
     def show(self, board: Board, changed: Iterable[str], note: str, now_ms: int) -> None:
-        """Shows what may have changed; ``note`` is news of the link."""
+        """Displays changes; ``note`` is a change of the link."""
         ...
 
     def close(self) -> None:
-        """Shows nothing more."""
+        """Ends the display."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """What to watch: streams as channels name them, or without any whatever is open. ``keep``: and what comes after.
+    """What to watch: named streams, or all open tasks if there are none. ``keep``: continue after all have ended.
 
-    ``all_owners``: whatever is open of anybody, for whoever oversees.
+    ``all_owners``: open tasks of all owners, for a caller with tasks:oversee.
     """
 
     streams: tuple[str, ...] = ()
     keep: bool = False
     patience_s: float = 60.0
-    """How long a gateway may be away."""
+    """Seconds for which a gateway may be unavailable."""
     all_owners: bool = False
 
 
 @dataclass(slots=True)
 class Watcher:
-    """Watches until there is nothing more to show."""
+    """Watches until every task has ended."""
 
     options: WatchOptions
     output: BoardOutput
@@ -72,11 +72,11 @@ class Watcher:
         self._outage = OutageTimer(self.options.patience_s)
 
     async def watch(self, url: str, token: str | None, tls: SSLContext | None = None) -> ExitStatus:
-        """Returns DONE when every task was completed, REMOTE when one ended otherwise.
+        """Returns DONE if every task completed, REMOTE if one ended otherwise.
 
         Raises:
-            NotFound: there is no such task or session.
-            RemoteError: the gateway is away for too long, or does not let us follow.
+            NotFound: the task or session does not exist.
+            RemoteError: the gateway is unavailable for too long, or refused a stream.
         """
         try:
             async with open_link(url, token, tls, "watch", self._on_status) as client:
@@ -101,9 +101,9 @@ class Watcher:
             self._readers[stream] = group.create_task(self._read(client, stream))
 
     async def _search(self, group: asyncio.TaskGroup, client: ChannelClient) -> None:
-        """Follows every session in which something is open, and those that come to it.
+        """Follows every session with an open task, also those that open later.
 
-        Of others each task by itself, since not every session of theirs may be read.
+        With ``all_owners``, follows single tasks, since sessions of other owners may not be readable.
         """
         every = self.options.all_owners
         opened = client.stream("tasks:tenant" if every else "tasks", start="snap")
@@ -142,7 +142,7 @@ class Watcher:
             del self._readers[stream]
 
     def _has_ended(self, stream: str, item: Item, changed: list[str]) -> bool:
-        """Whether the one task of a stream has, so that another one can be followed in its place."""
+        """Returns whether the task of a ``task:`` stream has ended, so that the stream can be closed."""
         if not stream.startswith("task:"):
             return False
         now_ms = self.clock.now_ms()
@@ -169,7 +169,7 @@ class Watcher:
         return changed
 
     def _stop_when_done(self) -> None:
-        """Nothing more is to be seen when all streams are live and no task in them is open."""
+        """Stops the watch when all streams are live and no task is open."""
         is_finite = bool(self.options.streams) and not self.options.keep
         if is_finite and self._live.issuperset(self.options.streams) and self.board.has_ended:
             self._over.set()
@@ -184,7 +184,7 @@ class Watcher:
             self._show(())
 
     async def _tick(self) -> None:
-        """Rates fall and silence grows without an event; and a gateway that stays away ends it."""
+        """Updates the rates each second, and ends the watch if the gateway stays unavailable."""
         while True:
             self._outage.check()
             self._show(self.board.list_all())

@@ -87,7 +87,7 @@ async def test_an_approval_is_exported_and_checked_without_the_gateway(
     ]
     kept = await run_command(gateway, "evidence", "export", task, "--out", str(file))
     assert kept.status == ExitStatus.CALLER
-    assert "is there already, with something else in it" in kept.err
+    assert "exists already with other content" in kept.err
     assert file.read_bytes() == content
 
 

@@ -306,14 +306,14 @@ def set_events(said: JsonObject) -> None:
 @pytest.mark.parametrize(
     ("kind", "change", "fault"),
     [
-        ("evidence", set_option, "what a device has signed is not shown as the fact has it"),
+        ("evidence", set_option, "the signed data differs from that of the fact"),
         ("evidence", set_option_and_shown, "is not that of this answer"),
         ("evidence", set_subject, "the digest of the question is not that of what was asked"),
-        ("evidence", set_digest, "bound to another digest than the question has"),
-        ("evidence", set_decider, "the device that has signed it is not that of who has answered"),
+        ("evidence", set_digest, "bound to a digest other than that of the question"),
+        ("evidence", set_decider, "the signing device belongs to another person than the decision"),
         ("evidence", set_key, "the id of its key is not that of the key"),
         ("evidence", set_event, "is not the fact that the manifest names"),
-        ("evidence", set_place, "neither here nor named"),
+        ("evidence", set_place, "are missing, and so are their ids"),
         ("review", set_evidence, "names other evidence than the manifest"),
         ("review", set_events, "names a fact that is not here"),
     ],

@@ -78,7 +78,7 @@ def test_words_are_typed_and_an_empty_reply_says_nothing() -> None:
     assert press(make(view), "rblue\r") == Decide(view, "answer", "blue")
     inbox = make(view)
     assert press(inbox, "a") is None
-    assert list(inbox.notes) == ["this approval offers no way to allow"]
+    assert list(inbox.notes) == ["this approval has no option to allow"]
 
 
 def test_the_selection_moves_within_the_list_and_stays_with_its_question() -> None:
