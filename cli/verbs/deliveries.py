@@ -27,7 +27,7 @@ def show(
     link: GatewayLink,
     limit: Annotated[int, typer.Option(min=1, max=_MOST, help="Highest number of rows.")] = 100,
 ) -> None:
-    """List webhooks with failed deliveries: dead (given up) or backoff (waiting for a retry)."""
+    """List webhooks whose deliveries were given up (dead) or are retried (backoff)."""
     answer = link.read("/v1/deliveries", {"pageSize": limit})
     link.print_answer(answer, _list(objects_at(answer, "deliveries")))
 

@@ -100,4 +100,4 @@ async def test_replay_and_review_are_written_beside_it(
         told = await run_command(gateway, "evidence", kind, task, "--out", str(file))
         assert (told.status, word in told.out) == (0, True)
     wrong = await run_command(gateway, "evidence", "export", "act_1")
-    assert (wrong.status, "is no id of a session" in wrong.err) == (ExitStatus.CALLER, True)
+    assert (wrong.status, "is not an id of a session" in wrong.err) == (ExitStatus.CALLER, True)

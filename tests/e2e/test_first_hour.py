@@ -45,7 +45,7 @@ async def test_sample_agents_are_there_at_once_and_a_line_to_paste_calls_one(
             assert f"  agent {name}: {gateway.url}/agents/{name}\n" in said
         assert f"  metrics: {gateway.url}/metrics\n" in said
         assert f"  OpenAPI: {gateway.url}/v1/openapi.json\n" in said
-        assert "away" not in said
+        assert "unavailable" not in said
         program, *words = shlex.split(line.removeprefix("try: "))
         assert program == "passerelle"
         done = await run_command(gateway, *words)
@@ -136,7 +136,7 @@ async def test_agents_that_are_away_are_named_with_the_reason(tmp_path: Path) ->
     public = "https://agents.example.com"
     config.write_text(yaml.safe_dump({"agents": agents, "public_url": public}), "utf-8")
     async with serve(tmp_path, "--config", str(config)) as (child, _):
-        line = await child.read_line("away: ")
+        line = await child.read_line("unavailable: ")
         assert line.startswith("unavailable: agent builder: its card at ")
         assert "refused" in line
         said = child.stdout_file.read_text("utf-8")
