@@ -263,10 +263,10 @@ async def _dial(peer: AgentPeer) -> str | None:
     if found is None:
         return f"no gRPC connection to {interface.url}, neither in plain text nor over TLS"
     address = interface.origin.partition("://")[2]
-    said = f"gRPC at {interface.url} is {_SECURITY_NAMES[found]}, and {_SECURITY_NAMES[wanted]} is expected"
+    message = f"gRPC at {interface.url} is {_SECURITY_NAMES[found]}, and {_SECURITY_NAMES[wanted]} is expected"
     if not is_unsaid(interface):
-        return f"{said}: its card says so"
+        return f"{message}: its card says so"
     if interface.origin in config.origins:
         scheme = "http" if found == "plaintext" else "https"
-        return f"{said}: put {scheme}://{address} into allowed_origins instead"
-    return f"{said}: set `grpc: {found}`"
+        return f"{message}: put {scheme}://{address} into allowed_origins instead"
+    return f"{message}: set `grpc: {found}`"

@@ -342,7 +342,7 @@ class BundleLine(NamedTuple):
     kind: str
     name: str
     number: int
-    said: JsonObject
+    content: JsonObject
 
     def __str__(self) -> str:
         """Returns its name in faults."""
@@ -354,7 +354,7 @@ class Report:
     """The result of a check. Without ``faults`` the bundle matches its manifest; ``origin`` states who signed it."""
 
     about: list[str] = field(default_factory=list[str])
-    said: list[str] = field(default_factory=list[str])
+    statements: list[str] = field(default_factory=list[str])
     missing: list[str] = field(default_factory=list[str])
     faults: list[str] = field(default_factory=list[str])
     origin: str = ""
@@ -368,7 +368,7 @@ class Report:
         """Returns the report as lines. For a changed bundle, only the faults."""
         if self.ok:
             yield from self.about
-            yield from self.said
+            yield from self.statements
             yield from (f"missing: {one}" for one in self.missing)
         yield from (f"fault: {one}" for one in self.faults)
         count = f"{len(self.faults)} fault{'s' if len(self.faults) > 1 else ''}"
@@ -493,7 +493,7 @@ def _check_files(manifest: JsonObject, files: Sequence[bytes], report: Report) -
         if _text(one, "of") != "content":
             continue
         if sha256 in given:
-            report.said.append(
+            report.statements.append(
                 f"the file with SHA-256 {sha256} is what event {one.get('event')} names {name}"
             )
             given.discard(sha256)
@@ -516,8 +516,8 @@ class _Content:
     ) -> None:
         self.manifest, self.entries, self.trust, self.report = manifest, entries, trust, report
         self.facts = [entry for entry in entries if entry.kind == "fact"]
-        self.devices = {entry.name: entry.said for entry in entries if entry.kind == "device"}
-        self.shown = {entry.name: entry.said for entry in entries if entry.kind == "signature"}
+        self.devices = {entry.name: entry.content for entry in entries if entry.kind == "device"}
+        self.shown = {entry.name: entry.content for entry in entries if entry.kind == "signature"}
         self.asked: dict[str, JsonObject] = {}
 
     def check(self, sha256: str) -> None:
@@ -553,10 +553,10 @@ class _Content:
         ids: dict[int, str] = {}
         for entry in self.entries:
             if entry.kind == "fact":
-                ids[_whole(entry.said, "sequence")] = _text(entry.said, "eventId")
+                ids[_whole(entry.content, "sequence")] = _text(entry.content, "eventId")
             elif entry.kind == "omitted":
-                start = _whole(entry.said, "first")
-                for place, event in enumerate(_list(entry.said, "eventIds"), start):
+                start = _whole(entry.content, "first")
+                for place, event in enumerate(_list(entry.content, "eventIds"), start):
                     ids[place] = str(event)
         whole = len(ids) == last - first + 1 and min(ids, default=0) == first
         if not whole or max(ids) != last:
@@ -584,13 +584,15 @@ class _Content:
             case "fact":
                 self._check_fact(entry)
             case "step":
-                self._check_names(entry, [entry.said.get("event")])
+                self._check_names(entry, [entry.content.get("event")])
             case "statement" | "question":
-                self._check_names(entry, _list(entry.said, "events"))
-                self.report.said.append(f"{entry.kind} {entry.name}: {_text(entry.said, 'text')}")
+                self._check_names(entry, _list(entry.content, "events"))
+                self.report.statements.append(
+                    f"{entry.kind} {entry.name}: {_text(entry.content, 'text')}"
+                )
             case "device":
-                raw = _decode(_text(entry.said, "public"), "public")
-                if _text(entry.said, "keyId") != f"key_{hashlib.sha256(raw).hexdigest()[:32]}":
+                raw = _decode(_text(entry.content, "public"), "public")
+                if _text(entry.content, "keyId") != f"key_{hashlib.sha256(raw).hexdigest()[:32]}":
                     raise Damaged("the id of its key is not that of the key")
             case "omitted" | "signature":
                 pass
@@ -599,7 +601,7 @@ class _Content:
 
     def _check_names(self, entry: BundleLine, events: list[Json]) -> None:
         """Checks that an entry names facts of the bundle, or the evidence that it was made from."""
-        known, evidence = {fact.name for fact in self.facts}, entry.said.get("evidence")
+        known, evidence = {fact.name for fact in self.facts}, entry.content.get("evidence")
         if [one for one in events if not isinstance(one, str) or one not in known]:
             raise Damaged("names a fact that is not here")
         if evidence is not None and evidence != self.manifest.get("evidence"):
@@ -608,7 +610,7 @@ class _Content:
             raise Damaged("names no fact")
 
     def _check_fact(self, entry: BundleLine) -> None:
-        fact, scope = entry.said, _object(self.manifest, "scope")
+        fact, scope = entry.content, _object(self.manifest, "scope")
         if _text(fact, "eventId") != entry.name or fact.get("sessionId") != scope.get("sessionId"):
             raise Damaged("is not the fact that the manifest names")
         payload = _object(fact, "payload")
@@ -619,7 +621,7 @@ class _Content:
                     raise Damaged("the digest of the question is not that of what was asked")
                 self.asked[_text(fact, "actionId")] = request
             case "permission.evaluated" if self.manifest.get("kind") == "evidence":
-                self.report.said.append(
+                self.report.statements.append(
                     f"{_text(fact, 'timestamp')}: policy says {_text(payload, 'decision')} to "
                     f"{_text(payload, 'subject')} ({_text(payload, 'source')}: {_text(payload, 'reason')})"
                 )
@@ -631,7 +633,7 @@ class _Content:
                 pass
 
     def _check_decision(self, entry: BundleLine, decision: JsonObject) -> None:
-        action = _text(entry.said, "actionId")
+        action = _text(entry.content, "actionId")
         request = self.asked.pop(action, None)
         if request is not None and request.get("digest") != _text(decision, "digest"):
             raise Damaged("the decision is bound to a digest other than that of the question")
@@ -651,14 +653,14 @@ class _Content:
         by = f"{_text(decision, 'decidedKind')} {who}"
         if decision.get("cause") != "human":
             by += f" (automatic: {_text(decision, 'cause')})"
-        self.report.said.append(
+        self.report.statements.append(
             f"{_text(decision, 'decidedAt')}: {by} has {outcome} question {action}{_show_question(request)}"
             f"{_show_option(request, decision.get('optionId'))}; bound to digest {_text(decision, 'digest')}"
             f"; {signature}"
         )
 
     def _check_vote(self, entry: BundleLine, vote: JsonObject) -> None:
-        action = _text(entry.said, "actionId")
+        action = _text(entry.content, "actionId")
         request = self.asked.get(action)
         signed: JsonObject = {
             "v": 1,
@@ -671,16 +673,16 @@ class _Content:
             "deviceId": vote.get("device"),
         }
         signature = self._check_signed(entry, vote, signed)
-        self.report.said.append(
+        self.report.statements.append(
             f"{_text(vote, 'at')}: {_text(vote, 'principal')} has given a vote on question {action}"
             f"{_show_question(request)}{_show_option(request, vote.get('optionId'))}; {signature}"
         )
 
-    def _check_signed(self, entry: BundleLine, said: JsonObject, signed: JsonObject) -> str:
+    def _check_signed(self, entry: BundleLine, decision: JsonObject, signed: JsonObject) -> str:
         """Describes the signature of a decision. Raises Damaged if it does not match the device that it names."""
-        if said.get("signature") is None:
+        if decision.get("signature") is None:
             return "not signed by a device"
-        given = _object(said, "signature")
+        given = _object(decision, "signature")
         signed["iat"] = given.get("iat")
         shown, key, value = self.shown.get(entry.name), _text(given, "keyId"), _text(given, "value")
         if shown is None or shown.get("signed") != signed or shown.get("value") != value:
@@ -688,7 +690,7 @@ class _Content:
         device = self.devices.get(str(signed["deviceId"]))
         if device is None:
             return f"signed with key {key}, which is no longer stored, so it cannot be checked"
-        who = said.get("decidedBy") or said.get("principal")
+        who = decision.get("decidedBy") or decision.get("principal")
         if device.get("keyId") != key or device.get("principal") != who:
             raise Damaged("the signing device belongs to another person than the decision")
         if not _holds(device, canonicalize(signed), _decode(value, "signature")):

@@ -132,8 +132,8 @@ def find_context(environ: Mapping[str, str] = os.environ) -> GatewayContext | No
     return contexts.find(name) if name else None
 
 
-def _read_context(path: Path, name: str, said: object) -> GatewayContext:
-    members = cast("dict[str, object]", said) if isinstance(said, dict) else {}
+def _read_context(path: Path, name: str, loaded: object) -> GatewayContext:
+    members = cast("dict[str, object]", loaded) if isinstance(loaded, dict) else {}
     url, token = members.get("url"), members.get("token")
     if not isinstance(url, str) or not isinstance(token, str | None):
         raise ConfigInvalid(str(path), f"contexts.{name}: has no url, or its token is not a string")

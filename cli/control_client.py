@@ -182,8 +182,8 @@ def _read_owner(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii").strip()
     except FileNotFoundError:
-        said = f"does not exist yet: start `passerelle serve`, or set a token with --token-env or {TOKEN_VARIABLE}"
-        raise ConfigInvalid(str(path), said) from None
+        reason = f"does not exist yet: start `passerelle serve`, or set a token with --token-env or {TOKEN_VARIABLE}"
+        raise ConfigInvalid(str(path), reason) from None
     except (OSError, UnicodeDecodeError) as error:
         hint = f"see --token-env and {TOKEN_VARIABLE}"
         raise ConfigInvalid(str(path), f"cannot be read: {error}; {hint}") from None

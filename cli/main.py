@@ -53,13 +53,13 @@ def main() -> NoReturn:
         _print_error(str(error), *find_hints(error), *_name_winner(error))
         status = find_exit_status(error)
     except typer.TyperException as error:
-        said = error.format_message().replace("Value error, ", "", 1)
-        if said.startswith("Usage: "):
+        text = error.format_message().replace("Value error, ", "", 1)
+        if text.startswith("Usage: "):
             # a group without a verb: its help is the answer
-            print(said)
+            print(text)
             status = ExitStatus.DONE
         else:
-            _print_error(said, "see passerelle COMMAND --help")
+            _print_error(text, "see passerelle COMMAND --help")
             status = ExitStatus.CALLER
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
@@ -247,7 +247,7 @@ def _name_winner(error: PasserelleError) -> list[str]:
     """Returns who closed the approval, for a decision that came too late (I7)."""
     if not isinstance(error, ActionClosed):
         return []
-    return [f"{name}: {said}" for name, said in error.winner.items() if said is not None]
+    return [f"{name}: {text}" for name, text in error.winner.items() if text is not None]
 
 
 def _print_error(message: str, *hints: str) -> None:

@@ -276,8 +276,8 @@ def choose_verb(
     Raises:
         InvalidInput: not exactly one of owner, session and before is given, or an outcome without a time.
     """
-    said = [one for one in (owner, session, before) if one is not None]
-    if len(said) != 1:
+    given = [one for one in (owner, session, before) if one is not None]
+    if len(given) != 1:
         raise InvalidInput("owner", "exactly one of owner, session and before is required")
     if outcomes and before is None:
         raise InvalidInput("outcome", "is allowed only with before")

@@ -112,7 +112,7 @@ async def run_stats(settings: Settings) -> StoreStats:
     async with reach_store(settings) as store:
         found = await store.inventory.measure()
         facts = await store.read_facts()
-        found.primaries = [(node.endpoint.name, said) for node, said in facts.items()]
+        found.primaries = [(node.endpoint.name, node_facts) for node, node_facts in facts.items()]
         found.now_ms = store.clock.now_ms()
     place = settings.blob_place
     blobs = await asyncio.to_thread(_measure, place) if isinstance(place, Path) else None

@@ -46,17 +46,17 @@ async def run_table_export(settings: Settings, request: ExportRequest, folder: P
         raise InvalidInput("format", WITHOUT_EXTRA) from None
     async with reach_store(settings) as store:
         scope = await find_scope(store, request)
-        said = {
+        metadata = {
             "version": VERSION,
             "runtimeId": store.runtime_id,
             "at": format_ms(store.clock.now_ms()),
         }
-        with open_folder(folder, said) as tables, open_names(folder) as names:
+        with open_folder(folder, metadata) as tables, open_names(folder) as names:
             exporter = TableExporter(store.exporter.source)
             summary = await exporter.export(scope, tables, names)
             if scope.session is not None and not summary.sessions:
                 raise refuse(scope.session, next(iter(summary.left_out), None))
-            tables.finish({**said, "scope": {**scope.write()}, **summary.write()})
+            tables.finish({**metadata, "scope": {**scope.write()}, **summary.write()})
             return [*_describe(folder, tables, summary)]
 
 

@@ -215,14 +215,14 @@ async def _ask_gateway(settings: Settings) -> dict[str, bytes]:
     """Reads the public endpoints of the configured gateway, if it runs on this machine."""
     local = find_local_gateway(settings)
     url, tls = local.url, trust_own_certificate(local.certificate) if local.certificate else True
-    said: dict[str, bytes] = {}
+    members: dict[str, bytes] = {}
     async with httpx.AsyncClient(base_url=url, timeout=_ASK_S, trust_env=False, verify=tls) as http:
         for name, path in _PATHS.items():
             try:
-                said[name] = (await http.get(path)).content
+                members[name] = (await http.get(path)).content
             except httpx.HTTPError as error:
-                said[name] = _lines([f"{url} does not answer: {type(error).__name__}"])
-    return said
+                members[name] = _lines([f"{url} does not answer: {type(error).__name__}"])
+    return members
 
 
 def _read_end(path: Path) -> bytes:

@@ -48,8 +48,8 @@ async def play(stage: Stage) -> None:
             task=task.id,
         )
         for device in (laptop, phone):
-            asked = await device.await_event(INBOX, "permission.requested")
-            checks.equal(f"the {device.name} has it in its inbox", asked["taskId"], task.id)
+            requested = await device.await_event(INBOX, "permission.requested")
+            checks.equal(f"the {device.name} has it in its inbox", requested["taskId"], task.id)
         view = await _reconnect(stage, task.id)
         outcomes = await asyncio.gather(
             laptop.client.answer(view, option=ALLOW), phone.client.answer(view, option=ALLOW)
@@ -94,9 +94,9 @@ def _check_race(stage: Stage, view: JsonObject, outcomes: dict[str, AnswerResult
     )
 
 
-async def _check_receipt(stage: Stage, client: Client, asked: Task) -> None:
+async def _check_receipt(stage: Stage, client: Client, requested: Task) -> None:
     async def look() -> Task | None:
-        task = await client.get_task(GetTaskRequest(id=asked.id))
+        task = await client.get_task(GetTaskRequest(id=requested.id))
         return task if is_completed(task) else None
 
     task = await wait_for("the agent pays and completes the task", look)

@@ -29,8 +29,8 @@ async def play(stage: Stage) -> None:
         await wait_for("passerelle verify ends", child.has_ended, _VERIFY_WITHIN_S)
     finally:
         child.process.kill()
-    said = child.stdout_file.read_text(encoding="utf-8").splitlines()
+    lines = child.stdout_file.read_text(encoding="utf-8").splitlines()
     status = child.process.wait()
-    checks.check("every stored stream replays to its snapshot", status == 0, said, exit=status)
-    for line in said:
+    checks.check("every stored stream replays to its snapshot", status == 0, lines, exit=status)
+    for line in lines:
         checks.note(line)

@@ -59,17 +59,17 @@ def resume(link: GatewayLink, name: AgentArgument) -> None:
 
 
 def _print_change(link: GatewayLink, answer: JsonObject) -> None:
-    said = [text_at(answer, "name"), text_at(answer, "state")]
+    parts = [text_at(answer, "name"), text_at(answer, "state")]
     if text_at(answer, "by"):
-        said.append(f"by {text_at(answer, 'by')} at {text_at(answer, 'at')}")
+        parts.append(f"by {text_at(answer, 'by')} at {text_at(answer, 'at')}")
     if text_at(answer, "reason"):
-        said.append(flatten(text_at(answer, "reason")))
+        parts.append(flatten(text_at(answer, "reason")))
     waiting = answer.get("waiting")
     if waiting:
-        said.append(f"{waiting} waiting")
+        parts.append(f"{waiting} waiting")
     if answer.get("repeated"):
-        said.append("as before")
-    link.print_answer(answer, ["  ".join(said)])
+        parts.append("as before")
+    link.print_answer(answer, ["  ".join(parts)])
 
 
 @add_verb(agents, "agents show echo")
@@ -135,14 +135,14 @@ def _age_of(calls: JsonObject, name: str, now_ms: int) -> str:
 
 
 def _name_limits(limits: JsonObject) -> str:
-    said: list[str] = []
+    parts: list[str] = []
     if limits.get("concurrency") is not None:
-        said.append(f"{limits.get('inUse')} of {limits['concurrency']} at once in use")
+        parts.append(f"{limits.get('inUse')} of {limits['concurrency']} at once in use")
     if limits.get("rate") is not None:
-        said.append(f"{limits['rate']} in {limits['rateS']} s")
+        parts.append(f"{limits['rate']} in {limits['rateS']} s")
     if limits.get("usedUp"):
-        said.append("used up")
-    return ", ".join(said)
+        parts.append("used up")
+    return ", ".join(parts)
 
 
 def _name_times(calls: JsonObject) -> str:
@@ -157,8 +157,8 @@ def _list(found: list[JsonObject]) -> Iterator[str]:
     for agent in found:
         state = text_at(agent, "state")
         held = "" if state in {"", "active"} else f"  {state}"
-        said = f"{text_at(agent, 'name')}  {text_at(agent, 'status')}{held}"
-        yield f"{said}  {text_at(agent, 'url')}"
+        parts = f"{text_at(agent, 'name')}  {text_at(agent, 'status')}{held}"
+        yield f"{parts}  {text_at(agent, 'url')}"
         for skill in objects_at(agent, "skills"):
             tags = ", ".join(texts_at(skill, "tags"))
             yield f"  {text_at(skill, 'id')}: {text_at(skill, 'name')}{f' [{tags}]' if tags else ''}"

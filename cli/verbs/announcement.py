@@ -55,9 +55,9 @@ class Announcement:
         except ConfigInvalid as error:
             _print(f"  {error}")
             return
-        for name, (said, reached) in found.items():
+        for name, (line, reached) in found.items():
             if not reached:
-                reason = said.removeprefix(f"agents.{name}: ")
+                reason = line.removeprefix(f"agents.{name}: ")
                 _print(f"  unavailable: agent {name}: {reason}")
                 structlog.get_logger("passerelle").warning("agent.away", agent=name, why=reason)
         there = [name for name, (_, reached) in found.items() if reached]

@@ -114,13 +114,13 @@ def audit(
         raise typer.Exit(1)
 
 
-def sign_answer(link: GatewayLink, said: dict[str, Json], action: str) -> dict[str, Json]:
+def sign_answer(link: GatewayLink, body: dict[str, Json], action: str) -> dict[str, Json]:
     """Adds the signature of this machine, if it is a paired device."""
     from passerelle.permission_bridge.devices.own_device import is_device
 
     data_dir = link.find_local().data_dir
     if not is_device(data_dir):
-        return said
+        return body
 
     from passerelle.core.approval.signed_decision import compose_decision
     from passerelle.core.commands import RespondAction
@@ -129,12 +129,12 @@ def sign_answer(link: GatewayLink, said: dict[str, Json], action: str) -> dict[s
 
     own = load_own_device(data_dir)
     if own is None:
-        return said
-    command = from_wire(RespondAction, {**said, "actionId": action})
+        return body
+    command = from_wire(RespondAction, {**body, "actionId": action})
     iat = time.time_ns() // 1_000_000  # noqa: TID251  the clock of the device, which is this machine
     value = own.sign(compose_decision(command, command.option_id, own.device_id, iat))
     signature: dict[str, Json] = {"deviceId": own.device_id, "value": value, "iat": iat}
-    return {**said, "signature": signature}
+    return {**body, "signature": signature}
 
 
 def _decide(
@@ -146,7 +146,7 @@ def _decide(
     mute_min: int | None = None,
 ) -> None:
     action = text_at(view, "actionId")
-    said: dict[str, Json] = {
+    body: dict[str, Json] = {
         "rev": view.get("rev"),
         "digest": text_at(view, "digest"),
         "optionId": option,
@@ -155,8 +155,8 @@ def _decide(
         **({"content": content} if content else {}),
         **({"muteMinutes": mute_min} if mute_min else {}),
     }
-    signed = sign_answer(link, said, action)
-    result = link.post(name_path(_PATH, action, "decision"), signed, key=str(said["decisionId"]))
+    signed = sign_answer(link, body, action)
+    result = link.post(name_path(_PATH, action, "decision"), signed, key=str(body["decisionId"]))
     link.print_answer(result, [_describe_outcome(result)])
 
 

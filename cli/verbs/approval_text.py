@@ -62,13 +62,13 @@ def describe_audit(result: JsonObject) -> Iterator[str]:
     """Formats one line per fact, and the result of the integrity check."""
     for one in objects_at(result, "facts"):
         fact = object_at(one, "fact")
-        said = object_at(fact, "payload")
+        payload = object_at(fact, "payload")
         yield "  ".join(
             [
                 str(one.get("sequence")),
                 text_at(fact, "timestamp"),
                 text_at(fact, "type"),
-                _summarize(said),
+                _summarize(payload),
                 text_at(one, "sha256")[:16],
             ]
         )
@@ -79,9 +79,9 @@ def describe_audit(result: JsonObject) -> Iterator[str]:
         yield "record: empty"
 
 
-def _summarize(said: JsonObject) -> str:
-    decision = object_at(said, "decision")
-    holder = decision or said
+def _summarize(payload: JsonObject) -> str:
+    decision = object_at(payload, "decision")
+    holder = decision or payload
     words = [f"{name}={text_at(holder, name)}" for name in _AUDIT_MEMBERS if text_at(holder, name)]
     return flatten(" ".join(words), 120)
 

@@ -66,9 +66,9 @@ def list_pending(
 
     With --state those that ended, the last to end first.
     """
-    asked = {"pageSize": limit, "kind": kind, "risk": risk, "taskId": task, "pageToken": page}
+    query = {"pageSize": limit, "kind": kind, "risk": risk, "taskId": task, "pageToken": page}
     owners = "all" if all_owners else None
-    answer = link.read("/v1/approvals", {**asked, "state": state, "owners": owners})
+    answer = link.read("/v1/approvals", {**query, "state": state, "owners": owners})
     token = text_at(answer, "nextPageToken")
     if all_owners:
         link.print_answer(answer, _list_waiting(objects_at(answer, "pending"), token))
@@ -174,8 +174,8 @@ def _describe(view: JsonObject) -> Iterator[str]:
         yield f"option  {text_at(option, 'optionId')}: {text_at(option, 'name')}"
     decision = object_at(view, "decision")
     if decision:
-        said = (text_at(decision, name) for name in ("outcome", "cause", "decidedBy", "decidedAt"))
-        yield f"decided {'  '.join(said)}"
+        cells = (text_at(decision, name) for name in ("outcome", "cause", "decidedBy", "decidedAt"))
+        yield f"decided {'  '.join(cells)}"
 
 
 def _explain(answer: JsonObject) -> Iterator[str]:

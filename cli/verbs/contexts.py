@@ -104,8 +104,8 @@ def show() -> None:
     if url := os.environ.get(URL_VARIABLE):
         print(f"{url}  ({URL_VARIABLE})")
     elif context := find_context():
-        said = CONTEXT_VARIABLE if os.environ.get(CONTEXT_VARIABLE) else "current"
-        print(f"{context.url}  (context {context.name}, {said})")
+        source = CONTEXT_VARIABLE if os.environ.get(CONTEXT_VARIABLE) else "current"
+        print(f"{context.url}  (context {context.name}, {source})")
     else:
         print("the gateway of the settings on this machine")
 

@@ -93,12 +93,12 @@ def _read_lines(path: str | None) -> list[str]:
     if path is None:
         return []
     try:
-        said = sys.stdin.read() if path == "-" else Path(path).read_text("utf-8")
+        text = sys.stdin.read() if path == "-" else Path(path).read_text("utf-8")
     except OSError as error:
         raise InvalidInput("--inputs", f"{path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise InvalidInput("--inputs", f"{path} is not UTF-8 at byte {error.start}") from None
-    return [line for line in said.splitlines() if line.strip()]
+    return [line for line in text.splitlines() if line.strip()]
 
 
 @add_verb(jobs, "jobs list", "list")
@@ -210,8 +210,8 @@ def _print_change(link: GatewayLink, answer: JsonObject) -> None:
 
 def _name_counts(job: JsonObject) -> str:
     counts = object_at(job, "counts")
-    said = [f"{name} {counts[name]}" for name in _STATES if counts.get(name)]
-    return "  ".join([text_at(job, "status"), *said])
+    cells = [f"{name} {counts[name]}" for name in _STATES if counts.get(name)]
+    return "  ".join([text_at(job, "status"), *cells])
 
 
 def _list(found: list[JsonObject], next_page: str) -> Iterator[str]:

@@ -154,11 +154,11 @@ def delete(link: GatewayLink, schedule: ScheduleArgument) -> None:
 
 def _print_change(link: GatewayLink, answer: JsonObject) -> None:
     schedule = object_at(answer, "schedule")
-    said = [text_at(schedule, "scheduleId"), text_at(schedule, "status")]
+    cells = [text_at(schedule, "scheduleId"), text_at(schedule, "status")]
     next_at = text_at(schedule, "nextAt")
     link.print_answer(
         answer,
-        ["  ".join([*said, *([f"next {next_at}"] if next_at else []), *name_repeat(answer)])],
+        ["  ".join([*cells, *([f"next {next_at}"] if next_at else []), *name_repeat(answer)])],
     )
 
 
@@ -235,7 +235,7 @@ def _describe_history(answer: JsonObject) -> Iterator[str]:
         counts = [f"{name} {change[name]}" for name in ("missed", "skipped") if change.get(name)]
         runs = [f"run {one.get('number')}" for one in objects_at(change, "runs")]
         tasks = [text_at(one, "taskId") for one in objects_at(change, "runs") if one.get("taskId")]
-        said = [str(step.get("sequence")), text_at(step, "at"), text_at(change, "step")]
-        yield "  ".join([*said, *runs, *tasks, *counts])
+        cells = [str(step.get("sequence")), text_at(step, "at"), text_at(change, "step")]
+        yield "  ".join([*cells, *runs, *tasks, *counts])
     if answer.get("nextAfter") is not None:
         yield f"more: --after {answer['nextAfter']}"

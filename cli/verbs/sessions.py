@@ -152,8 +152,8 @@ def history(
         if link.as_json:
             print(json.dumps(message))
             continue
-        said = (text_at(message, "createdAt"), text_at(message, "role"))
-        link.print_answer(message, ["  ".join([*said, flatten(text_at(message, "text"), 400)])])
+        cells = (text_at(message, "createdAt"), text_at(message, "role"))
+        link.print_answer(message, ["  ".join([*cells, flatten(text_at(message, "text"), 400)])])
 
 
 def _find_thread(link: GatewayLink, session: str) -> str:
@@ -209,8 +209,10 @@ def _read_labels(given: list[str] | None) -> JsonObject | None:
 
 def _print_change(link: GatewayLink, answer: JsonObject) -> None:
     session = object_at(answer, "session")
-    said = [text_at(session, "sessionId"), f"version {answer.get('version')}"]
-    link.print_answer(answer, ["  ".join([*said, *name_repeat(answer), text_at(session, "title")])])
+    cells = [text_at(session, "sessionId"), f"version {answer.get('version')}"]
+    link.print_answer(
+        answer, ["  ".join([*cells, *name_repeat(answer), text_at(session, "title")])]
+    )
 
 
 def _list(found: list[JsonObject], next_page: str) -> Iterator[str]:

@@ -157,8 +157,8 @@ def close(
 
 def _print_change(link: GatewayLink, answer: JsonObject) -> None:
     subagent = object_at(answer, "subagent")
-    said = [text_at(subagent, "subagentId"), text_at(answer, "outcome"), text_at(answer, "taskId")]
-    link.print_answer(answer, ["  ".join([one for one in (*said, *name_repeat(answer)) if one])])
+    cells = [text_at(subagent, "subagentId"), text_at(answer, "outcome"), text_at(answer, "taskId")]
+    link.print_answer(answer, ["  ".join([one for one in (*cells, *name_repeat(answer)) if one])])
 
 
 def _list(found: list[JsonObject]) -> Iterator[str]:
@@ -206,13 +206,13 @@ def _describe_events(answer: JsonObject) -> Iterator[str]:
     for event in objects_at(answer, "events"):
         payload = object_at(event, "payload")
         error = text_at(object_at(payload, "error"), "message")
-        said = error or next(
+        text = error or next(
             (text for name in ("preview", "summary", "text") if (text := text_at(payload, name))),
             "",
         )
         parts = [
             *(str(event.get("sequence")), text_at(event, "timestamp"), text_at(event, "type")),
-            *(text_at(payload, "status") or text_at(payload, "nativeStatus"), flatten(said)),
+            *(text_at(payload, "status") or text_at(payload, "nativeStatus"), flatten(text)),
         ]
         yield "  ".join(part for part in parts if part)
     if text_at(answer, "nextPageToken"):

@@ -52,12 +52,12 @@ def list_tasks(
 def describe_progress(progress: JsonObject) -> str:
     """Formats progress: percentage, phase and step, as far as known."""
     percent = whole_at(progress, "percent")
-    said = (
+    parts = (
         "" if percent is None else f"{percent}%",
         text_at(progress, "phase"),
         flatten(text_at(progress, "step"), 30),
     )
-    return " ".join(filter(None, said))
+    return " ".join(filter(None, parts))
 
 
 def describe_task(record: JsonObject, summary: JsonObject) -> Iterator[str]:
@@ -94,13 +94,13 @@ def describe_task(record: JsonObject, summary: JsonObject) -> Iterator[str]:
 def describe_blocker(blocker: JsonObject) -> str:
     """Formats what a task waits for: the kind, the id that resolves it, the reason, and the deadline or rule."""
     until, rules = text_at(blocker, "until"), texts_at(blocker, "rules")
-    said = (
+    parts = (
         flatten(text_at(blocker, "reason"), 100),
         f"until {until}" if until else "",
         f"rule {', '.join(rules)}" if rules else "",
     )
     what = f"{text_at(blocker, 'kind')} {text_at(blocker, 'target')}"
-    return ": ".join(filter(None, (what, "; ".join(filter(None, said)))))
+    return ": ".join(filter(None, (what, "; ".join(filter(None, parts)))))
 
 
 def describe_spending(spending: JsonObject) -> str:
@@ -109,11 +109,11 @@ def describe_spending(spending: JsonObject) -> str:
     below = (whole_at(tree, "tasks") or 0) - 1
     if not tree:
         return ""
-    said = _describe_sums(own) or "nothing"
+    parts = _describe_sums(own) or "nothing"
     if below < 1:
-        return said
+        return parts
     least = "at least " if spending.get("partial") else ""
-    return f"{said}; with {least}{below} below: {_describe_sums(tree)}"
+    return f"{parts}; with {least}{below} below: {_describe_sums(tree)}"
 
 
 def _describe_sums(sums: JsonObject) -> str:
@@ -130,8 +130,8 @@ def _describe_sums(sums: JsonObject) -> str:
 
 def describe_change(task: JsonObject, answer: JsonObject) -> str:
     """Formats the result of a command in one line."""
-    said = [text_at(task, "taskId"), text_at(task, "status"), f"version {answer.get('version')}"]
-    return "  ".join([*said, "as before"] if answer.get("repeated") else said)
+    parts = [text_at(task, "taskId"), text_at(task, "status"), f"version {answer.get('version')}"]
+    return "  ".join([*parts, "as before"] if answer.get("repeated") else parts)
 
 
 def list_subtree(answer: JsonObject) -> Iterator[str]:

@@ -163,8 +163,8 @@ def start(
     version: VersionFlag = None,
 ) -> None:
     """Send a task to its agent."""
-    said = None if text is None else read_text(text)
-    body: JsonObject = {"text": said, "agent": agent, "version": version}
+    message = None if text is None else read_text(text)
+    body: JsonObject = {"text": message, "agent": agent, "version": version}
     print_change(link, link.post(name_path("/v1/tasks", task, "start"), body))
 
 

@@ -82,8 +82,8 @@ def describe_queue(queue: JsonObject) -> Iterator[str]:
     gated = objects_at(queue, "gated")
     for one in gated:
         rules = texts_at(one, "rules")
-        asked = f" (rule {', '.join(rules)})" if rules else ""
-        yield f"{text_at(one, 'turnId')} waits for approval {text_at(one, 'actionId')}{asked}"
+        required_by = f" (rule {', '.join(rules)})" if rules else ""
+        yield f"{text_at(one, 'turnId')} waits for approval {text_at(one, 'actionId')}{required_by}"
     active = len(texts_at(queue, "activeTurns"))
     approval = f", {len(gated)} for approval" if gated else ""
     yield f"policy {text_at(queue, 'policy')}, {active} under way, {len(waiting)} waiting{approval}"

@@ -50,9 +50,9 @@ def format_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterat
 
 def format_fields(fields: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Formats one line for each field that is not empty."""
-    said = [(name, text) for name, text in fields if text]
-    width = max((len(name) for name, _ in said), default=0)
-    for name, text in said:
+    shown = [(name, text) for name, text in fields if text]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, text in shown:
         yield f"{name.ljust(width)}  {text}"
 
 
@@ -241,16 +241,16 @@ def add_verb(
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
         )
-        said, epilog = inspect.getdoc(act), f"Example: passerelle {example}"
+        help_text, epilog = inspect.getdoc(act), f"Example: passerelle {example}"
         if is_default:
             # flags after the name of a verb belong to that verb
             before = {"allow_interspersed_args": False}
             group.callback(
-                invoke_without_command=True, context_settings=before, help=said, epilog=epilog
+                invoke_without_command=True, context_settings=before, help=help_text, epilog=epilog
             )(run)
         else:
             own_name = name or getattr(act, "__name__", None)
-            group.command(name=own_name, help=said, epilog=epilog)(run)
+            group.command(name=own_name, help=help_text, epilog=epilog)(run)
         return act
 
     return register
@@ -302,8 +302,8 @@ def _declare_long_output(
 
 
 def _has_short(parameters: list[inspect.Parameter], flag: str) -> bool:
-    said = (one for each in parameters for one in getattr(each.annotation, "__metadata__", ()))
-    return any(flag in (getattr(one, "param_decls", None) or ()) for one in said)
+    metadata = (one for each in parameters for one in getattr(each.annotation, "__metadata__", ()))
+    return any(flag in (getattr(one, "param_decls", None) or ()) for one in metadata)
 
 
 def _declare_key(*, key: Annotated[str | None, typer.Option(help=KEY_HELP)] = None) -> None:

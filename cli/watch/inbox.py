@@ -148,10 +148,10 @@ class Inbox:
             return self._decide(view, choice) if key in {"y", "Y"} else None
         if key in _ENTER:
             self.choice = None
-            said = self.typed.strip()
+            text = self.typed.strip()
             if choice == "reply":
-                return self._decide(view, choice, said) if said else None
-            return self._decide(view, choice) if said.lower() == YES else None
+                return self._decide(view, choice, text) if text else None
+            return self._decide(view, choice) if text.lower() == YES else None
         if key in _BACKSPACE:
             self.typed = self.typed[:-1]
         elif len(key) == 1 and key.isprintable():

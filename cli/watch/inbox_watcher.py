@@ -114,16 +114,16 @@ class InboxWatcher:
 
     async def _decide(self, client: ChannelClient, decision: Decide) -> None:
         action = text_at(decision.view, "actionId")
-        said: dict[str, Json] = {
+        body: dict[str, Json] = {
             "rev": decision.view.get("rev"),
             "digest": text_at(decision.view, "digest"),
             "optionId": decision.option_id,
             "decisionId": f"dec_{secrets.token_hex(16)}",
             **({"content": {"text": decision.words}} if decision.words else {}),
         }
-        signed = {**self.sign(said, action), "actionId": action}
+        signed = {**self.sign(body, action), "actionId": action}
         try:
-            result = await client.call("respond_action", signed, idem=str(said["decisionId"]))
+            result = await client.call("respond_action", signed, idem=str(body["decisionId"]))
             if text_at(result, "outcome") == "vote_recorded":
                 self.inbox.notes.append(
                     f"vote recorded: {result.get('votes')} of {result.get('need')}"

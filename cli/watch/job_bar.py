@@ -30,12 +30,12 @@ class JobBar:
             TextColumn("{task.description}", markup=False, table_column=_cut_at(_TITLE)),
             BarColumn(bar_width=None, table_column=Column(ratio=1)),
             MofNCompleteColumn(table_column=_cut_at(None)),
-            TextColumn("{task.fields[said]}", markup=False, table_column=_cut_at(None)),
+            TextColumn("{task.fields[detail]}", markup=False, table_column=_cut_at(None)),
             TimeElapsedColumn(table_column=_cut_at(None)),
             console=console,
             expand=True,
         )
-        self._bar = self._progress.add_task("", total=None, said="")
+        self._bar = self._progress.add_task("", total=None, detail="")
 
     def __enter__(self) -> Callable[[JsonObject], None]:
         """Starts the bar; returns its update function."""
@@ -47,13 +47,13 @@ class JobBar:
 
     def _update(self, job: JsonObject) -> None:
         counts = {name: _read(count) for name, count in object_at(job, "counts").items()}
-        said = [f"{name} {counts[name]}" for name in ("running", "failed") if counts.get(name)]
+        detail = [f"{name} {counts[name]}" for name in ("running", "failed") if counts.get(name)]
         self._progress.update(
             self._bar,
             description=escape_text(text_at(job, "title")),
             total=_read(job.get("items")),
             completed=sum(counts.get(name, 0) for name in _ENDED),
-            said=" ".join([text_at(job, "status"), *said]),
+            detail=" ".join([text_at(job, "status"), *detail]),
         )
 
 

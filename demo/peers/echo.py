@@ -28,9 +28,9 @@ class EchoAgent(SampleAgent):
     async def answer(self, context: RequestContext, queue: EventQueue) -> None:
         text = context.get_user_input()
         if context.current_task is None and text.startswith(MESSAGE_PREFIX):
-            said = text.removeprefix(MESSAGE_PREFIX).strip()
+            reply = text.removeprefix(MESSAGE_PREFIX).strip()
             await queue.enqueue_event(
-                new_text_message(said, context_id=context.context_id, role=Role.ROLE_AGENT)
+                new_text_message(reply, context_id=context.context_id, role=Role.ROLE_AGENT)
             )
             return
         task = open_updater(context, queue)

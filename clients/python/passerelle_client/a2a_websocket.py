@@ -111,9 +111,9 @@ class SocketTransport(httpx.AsyncBaseTransport):
         """Cancels a stream that the caller no longer reads; its task continues."""
         if self._calls.pop(rpc_id, None) is None or self._socket is None:
             return
-        said: JsonObject = {"jsonrpc": "2.0", "method": "cancelStream", "params": {"id": rpc_id}}
+        frame: JsonObject = {"jsonrpc": "2.0", "method": "cancelStream", "params": {"id": rpc_id}}
         with suppress(ConnectionClosed):
-            await self._socket.send(orjson.dumps(said).decode())
+            await self._socket.send(orjson.dumps(frame).decode())
 
     async def _receive(self, queue: asyncio.Queue[JsonObject | None]) -> JsonObject:
         frame = await queue.get()
@@ -199,15 +199,15 @@ def _read_frame(message: str | bytes) -> JsonObject | None:
 
 
 def _add_parameters(call: JsonObject, headers: httpx.Headers) -> JsonObject:
-    said: dict[str, Json] = {name: value for name, value in headers.items() if name in _CARRIED}
+    service: dict[str, Json] = {name: value for name, value in headers.items() if name in _CARRIED}
     params = call.get("params")
     known: JsonObject = dict(params) if isinstance(params, dict) else {}
     after = headers.get("last-event-id")
     if after is not None and call["method"] == "SubscribeToTask":
         known["after"] = after
-    if said:
+    if service:
         metadata = known.get("metadata")
         kept: JsonObject = dict(metadata) if isinstance(metadata, dict) else {}
-        kept[SERVICE_PARAMETERS] = said
+        kept[SERVICE_PARAMETERS] = service
         known["metadata"] = kept
     return {**call, "params": known}

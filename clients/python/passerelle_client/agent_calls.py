@@ -138,15 +138,15 @@ class ServedCalls:
                     rest = await self._send_pieces(work, data)
                 await self._end(work, Done(work.id, rest))
             case A2aError(code, message, details):
-                said: dict[str, Json] = {"code": code}
+                extra: dict[str, Json] = {"code": code}
                 if details is not None:
-                    said["data"] = details
-                await self._end(work, Failed(work.id, "a2a", message, data=said))
+                    extra["data"] = details
+                await self._end(work, Failed(work.id, "a2a", message, data=extra))
             case HttpError(status, retry):
                 wait_s = int(retry) if retry is not None and retry.isdigit() else None
                 word = "busy" if status in _BUSY else "status"
-                said = {"status": status}
-                await self._end(work, Failed(work.id, word, f"HTTP {status}", wait_s, said))
+                extra = {"status": status}
+                await self._end(work, Failed(work.id, word, f"HTTP {status}", wait_s, extra))
             case Fault(reason):
                 await self._end(work, Failed(work.id, "failed", reason))
             case _:

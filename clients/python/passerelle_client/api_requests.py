@@ -126,7 +126,7 @@ def decide_approval(
     """Decides an approval as it was read."""
     path = _name("approvals", approval.action_id, "decision")
     composed = compose_answer(approval.raw, decision_id, option_id, content, comment)
-    body = {name: said for name, said in composed.items() if name != "actionId"}
+    body = {name: value for name, value in composed.items() if name != "actionId"}
     return ApiRequest("POST", path, read_result, body, key=decision_id)
 
 
@@ -168,12 +168,12 @@ def _read_outcome(answer: JsonObject) -> str:
 
 
 def _page(page_size: int, page_token: str, **filters: str | None) -> dict[str, str | int]:
-    chosen = {name: said for name, said in filters.items() if said is not None}
+    chosen = {name: value for name, value in filters.items() if value is not None}
     return {"pageSize": page_size, **({"pageToken": page_token} if page_token else {}), **chosen}
 
 
 def _present(**members: Json) -> dict[str, Json]:
-    return {name: said for name, said in members.items() if said is not None}
+    return {name: value for name, value in members.items() if value is not None}
 
 
 def _name(*steps: str) -> str:

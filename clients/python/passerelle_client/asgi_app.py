@@ -202,21 +202,21 @@ async def read_own_card(app: App) -> JsonObject:
     async def skip(_item: JsonObject) -> None:
         return
 
-    said = bytearray()
+    body = bytearray()
     started: list[int] = []
 
     async def take(message: Message) -> None:
         if message["type"] == "http.response.start":
             started.append(message["status"])
         elif message["type"] == "http.response.body":
-            said.extend(message.get("body", b""))
+            body.extend(message.get("body", b""))
 
     scope = make_scope("GET", _CARD_PATH, {"Host": "agent", "A2A-Version": "1.0"})
     exchange = AppExchange(app, scope, b"", skip)
     await app(scope, exchange.receive, take)
     card: Json = None
     with suppress(orjson.JSONDecodeError):
-        card = orjson.loads(bytes(said))
+        card = orjson.loads(bytes(body))
     if started != [_OK] or not isinstance(card, dict):
         raise LookupError(f"the application serves no agent card at {_CARD_PATH}; pass one as card")
     return card
@@ -253,31 +253,31 @@ async def run_lifespan(app: App) -> AsyncGenerator[None]:
         RuntimeError: the application reports that its startup failed.
     """
     received: asyncio.Queue[Message] = asyncio.Queue()
-    said: asyncio.Queue[Message] = asyncio.Queue()
+    sent: asyncio.Queue[Message] = asyncio.Queue()
     received.put_nowait({"type": "lifespan.startup"})
     scope: Message = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
-    running = asyncio.ensure_future(app(scope, received.get, said.put))
+    running = asyncio.ensure_future(app(scope, received.get, sent.put))
     try:
-        begun = await _read_lifespan(running, said)
+        begun = await _read_lifespan(running, sent)
         if begun.get("type") == "lifespan.startup.failed":
             raise RuntimeError(f"the application cannot start: {begun.get('message', '')}")
         yield
         if not running.done():
             received.put_nowait({"type": "lifespan.shutdown"})
-            await _read_lifespan(running, said)
+            await _read_lifespan(running, sent)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def _read_lifespan(running: asyncio.Future[None], said: asyncio.Queue[Message]) -> Message:
+async def _read_lifespan(running: asyncio.Future[None], sent: asyncio.Queue[Message]) -> Message:
     """Returns the next lifespan message of the application; an empty one if it ended without one."""
-    hearing = asyncio.ensure_future(said.get())
-    waits: list[asyncio.Future[Any]] = [running, hearing]
+    reading = asyncio.ensure_future(sent.get())
+    waits: list[asyncio.Future[Any]] = [running, reading]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    if hearing.done():
-        return hearing.result()
-    hearing.cancel()
+    if reading.done():
+        return reading.result()
+    reading.cancel()
     return {}
 
 

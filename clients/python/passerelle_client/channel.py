@@ -269,8 +269,8 @@ class ChannelClient:
         except CallRefused as error:
             return read_refusal(error)
         except TimeoutError:
-            asked: JsonObject = {"actionId": action["actionId"]}
-            return Unsure(await self.call("get_action", asked, timeout_s=timeout_s))
+            query: JsonObject = {"actionId": action["actionId"]}
+            return Unsure(await self.call("get_action", query, timeout_s=timeout_s))
 
     def say_presence(self, state: PresenceState, focus: Iterable[str] = ()) -> None:
         """Reports the presence of the user and the streams that are in view. It holds until the next report."""

@@ -82,11 +82,11 @@ class ClientStream:
         if not self.owes_ack or not self.track.is_answered:
             return None
         self.owes_ack = False
-        held, said = self.track.held, self.acknowledged
-        return said if held and said and _may_precede(said, held) else None
+        held, acked = self.track.held, self.acknowledged
+        return acked if held and acked and _may_precede(acked, held) else None
 
 
-def _may_precede(said: Cursor, held: Cursor) -> bool:
-    if said.epoch != held.epoch or said.sequence > held.sequence:
+def _may_precede(acked: Cursor, held: Cursor) -> bool:
+    if acked.epoch != held.epoch or acked.sequence > held.sequence:
         return False
-    return said.sequence < held.sequence or said == held
+    return acked.sequence < held.sequence or acked == held

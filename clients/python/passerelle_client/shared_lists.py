@@ -130,9 +130,9 @@ class SharedLists:
 
     async def _look(self, owner: str, places: Sequence[ListPlace]) -> list[_Row]:
         """Reads the fields that a list needs; repairs rows that a crash left outdated."""
-        said = await self._read_all([task_id for _, task_id in places], "o", "c", "st", "ts")
+        fields = await self._read_all([task_id for _, task_id in places], "o", "c", "st", "ts")
         mine, gone, digest = list[_Row](), list[str](), self.space.digest(owner).encode()
-        for place, (found, context, state, time_us) in zip(places, said, strict=True):
+        for place, (found, context, state, time_us) in zip(places, fields, strict=True):
             if found != digest:
                 gone.append(place[1])
                 continue

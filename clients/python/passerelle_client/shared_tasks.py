@@ -137,14 +137,14 @@ class SharedTasks:
     async def read_events(self, task_id: str, after: int) -> EventPage:
         """Reads at most one page of events after a version."""
         at = self.space.locate(task_id)
-        found, said = await retry(
+        found, state = await retry(
             lambda: self.nodes.read(
                 at.shard,
                 pack("XRANGE", at.events, f"({after}-0", "+", "COUNT", PAGE_EVENTS),
                 pack("HMGET", at.task, "cut", "last", "v"),
             )
         )
-        cut, last, version = cast("list[bytes | None]", said)
+        cut, last, version = cast("list[bytes | None]", state)
         rows = cast("list[tuple[bytes, list[bytes]]]", found)
         return EventPage(
             [(int(entry_id.partition(b"-")[0]), fields[1]) for entry_id, fields in rows],

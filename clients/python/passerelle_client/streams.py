@@ -24,7 +24,7 @@ class Streams:
     def __init__(self) -> None:
         self.ack_owed = asyncio.Event()
         self._followed: dict[str, ClientStream] = {}
-        self._asked: set[str] = set()
+        self._subscribed: set[str] = set()
 
     @property
     def replaying(self) -> frozenset[str]:
@@ -65,12 +65,12 @@ class Streams:
     def ask(self, followed: ClientStream) -> Subscribe:
         """Returns the frame that subscribes to a stream over the current link."""
         followed.is_paused = False
-        self._asked.add(followed.track.stream)
+        self._subscribed.add(followed.track.stream)
         return followed.track.ask()
 
     def ask_all(self) -> tuple[Subscribe, ...]:
         """Returns the subscriptions of a ``hello``: every stream, from its position."""
-        self._asked = set()
+        self._subscribed = set()
         return self.ask_rest()
 
     def ask_rest(self) -> tuple[Subscribe, ...]:
@@ -78,7 +78,7 @@ class Streams:
         return tuple(
             self.ask(one)
             for name, one in self._followed.items()
-            if name not in self._asked and (one.is_empty or not one.is_paused)
+            if name not in self._subscribed and (one.is_empty or not one.is_paused)
         )
 
     def close(self, followed: ClientStream) -> list[ClientFrame]:
@@ -87,7 +87,7 @@ class Streams:
         if self._followed.get(name) is not followed:
             return []
         del self._followed[name]
-        self._asked.discard(name)
+        self._subscribed.discard(name)
         cursor = followed.take_ack()
         frames: list[ClientFrame] = [] if cursor is None else [Ack({name: cursor})]
         return [*frames, Unsubscribe(name)]

@@ -60,18 +60,18 @@ class Track:
         self._blocks: dict[str, int] = {}
         """Characters of each block that the application has received."""
         self._as_of = -1
-        self._asked = True
+        self._is_pending = True
 
     @property
     def is_answered(self) -> bool:
         """Returns whether the server has confirmed the position of the subscription."""
-        return not self._asked
+        return not self._is_pending
 
     def ask(self) -> Subscribe:
         """Returns the subscription that continues from the position held."""
         self.resubscribe = False
         self.is_live = False
-        self._asked = True
+        self._is_pending = True
         start = None if self.held else self._start
         self._blocks.clear()
         return Subscribe(
@@ -80,13 +80,13 @@ class Track:
 
     def pause(self) -> None:
         """Ignores frames until ``ask``: the application's queue is full."""
-        self._asked = True
+        self._is_pending = True
         self.is_live = False
 
     def move(self, cursor: Cursor) -> bool:
         """Moves past events that this view does not show. Returns whether the position moved forward."""
         held = self.held
-        if self._asked or held is None or held.epoch != cursor.epoch:
+        if self._is_pending or held is None or held.epoch != cursor.epoch:
             return False
         if cursor.sequence <= held.sequence:
             return False
@@ -100,9 +100,9 @@ class Track:
                 self._begin(frame)
                 return None
             case Event():
-                return None if self._asked else self._take_event(frame)
+                return None if self._is_pending else self._take_event(frame)
             case Live(_, cursor, replayed):
-                if self._asked:
+                if self._is_pending:
                     return None
                 self.held = cursor
                 self.is_live = True
@@ -113,17 +113,17 @@ class Track:
                 return self._take_gap(frame)
             case Snapshot(_, cursor, data):
                 self.held, self._as_of = cursor, cursor.sequence
-                self._asked = False
+                self._is_pending = False
                 return items.Snapshot(self.stream, str(cursor), self._acknowledge, data)
             case Volatile():
-                return None if self._asked else self._take_text(frame)
+                return None if self._is_pending else self._take_text(frame)
             case _:
                 assert_never(frame)
 
     def _begin(self, frame: Subscribed) -> None:
         if frame.mode == "gap":
             return  # a `gap` frame follows; if the link is cut before it, the invalid cursor must still be held
-        self._asked = False
+        self._is_pending = False
         held = self.held
         # during a link replacement both links deliver: the newer one may start behind the older one's position
         behind = (
@@ -144,7 +144,7 @@ class Track:
         if frame.previous > held.sequence:
             self.local_gaps += 1
             self.resubscribe = True
-            self._asked = True
+            self._is_pending = True
             return None
         self.held = Cursor(held.epoch, frame.sequence, frame.chain)
         if frame.sequence > self._as_of:
@@ -170,7 +170,7 @@ class Track:
         self.is_live = False
         self.held = None
         self._as_of = -1
-        self._asked = True
+        self._is_pending = True
         return items.Gap(
             self.stream,
             frame.why,

@@ -53,16 +53,16 @@ def _put(identity: Identity, token: str | None, agent: str, content: bytes, medi
         raise UnknownOutcome(f"the upload was not answered: {error}") from error
     finally:
         connection.close()
-    said = _read_object(body)
+    reply = _read_object(body)
     if status != _CREATED:
-        code, detail = said.get("code", f"http_{status}"), said.get("detail", "")
-        raise CallRefused(str(code), str(detail), None, said)
-    return str(said["url"])
+        code, detail = reply.get("code", f"http_{status}"), reply.get("detail", "")
+        raise CallRefused(str(code), str(detail), None, reply)
+    return str(reply["url"])
 
 
 def _read_object(body: bytes) -> JsonObject:
     try:
-        said: Json = json.loads(body)
+        reply: Json = json.loads(body)
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return reply if isinstance(reply, dict) else {}
