@@ -82,10 +82,10 @@ def _read(module: CommandModule) -> Mapping[str, Any]:
     return get_group(holder).commands
 
 
-def _load_beginning() -> tuple[typer.Typer, ...]:
-    from passerelle.cli.verbs.beginning import beginning
+def _load_serve() -> tuple[typer.Typer, ...]:
+    from passerelle.cli.verbs.serve import serve_verbs
 
-    return (beginning,)
+    return (serve_verbs,)
 
 
 def _load_calls() -> tuple[typer.Typer, ...]:
@@ -209,14 +209,14 @@ def _load_support() -> tuple[typer.Typer, ...]:
     return (support,)
 
 
-def _load_orientation() -> tuple[typer.Typer, ...]:
-    from passerelle.cli.verbs.orientation import orientation
+def _load_help() -> tuple[typer.Typer, ...]:
+    from passerelle.cli.verbs.help import help_verbs
 
-    return (orientation,)
+    return (help_verbs,)
 
 
 COMMAND_MODULES: Final = (
-    CommandModule(("init", "serve"), _load_beginning, is_group=False),
+    CommandModule(("init", "serve"), _load_serve, is_group=False),
     CommandModule(("call",), _load_calls, is_group=False),
     CommandModule(("login", "logout"), _load_login, is_group=False),
     CommandModule(("contexts",), _load_contexts),
@@ -236,6 +236,6 @@ COMMAND_MODULES: Final = (
     CommandModule(("token",), _load_token),
     CommandModule(("store",), _load_store),
     CommandModule(("support-bundle",), _load_support, is_group=False),
-    CommandModule(("version", "help"), _load_orientation, is_group=False),
+    CommandModule(("version", "help"), _load_help, is_group=False),
 )
 """In the order of the help."""

@@ -110,7 +110,7 @@ def show(
     if gateway is not None:
         os.environ["PASSERELLE_CONTEXT"] = gateway
     if version:
-        from passerelle.cli.verbs.orientation import print_version
+        from passerelle.cli.verbs.help import print_version
 
         print_version()
         raise typer.Exit

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
-from passerelle.cli.verbs.fitting import format_age, read_now_ms
+from passerelle.cli.verbs.table_layout import format_age, read_now_ms
 from passerelle.cli.verbs.verb import GatewayLink, add_verb, flatten, format_fields, name_path
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from passerelle.a2a_mapping.members import object_at, text_at, whole_at
-from passerelle.cli.verbs.fitting import format_age, read_now_ms
+from passerelle.cli.verbs.table_layout import format_age, read_now_ms
 from passerelle.cli.verbs.verb import GatewayLink, add_verb, flatten, format_fields
 from passerelle.core.wire.counts import say_count
 

@@ -18,9 +18,9 @@ from urllib.parse import quote
 import typer
 
 from passerelle.cli.settings_flags import load, load_local, name_sources
-from passerelle.cli.verbs.fitting import fit_table, read_now_ms
 from passerelle.cli.verbs.output import OutputForm, render_answer
 from passerelle.cli.verbs.short_ids import expand_path
+from passerelle.cli.verbs.table_layout import fit_table, read_now_ms
 from passerelle.core.errors import InvalidInput
 from passerelle.core.wire.display import escape_text
 

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from passerelle.cli.verbs.fitting import GAP, fit_columns, shorten_ids
+from passerelle.cli.verbs.table_layout import GAP, fit_columns, shorten_ids
 from passerelle.cli.watch.lines import describe_progress
 from passerelle.core.task.status import ENDED, WAITING, Status
 from passerelle.core.wire.display import escape_line

@@ -3,7 +3,7 @@
 /** @import * as frames from "./frames.js" */
 /** @import { AnswerResult } from "./answers.js" */
 /** @import { Cursors } from "./cursors.js" */
-/** @import { ClientStream } from "./followed.js" */
+/** @import { ClientStream } from "./client_stream.js" */
 /** @import { Gap, Item } from "./items.js" */
 /** @import { WebSocketClass } from "./link.js" */
 /** @import { Wish } from "./track.js" */

@@ -212,8 +212,8 @@ export class Gateway {
       } catch (error) {
         const helps = !(error instanceof ApiError) || BUSY.has(error.status);
         if (!safe || !helps || tries >= this.#tries) throw error;
-        const told = error instanceof ApiError ? error.retryAfterS : null;
-        await pause(Math.min(told === null ? FIRST_PAUSE_MS * 2 ** (tries - 1) : told * 1000, LONGEST_PAUSE_MS));
+        const waitS = error instanceof ApiError ? error.retryAfterS : null;
+        await pause(Math.min(waitS === null ? FIRST_PAUSE_MS * 2 ** (tries - 1) : waitS * 1000, LONGEST_PAUSE_MS));
       }
     }
   }

@@ -5,7 +5,7 @@
 /** @import { StreamFrame, Wish } from "./track.js" */
 
 import { StreamClosed } from "./errors.js";
-import { ClientStream } from "./followed.js";
+import { ClientStream } from "./client_stream.js";
 import { Track } from "./track.js";
 
 export class Streams {

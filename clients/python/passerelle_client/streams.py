@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from passerelle.client.followed import ClientStream
+from passerelle.client.client_stream import ClientStream
 from passerelle.client.items import StreamClosed
 from passerelle.client.track import Track
 from passerelle.protocol.frames import Ack, ClientFrame, Subscribe, Subscribed, Unsubscribe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.client.followed import QUEUED_ITEMS
+from passerelle.client.client_stream import QUEUED_ITEMS
 from passerelle.client.items import ChannelStopped, Stopped, StreamClosed
 from passerelle.client.streams import Streams
 from passerelle.protocol.cursor import Cursor, GapReason

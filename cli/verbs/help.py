@@ -8,7 +8,7 @@ import typer
 
 from passerelle.runtime.common.version import VERSION
 
-orientation: Final = typer.Typer()
+help_verbs: Final = typer.Typer()
 
 
 def print_version() -> None:
@@ -16,13 +16,13 @@ def print_version() -> None:
     print(f"passerelle {VERSION}")
 
 
-@orientation.command(epilog="Example: passerelle version")
+@help_verbs.command(epilog="Example: passerelle version")
 def version() -> None:
     """Print the version."""
     print_version()
 
 
-@orientation.command(name="help", epilog="Example: passerelle help tasks list")
+@help_verbs.command(name="help", epilog="Example: passerelle help tasks list")
 def show_help(
     context: typer.Context,
     words: Annotated[

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from passerelle.gateway.settings.layers import Sources
     from passerelle.gateway.settings.model import Settings
 
-beginning: Final = typer.Typer()
+serve_verbs: Final = typer.Typer()
 
 
-@beginning.command(epilog="Example: passerelle init --agent http://127.0.0.1:9001 --yes")
+@serve_verbs.command(epilog="Example: passerelle init --agent http://127.0.0.1:9001 --yes")
 def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="New file to write.")] = Path(
         "passerelle.yaml"
@@ -67,7 +67,7 @@ def init(
     print(f"  passerelle serve --config {file}")
 
 
-@beginning.command(epilog="Example: passerelle serve --config passerelle.yaml --port 8080")
+@serve_verbs.command(epilog="Example: passerelle serve --config passerelle.yaml --port 8080")
 def serve(
     config: ConfigFlag = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on [127.0.0.1].")] = None,
