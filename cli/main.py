@@ -121,7 +121,7 @@ def show(
 @app.command(epilog="Example: passerelle demo --once")
 def demo(
     once: Annotated[
-        bool, typer.Option("--once", help="Play the whole story, check it, and exit.")
+        bool, typer.Option("--once", help="Run the whole demo, check it, and exit.")
     ] = False,
 ) -> None:
     """Run a gateway with an embedded engine and sample agents."""

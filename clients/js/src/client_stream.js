@@ -12,7 +12,7 @@ export const QUEUED_ITEMS = 1024;
 /** The link fills it, the application empties it. */
 export class ClientStream {
   isPaused = false;
-  owesAck = false;
+  isAckPending = false;
   /** @type {Cursor | null} */
   acknowledged = null;
 
@@ -81,7 +81,7 @@ export class ClientStream {
    */
   acknowledge(cursor) {
     this.acknowledged = parseCursor(cursor);
-    this.owesAck = true;
+    this.isAckPending = true;
   }
 
   /**
@@ -104,14 +104,14 @@ export class ClientStream {
     const begun = parseCursor(text);
     const held = this.acknowledged;
     if (held !== null && held.epoch === begun.epoch && held.sequence <= begun.sequence) {
-      this.owesAck = true;
+      this.isAckPending = true;
     }
   }
 
   /** Returns the acknowledgement to send now, once. One of a history that the server lost is not sent. */
   takeAck() {
-    if (!this.owesAck || !this.track.isAnswered) return null;
-    this.owesAck = false;
+    if (!this.isAckPending || !this.track.isAnswered) return null;
+    this.isAckPending = false;
     const held = this.track.held;
     const said = this.acknowledged;
     return held !== null && said !== null && mayPrecede(said, held) ? said : null;

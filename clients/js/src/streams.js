@@ -13,11 +13,11 @@ export class Streams {
   #followed = new Map();
   /** @type {Set<string>} */
   #asked = new Set();
-  #onAckOwed;
+  #onAckPending;
 
-  /** @param {() => void} onAckOwed */
-  constructor(onAckOwed) {
-    this.#onAckOwed = onAckOwed;
+  /** @param {() => void} onAckPending */
+  constructor(onAckPending) {
+    this.#onAckPending = onAckPending;
   }
 
   /** The streams that are not live yet. */
@@ -38,7 +38,7 @@ export class Streams {
     }
     const acknowledge = (/** @type {string} */ stream, /** @type {string} */ cursor) => {
       this.#followed.get(stream)?.acknowledge(cursor);
-      this.#onAckOwed();
+      this.#onAckPending();
     };
     const followed = new ClientStream(new Track(name, acknowledge, saved, wish));
     this.#followed.set(name, followed);
@@ -102,7 +102,7 @@ export class Streams {
     }
     followed.take(frame);
     if (frame.t === "sub") followed.repeatAck(frame.c);
-    if (followed.owesAck) this.#onAckOwed();
+    if (followed.isAckPending) this.#onAckPending();
     return followed.track.resubscribe ? [followed.track.ask()] : [];
   }
 

@@ -23,7 +23,7 @@ class ClientStream:
         self.track = track
         self.is_paused = False
         self.acknowledged: Cursor | None = None
-        self.owes_ack = False
+        self.is_ack_pending = False
         self._items: deque[AnyItem] = deque()
         self._filled = asyncio.Event()
         self._end: Exception | None = None
@@ -62,26 +62,26 @@ class ClientStream:
     def acknowledge(self, cursor: str) -> None:
         """Keeps the latest acknowledgement, to be sent with others."""
         self.acknowledged = parse_cursor(cursor)
-        self.owes_ack = True
+        self.is_ack_pending = True
 
     def pass_over(self, cursor: Cursor) -> None:
         """Moves past events that the view filters out; acknowledges them if all earlier items are acknowledged."""
         held = self.track.held
         is_settled = not self._items and held is not None and self.acknowledged == held
         if self.track.move(cursor) and is_settled:
-            self.acknowledged, self.owes_ack = cursor, True
+            self.acknowledged, self.is_ack_pending = cursor, True
 
     def repeat_ack(self, begun: Cursor) -> None:
         """After a new ``sub``: sends the last acknowledgement again, since it may have been lost with the old link."""
         held = self.acknowledged
         if held is not None and held.epoch == begun.epoch and held.sequence <= begun.sequence:
-            self.owes_ack = True
+            self.is_ack_pending = True
 
     def take_ack(self) -> Cursor | None:
         """Returns the acknowledgement to send now, once. One of a history that the server lost is not sent."""
-        if not self.owes_ack or not self.track.is_answered:
+        if not self.is_ack_pending or not self.track.is_answered:
             return None
-        self.owes_ack = False
+        self.is_ack_pending = False
         held, acked = self.track.held, self.acknowledged
         return acked if held and acked and _may_precede(acked, held) else None
 

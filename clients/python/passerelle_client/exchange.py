@@ -195,8 +195,8 @@ class Exchange:
 
     async def _send_acks_at_intervals(self, link: Link) -> None:
         while True:
-            await self.streams.ack_owed.wait()
-            self.streams.ack_owed.clear()
+            await self.streams.ack_pending.wait()
+            self.streams.ack_pending.clear()
             await self._send_acks(link)
             await asyncio.sleep(_ACK_EVERY_S)
 

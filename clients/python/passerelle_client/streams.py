@@ -22,7 +22,7 @@ class Streams:
     """Holds no socket: it returns the frames to send."""
 
     def __init__(self) -> None:
-        self.ack_owed = asyncio.Event()
+        self.ack_pending = asyncio.Event()
         self._followed: dict[str, ClientStream] = {}
         self._subscribed: set[str] = set()
 
@@ -104,8 +104,8 @@ class Streams:
         followed.take(frame)
         if isinstance(frame, Subscribed):
             followed.repeat_ack(frame.cursor)
-        if followed.owes_ack:
-            self.ack_owed.set()
+        if followed.is_ack_pending:
+            self.ack_pending.set()
         return [followed.track.ask()] if followed.track.resubscribe else []
 
     def pass_over(self, cursors: Mapping[str, Cursor]) -> None:
@@ -135,4 +135,4 @@ class Streams:
         followed = self._followed.get(stream)
         if followed is not None:
             followed.acknowledge(cursor)
-            self.ack_owed.set()
+            self.ack_pending.set()

@@ -74,7 +74,7 @@ async def test_an_ack_is_owed_once_and_again_after_a_new_link() -> None:
     assert streams.take_acks() == {NAME: at(1)}
     assert streams.take_acks() == {}
     streams.ask_all()
-    followed.owes_ack = True
+    followed.is_ack_pending = True
     assert streams.take_acks() == {}, "not before the server has answered"
     streams.take(Subscribed(NAME, "resumed", at(1), dense=True, missed=0))
     assert streams.take_acks() == {NAME: at(1)}
