@@ -14,7 +14,7 @@ _LOOK_EVERY_S: Final = 0.01
 _COLUMN: Final = 72
 
 
-class StoryBroken(Exception):
+class CheckFailed(Exception):
     """A check of the demo failed; the text has the expectation and the observed value."""
 
 
@@ -36,11 +36,11 @@ class Checks:
         """Checks one condition.
 
         Raises:
-            StoryBroken: it does not hold; the message includes ``seen``.
+            CheckFailed: it does not hold; the message includes ``seen``.
         """
         if not holds:
             observed = "" if seen is None else f"; seen: {seen!r}"
-            raise StoryBroken(f"{words}{observed}")
+            raise CheckFailed(f"{words}{observed}")
         self.passed += 1
         print(_lay_out(" ok ", words, ids), flush=True)
 
@@ -59,7 +59,7 @@ async def wait_for(words: str, look: Callable[[], object], within_s: float = PAT
     """Returns the first true value of ``look``, which may be a coroutine function.
 
     Raises:
-        StoryBroken: no true value in time.
+        CheckFailed: no true value in time.
     """
     deadline = asyncio.get_running_loop().time() + within_s
     while True:
@@ -68,7 +68,7 @@ async def wait_for(words: str, look: Callable[[], object], within_s: float = PAT
         if seen:
             return seen
         if asyncio.get_running_loop().time() >= deadline:
-            raise StoryBroken(f"{words}: not within {within_s:.0f} s; last seen: {seen!r}")
+            raise CheckFailed(f"{words}: not within {within_s:.0f} s; last seen: {seen!r}")
         await asyncio.sleep(_LOOK_EVERY_S)
 
 

@@ -12,7 +12,7 @@ from a2a.types import GetTaskRequest
 
 from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.demo.caller import is_completed, open_caller, read_artifacts, say
-from passerelle.demo.checks import StoryBroken, wait_for
+from passerelle.demo.checks import CheckFailed, wait_for
 from passerelle.demo.devices import DemoDevice, open_device
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ async def _begin(stage: Stage, client: Client) -> tuple[str, str]:
     """Starts the report and reads its stream up to the task id."""
     async for frame in client.send_message(say(_ASK)):
         return frame.task.id, await stage.find_session(frame.task.id)
-    raise StoryBroken("the agent sent no response")
+    raise CheckFailed("the agent sent no response")
 
 
 async def _await_end(client: Client, task_id: str) -> Task:

@@ -21,7 +21,7 @@ import httpx
 import orjson
 
 from passerelle.core.wire.json import JsonObject
-from passerelle.demo.checks import StoryBroken, wait_for
+from passerelle.demo.checks import CheckFailed, wait_for
 from passerelle.store.engine_process import GuardMode, choose_guard, die_with_parent
 
 START_WITHIN_S: Final = 60.0
@@ -68,7 +68,7 @@ class Child:
             self.process.send_signal(signal.SIGTERM)
         try:
             await wait_for(f"{self.name} ends", self.has_ended, within_s)
-        except StoryBroken:
+        except CheckFailed:
             self.kill()
             return None
         return self.process.returncode
@@ -81,7 +81,7 @@ class Child:
         """Waits for the first whole line of standard output that begins with ``start``; returns it.
 
         Raises:
-            StoryBroken: the process ended, or printed no such line in time.
+            CheckFailed: the process ended, or printed no such line in time.
         """
         words = f"{self.name} says that it is ready"
         await wait_for(words, lambda: self._find_line(start) or self.has_ended(), START_WITHIN_S)
@@ -95,11 +95,11 @@ class Child:
         whole = (line.strip() for line in lines if line.endswith("\n"))
         return next((line for line in whole if line.startswith(start)), None)
 
-    def explain(self, what: str) -> StoryBroken:
+    def explain(self, what: str) -> CheckFailed:
         """Returns an error with the last lines of the process's standard error."""
         text = self.stderr_file.read_text(encoding="utf-8", errors="replace")
         tail = " | ".join(text.splitlines()[-_TAIL_LINES:]) or "it wrote nothing"
-        return StoryBroken(f"{self.name} {what}: {tail}")
+        return CheckFailed(f"{self.name} {what}: {tail}")
 
 
 def start(
@@ -220,7 +220,7 @@ class GatewayProcess:
         """Starts the gateway; returns once it is ready.
 
         Raises:
-            StoryBroken: it ended, or was not ready in time.
+            CheckFailed: it ended, or was not ready in time.
         """
         flags = ["--data-dir", str(self.data_dir), "--port", str(self.port)]
         if self._config is not None:
