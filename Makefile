@@ -19,39 +19,39 @@ unexport PYTHONDONTWRITEBYTECODE
 
 client demo serve test conformance fuzz mutants chaos stress races queues memory interop conversations docs docs-test examples image check fix generate lock bench: .venv/.ready
 
-demo: ## the whole story on one machine, played and checked
+demo: ## run the whole demo on one machine and check it
 	@$(BIN)/passerelle demo --once
 
-serve: ## gateway and sample peers in the foreground, until Ctrl-C
+serve: ## run gateway and sample agents in the foreground, until Ctrl-C
 	@$(BIN)/passerelle demo
 
 test: ## unit, contract, integration, e2e, stores; TIER=unit runs one, SEED=n repeats an order, COVER=1 measures
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(if $(SEED),--randomly-seed=$(SEED)) $(if $(COVER),--cov --cov-report=) $(addprefix tests/,$(TIER))
 	@$(if $(COVER),$(BIN)/python -m tools.coverage)
 
-conformance: ## our port of the official A2A conformance kit, and payloads byte for byte; KIT=<checkout> runs the kit itself as well
+conformance: ## a port of the official A2A conformance kit, and payloads byte for byte; KIT=<checkout> also runs the kit itself
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/conformance tests/fidelity
 	@$(if $(KIT),$(BIN)/python -m tests.conformance.kit $(KIT) && $(BIN)/python -m tests.conformance.kit --root $(KIT))
 
-interop: ## foreign SDKs as callers and as agents, through a gateway, and compose files; makes their environments first, needs Node 20, podman and buildah
+interop: ## foreign SDKs as callers and as agents, through a gateway, and compose files; creates their environments first, needs Node 20, podman and buildah
 	@$(BIN)/python -m tests.interop.environments
 	@$(BIN)/python -m pytest -n 0 tests/interop
 
-conversations: ## conversations with agents of every make, directly and through a gateway; SHORT=1 plays each pair, not each triple
+conversations: ## conversations with agents of all frameworks, directly and through a gateway; SHORT=1 runs each pair, not each triple
 	@$(BIN)/python -m tests.interop.environments
 	@$(BIN)/python -m tests.conversations $(if $(SHORT),,--whole)
 
-docs: ## the documents as a site with search, in build/site; links that lead nowhere fail
+docs: ## build the documents as a site with search, in build/site; fails on broken links
 	@$(BIN)/python -m tools.site
 
-docs-test: ## commands of README and the first tutorial as they are written, where nothing is installed; PAGES="…" are others
+docs-test: ## run the commands of README and the first tutorial as written, with nothing preinstalled; PAGES="…" runs others
 	@$(BIN)/python -m tests.documents $(PAGES)
 
-examples: ## pages of examples as they are written, with real processes; needs nginx, redis-server, Node 20 and Chromium
+examples: ## run the pages of examples as written, with real processes; needs nginx, redis-server, Node 20 and Chromium
 	@$(BIN)/python -m pytest -q -n 2 --dist load tests/examples
 
-# What is not for this machine's processor is made and not played.
-image: ## the OCI image in build/image, without a daemon, and a scene of the demo played in it; ARCH=arm64, BASE=<image with Python 3.11>, FORMAT=docker; needs buildah and mmdebstrap, as root
+# An image for another processor is built but not run.
+image: ## build the OCI image in build/image, without a daemon, and run a scene of the demo in it; ARCH=arm64, BASE=<image with Python 3.11>, FORMAT=docker; needs buildah and mmdebstrap, as root
 	@$(BIN)/python -m tools.image --arch $(or $(ARCH),amd64) --format $(or $(FORMAT),oci) $(if $(BASE),--base $(BASE)) $(if $(PYTHON_THERE),--python $(PYTHON_THERE))
 	@$(if $(filter arm64,$(ARCH)),,$(BIN)/python -m tools.image_smoke build/image/passerelle-*-$(or $(ARCH),amd64).tar)
 
@@ -59,19 +59,19 @@ client: ## types and vectors of the JavaScript client, in Node and in Chromium; 
 	@cd clients/js && npm ci --silent && npm run --silent check && npm test --silent >/dev/null
 	@$(BIN)/python -m pytest -q -n 0 tests/browser && echo "client: passed"
 
-fuzz: ## hostile requests on every edge, and hostile connections; SEED=n plans the same again, SHORT=1 has 500 requests instead of 10,000
+fuzz: ## hostile requests on every edge, and hostile connections; SEED=n repeats a plan, SHORT=1 has 500 requests instead of 10,000
 	@$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(SHORT),--short)
 
-chaos: ## kills, cuts and restarts under delegated tasks, graphs, jobs, queues and schedules; SEED=n plans the same again, SHORT=1 one round and 300 open runs
+chaos: ## kills, cuts and restarts under delegated tasks, graphs, jobs, queues and schedules; SEED=n repeats a plan, SHORT=1 one round and 300 open runs
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(SHORT),--short) $(if $(ONLY),--$(ONLY))
 
-mutants: ## takes out what is essential, one piece at a time; each has to turn a named test red
+mutants: ## remove essential checks, one at a time; each must fail a named test
 	@$(BIN)/python -m tools.mutants
 
-stress: ## channels under load and every fault; SEED=n plans the same again, SHORT=1 has 40 devices and each fault once
+stress: ## channels under load and every fault; SEED=n repeats a plan, SHORT=1 has 40 devices and each fault once
 	@$(BIN)/python -m tests.stress $(if $(SEED),--seed $(SEED)) $(if $(SHORT),--short)
 
-races: ## everybody answers at once, at two gateways; SEED=n plans the same again, SHORT=1 has 50 questions instead of 1,000
+races: ## many concurrent decisions at two gateways; SEED=n repeats a plan, SHORT=1 has 50 questions instead of 1,000
 	@$(BIN)/python -m tests.races $(if $(SEED),--seed $(SEED)) $(if $(SHORT),--short)
 
 queues: ## 10,000 turns of 100 callers wait for 5 agents, at one gateway and at two: equal shares, equal cost; SHORT=1 has 600 of 20 for 3

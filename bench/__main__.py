@@ -39,7 +39,7 @@ from bench.startup import measure_startup
 from bench.trees import Tree
 from bench.unmeasured import list_unmeasured
 from passerelle.core.errors import PasserelleError
-from passerelle.demo.checks import StoryBroken
+from passerelle.demo.checks import CheckFailed
 from passerelle.gateway.server import run
 from passerelle.runtime.common.version import VERSION
 
@@ -207,7 +207,7 @@ async def _print_table(sections: Sequence[str], asked: Asked) -> int:
                     _print_row(row, rows)
         for row in list_unmeasured() if len(sections) == len(SECTIONS) else ():
             _print_row(row, rows)
-    except (BenchBroken, StoryBroken, PasserelleError, TimeoutError) as error:
+    except (BenchBroken, CheckFailed, PasserelleError, TimeoutError) as error:
         print(f"bench: error: {error!r}", file=sys.stderr)
         status = 2
     print(summarize(rows, time.monotonic() - started))

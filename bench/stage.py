@@ -221,7 +221,7 @@ async def open_stage(setting: Setting, base: Tree | None = None) -> AsyncGenerat
     """Starts the sample agent, its gateway, that of another tree, and all that goes with them.
 
     Raises:
-        StoryBroken, BenchBroken: a process did not come up.
+        CheckFailed, BenchBroken: a process did not come up.
     """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="psr-bench-")))
@@ -255,7 +255,7 @@ async def open_gateway(begin: Starter, folder: Path, config: Path) -> AsyncGener
     """A gateway with an engine of its own, in a new folder; gone with the block.
 
     Raises:
-        StoryBroken, BenchBroken: a process did not come up.
+        CheckFailed, BenchBroken: a process did not come up.
     """
     folder.mkdir()  # noqa: ASYNC240  nothing else runs yet
     process = GatewayProcess(folder, config, begin=begin)

@@ -1,1 +1,1 @@
-"""The command ``passerelle``: a client over HTTP, and the start of what runs in this process."""
+"""The command ``passerelle``: an HTTP client of a gateway, and the entry point of the gateway itself."""

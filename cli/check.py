@@ -1,4 +1,4 @@
-"""``passerelle check``: validates a configuration, reaches every agent in it, says what is wrong and where."""
+"""``passerelle check``: validates a configuration, connects to every agent, and reports each fault."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from passerelle.store.store import Store
 
 STORE_S = 10.0
 CARD_S = 10.0
-"""Longest wait for one card, whatever the configuration says."""
-_SPOKEN: Final[Mapping[Security, str]] = {"plaintext": "plain text", "tls": "TLS"}
+"""Timeout for one agent card, whatever the configuration sets."""
+_SECURITY_NAMES: Final[Mapping[Security, str]] = {"plaintext": "plain text", "tls": "TLS"}
 NO_AGENTS = (
     "no agent is configured; add one:\n"
     "  agents:\n"
@@ -51,25 +51,25 @@ NO_AGENTS = (
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """``faults`` make the check fail; ``lines`` are what was found in order."""
+    """``faults`` make the check fail; ``lines`` are the results in order."""
 
     lines: tuple[str, ...]
     faults: tuple[str, ...]
 
     @property
     def summary(self) -> str:
-        """The last line."""
+        """Returns the last line."""
         return f"check: {format_count(len(self.faults), 'error') if self.faults else 'ok'}"
 
 
 async def run_check(sources: Sources, clock: Clock) -> CheckReport:
-    """Reads the configuration as ``serve`` would, then reaches store, identity providers, and the card of each agent.
+    """Reads the configuration as ``serve`` would; connects to store, identity providers and every agent.
 
-    Nothing is written but a probe into ``blobs``, which is removed. No agent is sent a message. A configuration with
-    faults is not tried out.
+    Writes only a probe into ``blobs``, and removes it. Sends no message to an agent. If the configuration has faults,
+    it connects to nothing.
 
     Raises:
-        ConfigInvalid: the file cannot be read as YAML at all.
+        ConfigInvalid: the file is not valid YAML.
     """
     reading = read_settings(sources)
     named = str(reading.config) if reading.config else "no file, defaults and environment only"
@@ -84,7 +84,7 @@ async def run_check(sources: Sources, clock: Clock) -> CheckReport:
         return CheckReport(tuple(lines), (error.message,))
     settings = reading.settings
     found = [
-        *_look_at_data_dir(settings.data_dir),
+        *_check_data_dir(settings.data_dir),
         *_try_secret_key(settings),
         *await _reach_store(settings),
         *await _try_blobs(settings),
@@ -97,22 +97,22 @@ async def run_check(sources: Sources, clock: Clock) -> CheckReport:
     return CheckReport(tuple(lines), tuple(line for line, reached in found if not reached))
 
 
-_UNSEALED: Final = (
-    "notice: no secret_key: push notifications with secrets stay off, and each data directory has an owner token of "
-    "its own"
+_NO_KEY: Final = (
+    "notice: no secret_key: push notifications with secrets are disabled, and each data directory has its own owner "
+    "token"
 )
 
 
-_NOT_SHARED: Final = (
-    "notice: no blobs: another gateway over this server would not find long content and the inputs of jobs, and "
-    "sessions stay in memory"
+_NO_BLOBS: Final = (
+    "notice: no blobs: other gateways on this server cannot read long content and the inputs of jobs, and sessions "
+    "stay in memory"
 )
 
 
-def _look_at_data_dir(folder: Path) -> list[tuple[str, bool]]:
-    """Nothing where it is there, or can be made as far as can be seen without making it.
+def _check_data_dir(folder: Path) -> list[tuple[str, bool]]:
+    """Returns no line if the folder exists or can be created, as far as can be tested without creating it.
 
-    Whoever checks may be another user than the one that the gateway runs as.
+    The user who runs the check need not be the user of the gateway, so a folder without write access is a notice.
     """
     there = next(one for one in (folder, *folder.absolute().parents) if os.path.lexists(one))
     if not there.is_dir():
@@ -126,7 +126,7 @@ def _try_secret_key(settings: Settings) -> list[tuple[str, bool]]:
     if settings.secret_key is None and settings.secret_key_file is None:
         if settings.redis_url is None:
             return []
-        return [(_UNSEALED, True)]
+        return [(_NO_KEY, True)]
     try:
         load_sealer(settings, settings.data_dir, SystemIds().draw)
     except ConfigInvalid as error:
@@ -135,7 +135,7 @@ def _try_secret_key(settings: Settings) -> list[tuple[str, bool]]:
 
 
 async def _reach_store(settings: Settings) -> list[tuple[str, bool]]:
-    """A server only; the embedded engine is not started beside a gateway that may run."""
+    """Checks a server only: the embedded engine must not start while a gateway may be using its data."""
     if settings.redis_url is None:
         return []
     try:
@@ -143,7 +143,7 @@ async def _reach_store(settings: Settings) -> list[tuple[str, bool]]:
             url, durability = settings.redis_url.get_secret_value(), settings.store.durability
             primaries = await Store.examine(url, durability)
     except (PasserelleError, TimeoutError, OSError) as error:
-        reason = str(error) if isinstance(error, PasserelleError) else "it does not answer"
+        reason = str(error) if isinstance(error, PasserelleError) else "no response"
         return [(f"redis_url: {reason}", False)]
     return [
         (f"redis_url: reached, {format_count(primaries, 'primary', 'primaries')}", True),
@@ -152,9 +152,9 @@ async def _reach_store(settings: Settings) -> list[tuple[str, bool]]:
 
 
 async def _try_blobs(settings: Settings) -> list[tuple[str, bool]]:
-    """Only a place that was named: the folder of the data directory is made by the first start."""
+    """Checks only a configured location: the first start creates the default folder in the data directory."""
     if settings.blobs is None:
-        return [] if settings.redis_url is None else [(_NOT_SHARED, True)]
+        return [] if settings.redis_url is None else [(_NO_BLOBS, True)]
     try:
         await open_blobs(settings.blobs).probe()
     except ConfigInvalid as error:
@@ -192,16 +192,16 @@ async def _reach_agents(
         reached = await reach_agents(settings, sources, clock)
     except ConfigInvalid as error:
         return [(error.message, False)]
-    return [*reached.values(), *_judge_dialling(settings)]
+    return [*reached.values(), *_check_reverse_agents(settings)]
 
 
 async def reach_agents(
     settings: Settings, sources: Sources, clock: Clock, within_s: float = CARD_S
 ) -> dict[str, tuple[str, bool]]:
-    """Loads the card of each agent that is called, by connections of its own: what was found, and whether it is there.
+    """Loads the card of each agent that is called, over new connections. Returns a line and the success by agent.
 
     Raises:
-        ConfigInvalid: an agent cannot be made of its section.
+        ConfigInvalid: the section of an agent is invalid.
     """
     registry = PeerRegistry((), clock)
     called = [agent for agent in settings.agents if not agent.dials_in]
@@ -213,8 +213,8 @@ async def reach_agents(
         await registry.close()
 
 
-def _judge_dialling(settings: Settings) -> Iterator[tuple[str, bool]]:
-    """An agent that dials in is there when it is; what can be wrong is that nobody may be it."""
+def _check_reverse_agents(settings: Settings) -> Iterator[tuple[str, bool]]:
+    """Reports which credentials can connect as each reverse agent; a notice if only the owner can."""
     for agent in settings.agents:
         if not agent.dials_in:
             continue
@@ -226,9 +226,9 @@ def _judge_dialling(settings: Settings) -> Iterator[tuple[str, bool]]:
         if servers:
             yield f"agents.{agent.name}: dials in, as {', '.join(servers)}", True
         elif settings.auth == "open":
-            yield f"agents.{agent.name}: dials in, as anybody", True
+            yield f"agents.{agent.name}: dials in with any credential", True
         else:
-            reason = "only the owner may be it: no client has it in `serves`"
+            reason = "only the owner may serve it: no client lists it in `serves`"
             yield f"notice: agents.{agent.name}: dials in; {reason}", True
 
 
@@ -236,7 +236,7 @@ async def _reach(registry: PeerRegistry, agent: AgentSettings, within_s: float) 
     try:
         card = await asyncio.wait_for(registry.find(agent.name).describe(), within_s)
     except TimeoutError:
-        return f"agents.{agent.name}: {agent.url} gave no card within {within_s:g} s", False
+        return f"agents.{agent.name}: {agent.url} returned no card within {within_s:g} s", False
     except PeerUnavailable as error:
         url, reason = error.details.get("url", agent.url), error.details.get("reason")
         return f"agents.{agent.name}: its card at {url} cannot be read: {reason}", False
@@ -249,7 +249,7 @@ async def _reach(registry: PeerRegistry, agent: AgentSettings, within_s: float) 
 
 
 async def _dial(peer: AgentPeer) -> str | None:
-    """What is wrong with the way to an agent over gRPC, whose card says nothing of it; a connection is opened."""
+    """Connects to an agent's gRPC endpoint, whose card states neither plaintext nor TLS; returns what is wrong."""
     interface = await peer.choose()
     if interface.binding != "GRPC":
         return None
@@ -257,16 +257,16 @@ async def _dial(peer: AgentPeer) -> str | None:
 
     config = peer.config
     wanted: Security = "plaintext" if interface.origin.startswith("http:") else "tls"
-    spoken = await find_security(interface.origin, config.tls, config.connect_timeout_s)
-    if spoken == wanted:
+    found = await find_security(interface.origin, config.tls, config.connect_timeout_s)
+    if found == wanted:
         return None
-    if spoken is None:
+    if found is None:
         return f"no gRPC connection to {interface.url}, neither in plain text nor over TLS"
     address = interface.origin.partition("://")[2]
-    said = f"gRPC at {interface.url} is {_SPOKEN[spoken]}, and {_SPOKEN[wanted]} is expected"
+    message = f"gRPC at {interface.url} is {_SECURITY_NAMES[found]}, and {_SECURITY_NAMES[wanted]} is expected"
     if not lacks_scheme(interface):
-        return f"{said}: its card says so"
+        return f"{message}: its card says so"
     if interface.origin in config.origins:
-        scheme = "http" if spoken == "plaintext" else "https"
-        return f"{said}: put {scheme}://{address} into allowed_origins instead"
-    return f"{said}: set `grpc: {spoken}`"
+        scheme = "http" if found == "plaintext" else "https"
+        return f"{message}: put {scheme}://{address} into allowed_origins instead"
+    return f"{message}: set `grpc: {found}`"

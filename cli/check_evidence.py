@@ -1,16 +1,16 @@
-"""Checks a bundle of evidence with nothing but Python 3.11: no package, no network, no trust in who made it.
+"""Checks a bundle of evidence with Python 3.11 only: no packages, no network, no trust in its author.
 
     python3 -I -S check_evidence.py BUNDLE [--trust=FINGERPRINT]... [--file=PATH]...
 
-It recomputes every hash, the chain of facts, and every signature, and says in sentences who approved what, when, and
-bound to which digest. FINGERPRINT comes to you by another way than the bundle: of a gateway the RFC 7638 thumbprint of
-its key, of a device the id of its key (key_...). Without one a bundle can be consistent, and its origin is not proven:
-whoever has the bundle could have made all of it. FILE is content that a fact names by its hash.
+It recomputes every hash, the chain of facts and every signature. It prints who approved what, when, and the digest that
+the decision is bound to. Get FINGERPRINT from another source than the bundle: for a gateway the RFC 7638 thumbprint of
+its key, for a device the id of its key (key_...). Without it the check proves consistency, not origin: anyone could
+have made the whole bundle. FILE is content that a fact names by its hash.
 
-Exit status: 0 nothing speaks against the bundle, 1 it was changed or is not from whom you trust, 2 it cannot be read.
+Exit status: 0 valid, 1 changed or not from a trusted key, 2 cannot be read.
 
-This file is all that there is: Ed25519 (RFC 8032), ECDSA over P-256 (FIPS 186-5) and canonical JSON (RFC 8785) are
-done here in plain integers, slowly, and only to verify: no secret is ever at hand.
+The program is this one file. It implements Ed25519 (RFC 8032), ECDSA over P-256 (FIPS 186-5) and canonical JSON (RFC
+8785) with Python integers. That is slow, and only suitable for verification, which handles no secrets.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ JsonObject: TypeAlias = "dict[str, Json]"
 
 FORM: Final = "passerelle-evidence/1"
 LARGEST: Final = 512 * 1024 * 1024
-"""Bytes of a bundle that is unpacked."""
+"""Highest size of an unpacked bundle in bytes."""
 
 
 SHOWN: Final = 600
-"""Characters of a subject in a sentence."""
+"""Highest number of characters of a subject in the output."""
 
 
 class Damaged(Exception):
-    """Something is not as the form of a bundle has it; the message names it."""
+    """The bundle violates its format; the message names the place."""
 
 
 # --- Ed25519 (RFC 8032, section 5.1) ---
@@ -90,7 +90,7 @@ _BASE: Final[_Edwards] = (_BASE_X, _BASE_Y, 1, _BASE_X * _BASE_Y % _Q)
 
 @lru_cache(1024)
 def verify_ed25519(public: bytes, message: bytes, signature: bytes) -> bool:
-    """Whether 64 bytes are the signature of a message by the key of 32 bytes."""
+    """Returns whether a 64-byte signature of a message is valid for a 32-byte key."""
     if len(public) != 32 or len(signature) != 64:  # noqa: PLR2004  the sizes of RFC 8032
         return False
     point, scalar = _read_edwards(public), int.from_bytes(signature[32:], "little")
@@ -157,7 +157,7 @@ def _add(one: _Point, other: _Point) -> _Point:
 
 @lru_cache(1024)
 def verify_p256(public: bytes, message: bytes, signature: bytes) -> bool:
-    """Whether 64 bytes are the signature of a message by a key: 65 bytes, an uncompressed point."""
+    """Returns whether a 64-byte signature of a message is valid for a key: an uncompressed point of 65 bytes."""
     if len(public) != 65 or public[0] != 4 or len(signature) != 64:  # noqa: PLR2004  the sizes of SEC 1 and RFC 7518
         return False
     x, y = int.from_bytes(public[1:33], "big"), int.from_bytes(public[33:], "big")
@@ -187,11 +187,11 @@ def verify_p256(public: bytes, message: bytes, signature: bytes) -> bool:
     return total[0] * pow(total[2], -2, _P) % _P % _N == r
 
 
-# --- JSON: canonical (RFC 8785), and read with care ---
+# --- JSON: canonical form (RFC 8785) and strict reading ---
 
 
 def canonicalize(value: Json) -> bytes:
-    """The bytes of RFC 8785. Raises Damaged: there are none, as of a whole number beyond 2^53."""
+    """Returns the canonical bytes (RFC 8785). Raises Damaged if there are none, as for an integer above 2^53."""
     try:
         return _write(value).encode("utf-8")
     except (UnicodeEncodeError, RecursionError):
@@ -220,7 +220,7 @@ def _write(value: Json) -> str:
 
 
 def _write_float(value: float) -> str:
-    """As ECMAScript writes it: the shortest digits, and an exponent from 1e21 on and below 1e-6."""
+    """Formats a number as ECMAScript does: shortest digits, an exponent from 1e21 and below 1e-6."""
     if not abs(value) < float("inf"):
         raise Damaged("a number that is not finite has no canonical form")
     if value == 0:
@@ -292,7 +292,7 @@ def _whole(holder: JsonObject, name: str) -> int:
 
 
 def _decode(text: str, name: str) -> bytes:
-    """The bytes of base64url without padding, in the one form that there is of them."""
+    """Decodes canonical base64url without padding."""
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except ValueError:
@@ -302,14 +302,14 @@ def _decode(text: str, name: str) -> bytes:
     return raw
 
 
-# --- The container: a gzip member whose header has the SHA-256 of all that follows it ---
+# --- The container: a gzip member whose header has the SHA-256 of the rest ---
 
 _HEADER: Final = b"\x1f\x8b\x08\x04\0\0\0\0\0\xff\x24\0PE\x20\0"
 _REST: Final = len(_HEADER) + 32
 
 
 def unpack(content: bytes) -> bytes:
-    """The lines of a bundle; those that were unpacked already are taken as they are.
+    """Returns the lines of a bundle; unpacked lines are returned unchanged.
 
     Raises:
         Damaged: a byte of the container was changed.
@@ -337,38 +337,38 @@ def unpack(content: bytes) -> bytes:
 
 
 class BundleLine(NamedTuple):
-    """An entry as the manifest names it, with its line in the bundle (from 1) and what stands there."""
+    """An entry of the manifest, with its line number in the bundle (from 1) and its content."""
 
     kind: str
     name: str
     number: int
-    said: JsonObject
+    content: JsonObject
 
     def __str__(self) -> str:
-        """How faults name it."""
+        """Returns its name in faults."""
         return f"line {self.number} ({self.kind} {self.name})"
 
 
 @dataclass
 class Report:
-    """What a check came to. Without ``faults`` the bundle is what its manifest says, and ``origin`` whose that is."""
+    """The result of a check. Without ``faults`` the bundle matches its manifest; ``origin`` states who signed it."""
 
     about: list[str] = field(default_factory=list[str])
-    said: list[str] = field(default_factory=list[str])
+    statements: list[str] = field(default_factory=list[str])
     missing: list[str] = field(default_factory=list[str])
     faults: list[str] = field(default_factory=list[str])
     origin: str = ""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing speaks against it."""
+        """Whether there are no faults."""
         return not self.faults
 
     def lines(self) -> Iterator[str]:
-        """All of it, for people. Of a bundle that was changed nothing is said but what was changed."""
+        """Returns the report as lines. For a changed bundle, only the faults."""
         if self.ok:
             yield from self.about
-            yield from self.said
+            yield from self.statements
             yield from (f"missing: {one}" for one in self.missing)
         yield from (f"fault: {one}" for one in self.faults)
         count = f"{len(self.faults)} fault{'s' if len(self.faults) > 1 else ''}"
@@ -376,7 +376,7 @@ class Report:
 
 
 def check(content: bytes, trust: Collection[str] = (), files: Sequence[bytes] = ()) -> Report:
-    """Checks a bundle. ``files`` is content that its facts may name by hash."""
+    """Checks a bundle. ``files`` are contents that its facts may name by hash."""
     report = Report()
     try:
         lines = unpack(content).split(b"\n")
@@ -406,7 +406,7 @@ def _read_manifest(line: bytes) -> JsonObject:
 
 
 def _read_entries(manifest: JsonObject, lines: list[bytes], report: Report) -> list[BundleLine]:
-    """The entries, each compared with its hash; those that differ, or are not there, are faults."""
+    """Returns the entries whose hash matches; reports missing and changed ones."""
     named = _objects(manifest, "entries")
     found: list[BundleLine] = []
     for number, entry in enumerate(named, 2):
@@ -432,7 +432,7 @@ def _read_entries(manifest: JsonObject, lines: list[bytes], report: Report) -> l
 
 
 def _check_signatures(lines: list[bytes], report: Report) -> list[str]:
-    """The fingerprints of the keys that have signed the manifest; one that has not is a fault."""
+    """Returns the fingerprints of the keys that signed the manifest; reports invalid signatures."""
     at = f"line {len(lines) - 1} (signatures)"
     keys: list[str] = []
     try:
@@ -465,7 +465,7 @@ def _check_signature(one: JsonObject, manifest: bytes) -> str:
         case _:
             raise Damaged("is of a kind of key that is not known here")
     if set(jwk) != members or set(one) != {"jwk", "protected", "signature"}:
-        raise Damaged("has members that nobody has signed")
+        raise Damaged("has members that are not signed")
     if not holds or _text(header, "kid") != kid:
         raise Damaged(
             f"the signature of the gateway key {kid} is not that of the manifest (line 1)"
@@ -493,7 +493,7 @@ def _check_files(manifest: JsonObject, files: Sequence[bytes], report: Report) -
         if _text(one, "of") != "content":
             continue
         if sha256 in given:
-            report.said.append(
+            report.statements.append(
                 f"the file with SHA-256 {sha256} is what event {one.get('event')} names {name}"
             )
             given.discard(sha256)
@@ -505,7 +505,7 @@ def _check_files(manifest: JsonObject, files: Sequence[bytes], report: Report) -
 
 
 class _Content:
-    """What entries say, and whether it fits together."""
+    """The content of the entries, and the checks of their consistency."""
 
     def __init__(
         self,
@@ -516,12 +516,12 @@ class _Content:
     ) -> None:
         self.manifest, self.entries, self.trust, self.report = manifest, entries, trust, report
         self.facts = [entry for entry in entries if entry.kind == "fact"]
-        self.devices = {entry.name: entry.said for entry in entries if entry.kind == "device"}
-        self.shown = {entry.name: entry.said for entry in entries if entry.kind == "signature"}
+        self.devices = {entry.name: entry.content for entry in entries if entry.kind == "device"}
+        self.shown = {entry.name: entry.content for entry in entries if entry.kind == "signature"}
         self.asked: dict[str, JsonObject] = {}
 
     def check(self, sha256: str) -> None:
-        """Adds what is wrong to the report, and what is said. ``sha256`` is that of the manifest."""
+        """Adds faults and statements to the report. ``sha256`` is the hash of the manifest."""
         self._introduce(sha256)
         self._check_chain()
         for entry in self.entries:
@@ -530,7 +530,7 @@ class _Content:
             except Damaged as error:
                 self.report.faults.append(f"{entry}: {error}")
         for name in self.shown.keys() - {entry.name for entry in self.facts}:
-            self.report.faults.append(f"signature {name}: no fact is here that has it")
+            self.report.faults.append(f"signature {name}: its fact is missing")
         for action, request in self.asked.items():
             self.report.missing.append(
                 f"an answer to question {action} ({_text(request, 'title')})"
@@ -547,32 +547,32 @@ class _Content:
         )
 
     def _check_chain(self) -> None:
-        """Every place in the range is a fact or the id of one; the chain over all of them is that of the manifest."""
+        """Checks that every sequence in the range has a fact or its id, and that their chain matches the manifest."""
         chain, span = _object(self.manifest, "chain"), _object(self.manifest, "range")
         first, last = _whole(span, "first"), _whole(span, "last")
         ids: dict[int, str] = {}
         for entry in self.entries:
             if entry.kind == "fact":
-                ids[_whole(entry.said, "sequence")] = _text(entry.said, "eventId")
+                ids[_whole(entry.content, "sequence")] = _text(entry.content, "eventId")
             elif entry.kind == "omitted":
-                start = _whole(entry.said, "first")
-                for place, event in enumerate(_list(entry.said, "eventIds"), start):
+                start = _whole(entry.content, "first")
+                for place, event in enumerate(_list(entry.content, "eventIds"), start):
                     ids[place] = str(event)
         whole = len(ids) == last - first + 1 and min(ids, default=0) == first
         if not whole or max(ids) != last:
             self.report.faults.append(
-                f"facts between {first} and {last} are neither here nor named"
+                f"facts between {first} and {last} are missing, and so are their ids"
             )
             return
         value = before = _text(chain, "before")
         if first == 1 and before != _shorten(_text(chain, "epoch")):
-            self.report.faults.append("the chain does not begin where its epoch does")
+            self.report.faults.append("the chain does not start at its epoch")
         for place in range(first, last + 1):
             value = _shorten(value + ids[place])
         if value != _text(chain, "after"):
             self.report.faults.append("the chain over the facts is not that of the manifest")
         if chain.get("proof") == "broken":
-            self.report.faults.append("the gateway itself has found the chain of its stream broken")
+            self.report.faults.append("the gateway itself reports a broken chain")
         here = len(self.facts)
         self.report.about.append(
             f"{here} facts are here, {last - first + 1 - here} more in the range by their ids; the chain over all "
@@ -584,13 +584,15 @@ class _Content:
             case "fact":
                 self._check_fact(entry)
             case "step":
-                self._check_names(entry, [entry.said.get("event")])
+                self._check_names(entry, [entry.content.get("event")])
             case "statement" | "question":
-                self._check_names(entry, _list(entry.said, "events"))
-                self.report.said.append(f"{entry.kind} {entry.name}: {_text(entry.said, 'text')}")
+                self._check_names(entry, _list(entry.content, "events"))
+                self.report.statements.append(
+                    f"{entry.kind} {entry.name}: {_text(entry.content, 'text')}"
+                )
             case "device":
-                raw = _decode(_text(entry.said, "public"), "public")
-                if _text(entry.said, "keyId") != f"key_{hashlib.sha256(raw).hexdigest()[:32]}":
+                raw = _decode(_text(entry.content, "public"), "public")
+                if _text(entry.content, "keyId") != f"key_{hashlib.sha256(raw).hexdigest()[:32]}":
                     raise Damaged("the id of its key is not that of the key")
             case "omitted" | "signature":
                 pass
@@ -598,8 +600,8 @@ class _Content:
                 raise Damaged("is of a kind that is not known here")
 
     def _check_names(self, entry: BundleLine, events: list[Json]) -> None:
-        """What is said names facts that are here, or the evidence that the bundle is made from."""
-        known, evidence = {fact.name for fact in self.facts}, entry.said.get("evidence")
+        """Checks that an entry names facts of the bundle, or the evidence that it was made from."""
+        known, evidence = {fact.name for fact in self.facts}, entry.content.get("evidence")
         if [one for one in events if not isinstance(one, str) or one not in known]:
             raise Damaged("names a fact that is not here")
         if evidence is not None and evidence != self.manifest.get("evidence"):
@@ -608,7 +610,7 @@ class _Content:
             raise Damaged("names no fact")
 
     def _check_fact(self, entry: BundleLine) -> None:
-        fact, scope = entry.said, _object(self.manifest, "scope")
+        fact, scope = entry.content, _object(self.manifest, "scope")
         if _text(fact, "eventId") != entry.name or fact.get("sessionId") != scope.get("sessionId"):
             raise Damaged("is not the fact that the manifest names")
         payload = _object(fact, "payload")
@@ -619,7 +621,7 @@ class _Content:
                     raise Damaged("the digest of the question is not that of what was asked")
                 self.asked[_text(fact, "actionId")] = request
             case "permission.evaluated" if self.manifest.get("kind") == "evidence":
-                self.report.said.append(
+                self.report.statements.append(
                     f"{_text(fact, 'timestamp')}: policy says {_text(payload, 'decision')} to "
                     f"{_text(payload, 'subject')} ({_text(payload, 'source')}: {_text(payload, 'reason')})"
                 )
@@ -631,10 +633,10 @@ class _Content:
                 pass
 
     def _check_decision(self, entry: BundleLine, decision: JsonObject) -> None:
-        action = _text(entry.said, "actionId")
+        action = _text(entry.content, "actionId")
         request = self.asked.pop(action, None)
         if request is not None and request.get("digest") != _text(decision, "digest"):
-            raise Damaged("the decision is bound to another digest than the question has")
+            raise Damaged("the decision is bound to a digest other than that of the question")
         content = decision.get("content")
         signed: JsonObject = {
             "v": 1,
@@ -650,15 +652,15 @@ class _Content:
         who, outcome = _text(decision, "decidedBy"), _text(decision, "outcome")
         by = f"{_text(decision, 'decidedKind')} {who}"
         if decision.get("cause") != "human":
-            by += f" (nobody in person: {_text(decision, 'cause')})"
-        self.report.said.append(
+            by += f" (automatic: {_text(decision, 'cause')})"
+        self.report.statements.append(
             f"{_text(decision, 'decidedAt')}: {by} has {outcome} question {action}{_show_question(request)}"
             f"{_show_option(request, decision.get('optionId'))}; bound to digest {_text(decision, 'digest')}"
             f"; {signature}"
         )
 
     def _check_vote(self, entry: BundleLine, vote: JsonObject) -> None:
-        action = _text(entry.said, "actionId")
+        action = _text(entry.content, "actionId")
         request = self.asked.get(action)
         signed: JsonObject = {
             "v": 1,
@@ -671,26 +673,26 @@ class _Content:
             "deviceId": vote.get("device"),
         }
         signature = self._check_signed(entry, vote, signed)
-        self.report.said.append(
+        self.report.statements.append(
             f"{_text(vote, 'at')}: {_text(vote, 'principal')} has given a vote on question {action}"
             f"{_show_question(request)}{_show_option(request, vote.get('optionId'))}; {signature}"
         )
 
-    def _check_signed(self, entry: BundleLine, said: JsonObject, signed: JsonObject) -> str:
-        """How an answer is signed, in words. Raises Damaged where it is not signed by what it names."""
-        if said.get("signature") is None:
+    def _check_signed(self, entry: BundleLine, decision: JsonObject, signed: JsonObject) -> str:
+        """Describes the signature of a decision. Raises Damaged if it does not match the device that it names."""
+        if decision.get("signature") is None:
             return "not signed by a device"
-        given = _object(said, "signature")
+        given = _object(decision, "signature")
         signed["iat"] = given.get("iat")
         shown, key, value = self.shown.get(entry.name), _text(given, "keyId"), _text(given, "value")
         if shown is None or shown.get("signed") != signed or shown.get("value") != value:
-            raise Damaged("what a device has signed is not shown as the fact has it")
+            raise Damaged("the signed data differs from that of the fact")
         device = self.devices.get(str(signed["deviceId"]))
         if device is None:
-            return f"signed with key {key}, which is not kept any more, so nobody can check it"
-        who = said.get("decidedBy") or said.get("principal")
+            return f"signed with key {key}, which is no longer stored, so it cannot be checked"
+        who = decision.get("decidedBy") or decision.get("principal")
         if device.get("keyId") != key or device.get("principal") != who:
-            raise Damaged("the device that has signed it is not that of who has answered")
+            raise Damaged("the signing device belongs to another person than the decision")
         if not _holds(device, canonicalize(signed), _decode(value, "signature")):
             raise Damaged(
                 f"the signature of device {signed['deviceId']} is not that of this answer"
@@ -712,7 +714,7 @@ def _holds(device: JsonObject, message: bytes, signature: bytes) -> bool:
 
 
 def _show_question(request: JsonObject | None) -> str:
-    """The question with its subject, which the digest binds; its title is made for people, and is not bound."""
+    """Describes an approval request with its subject. The digest binds the subject, not the title."""
     if request is None:
         return " (which is not in this bundle)"
     subject = canonicalize(request.get("subject")).decode()
@@ -726,12 +728,12 @@ def _show_option(request: JsonObject | None, option: Json) -> str:
     offered = _objects(request, "options") if request is not None else []
     name = next((_text(one, "name") for one in offered if one.get("optionId") == option), None)
     if request is not None and name is None:
-        raise Damaged("the option is none of those that the question offers")
+        raise Damaged("the option is not one of the question")
     return f" by option {option}" + (f" ({name})" if name else "")
 
 
 def compute_digest(request: JsonObject, fact: JsonObject) -> str:
-    """The digest of a question, from what was asked: what an answer is bound to."""
+    """Returns the digest of an approval request, which its decision is bound to."""
     origin, remote, quorum = (
         _object(request, "origin"),
         request.get("remote"),
@@ -771,7 +773,7 @@ def _digest(value: Json) -> str:
 
 
 def write_ms(ms: int) -> str:
-    """Milliseconds as RFC 3339 in UTC."""
+    """Formats milliseconds as RFC 3339 in UTC."""
     days, rest = divmod(ms, 86_400_000)
     # Civil date of a day count: eras of 400 years that begin on the 1st of March.
     era, day = divmod(days + 719_468, 146_097)
@@ -794,19 +796,19 @@ _LETTERS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 def name_bundle(session: str, kind: str, sha256: str) -> str:
-    """The id by which a gateway names a bundle: a function of its kind and manifest, in the shard of its session."""
+    """Returns the id of a bundle: derived from kind and manifest, in the shard of its session."""
     number = int.from_bytes(hashlib.sha256(f"{kind}\0{sha256}".encode()).digest()[1:18], "big")
     body = "".join(_LETTERS[number >> place & 31] for place in range(125, -1, -5))
     return f"evd_{session.partition('_')[2][:2]}{body}"
 
 
 def show(line: str) -> str:
-    """A line for a terminal: what agents and people have written must not act on it."""
+    """Escapes control characters of a line, so that text of agents and people cannot act on the terminal."""
     return "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in line)
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
-    """Checks a file and prints what came of it. Returns the exit status."""
+    """Checks a file and prints the report. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="check_evidence.py", description="Check a bundle of evidence."
     )

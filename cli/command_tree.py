@@ -1,6 +1,6 @@
-"""The commands of the root by name: the verbs of a group are read when somebody asks for that group.
+"""The root commands by name. The verbs of a group are imported when the group is used.
 
-There are more than a hundred verbs, and a call is for one of them. Listing all of them reads all of them.
+There are more than a hundred verbs and a call needs one of them. Only a list of all imports all.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typer.main import get_group
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """Names that come of one piece: those of a group, which is the first of what ``load`` gives, or of loose verbs.
+class CommandModule:
+    """Names that one module provides: a group, or several loose verbs.
 
-    The others that it gives belong into the group as well.
+    ``load`` returns the group first; the other commands that it returns are added to the group.
     """
 
     names: tuple[str, ...]
@@ -28,7 +28,7 @@ class Row:
 
 
 class RootGroup(TyperGroup):
-    """The root: its own commands, and those of the rows behind them."""
+    """The root group: its own commands, and the lazy ones."""
 
     def __init__(self, *, commands: Mapping[str, Any] | None = None, **attrs: Any) -> None:  # noqa: ANN401  as typer passes them on
         super().__init__(**attrs)
@@ -36,18 +36,18 @@ class RootGroup(TyperGroup):
 
 
 class LazyCommands(MutableMapping[str, Any]):
-    """Commands by name, as typer makes them. Names are known without reading anything."""
+    """Commands by name, in the form that typer expects. Listing the names imports nothing."""
 
     def __init__(self, own: Mapping[str, Any]) -> None:
         self._found: dict[str, Any] = {**own}
-        self._rows = {name: row for row in ROWS for name in row.names}
-        self._names = dict.fromkeys((*own, *self._rows))
+        self._modules = {name: module for module in COMMAND_MODULES for name in module.names}
+        self._names = dict.fromkeys((*own, *self._modules))
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401  a command of typer, whose class is private
         if name not in self._names:
             raise KeyError(name)
         if name not in self._found:
-            self._found.update(_read(self._rows[name]))
+            self._found.update(_read(self._modules[name]))
         return self._found[name]
 
     def __setitem__(self, name: str, command: Any) -> None:  # noqa: ANN401
@@ -69,23 +69,23 @@ class LazyCommands(MutableMapping[str, Any]):
 
 
 @cache
-def _read(row: Row) -> Mapping[str, Any]:
-    """The commands of a row, made once however many trees there are."""
-    first, *others = row.load()
+def _read(module: CommandModule) -> Mapping[str, Any]:
+    """Returns the commands of a module, created once per process."""
+    first, *others = module.load()
     for one in others:
         first.add_typer(one)
     holder = typer.Typer(add_completion=False, rich_markup_mode=None)
-    if row.is_group:
-        holder.add_typer(first, name=row.names[0])
+    if module.is_group:
+        holder.add_typer(first, name=module.names[0])
     else:
         holder.add_typer(first)
     return get_group(holder).commands
 
 
-def _load_beginning() -> tuple[typer.Typer, ...]:
-    from passerelle.cli.verbs.beginning import beginning
+def _load_serve() -> tuple[typer.Typer, ...]:
+    from passerelle.cli.verbs.serve import serve_verbs
 
-    return (beginning,)
+    return (serve_verbs,)
 
 
 def _load_calls() -> tuple[typer.Typer, ...]:
@@ -209,33 +209,33 @@ def _load_support() -> tuple[typer.Typer, ...]:
     return (support,)
 
 
-def _load_orientation() -> tuple[typer.Typer, ...]:
-    from passerelle.cli.verbs.orientation import orientation
+def _load_help() -> tuple[typer.Typer, ...]:
+    from passerelle.cli.verbs.help import help_verbs
 
-    return (orientation,)
+    return (help_verbs,)
 
 
-ROWS: Final = (
-    Row(("init", "serve"), _load_beginning, is_group=False),
-    Row(("call",), _load_calls, is_group=False),
-    Row(("login", "logout"), _load_login, is_group=False),
-    Row(("contexts",), _load_contexts),
-    Row(("tasks",), _load_tasks),
-    Row(("sessions",), _load_sessions),
-    Row(("turns",), _load_turns),
-    Row(("subagents",), _load_subagents),
-    Row(("schedules",), _load_schedules),
-    Row(("jobs",), _load_jobs),
-    Row(("approvals",), _load_approvals),
-    Row(("devices",), _load_devices),
-    Row(("evidence",), _load_evidence),
-    Row(("deliveries",), _load_deliveries),
-    Row(("overview",), _load_overview, is_group=False),
-    Row(("health",), _load_health, is_group=False),
-    Row(("agents",), _load_agents),
-    Row(("token",), _load_token),
-    Row(("store",), _load_store),
-    Row(("support-bundle",), _load_support, is_group=False),
-    Row(("version", "help"), _load_orientation, is_group=False),
+COMMAND_MODULES: Final = (
+    CommandModule(("init", "serve"), _load_serve, is_group=False),
+    CommandModule(("call",), _load_calls, is_group=False),
+    CommandModule(("login", "logout"), _load_login, is_group=False),
+    CommandModule(("contexts",), _load_contexts),
+    CommandModule(("tasks",), _load_tasks),
+    CommandModule(("sessions",), _load_sessions),
+    CommandModule(("turns",), _load_turns),
+    CommandModule(("subagents",), _load_subagents),
+    CommandModule(("schedules",), _load_schedules),
+    CommandModule(("jobs",), _load_jobs),
+    CommandModule(("approvals",), _load_approvals),
+    CommandModule(("devices",), _load_devices),
+    CommandModule(("evidence",), _load_evidence),
+    CommandModule(("deliveries",), _load_deliveries),
+    CommandModule(("overview",), _load_overview, is_group=False),
+    CommandModule(("health",), _load_health, is_group=False),
+    CommandModule(("agents",), _load_agents),
+    CommandModule(("token",), _load_token),
+    CommandModule(("store",), _load_store),
+    CommandModule(("support-bundle",), _load_support, is_group=False),
+    CommandModule(("version", "help"), _load_help, is_group=False),
 )
-"""In the order in which the help lists them."""
+"""In the order of the help."""

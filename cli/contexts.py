@@ -1,7 +1,7 @@
-"""Gateways by name: where each is and which token opens it, in one private file of this user.
+"""Named gateways: the address and the token of each, in one private file of this user.
 
-``current`` is the one that commands ask where nothing else names a gateway. A token is sent to the gateway of its own
-context and to no other.
+Commands use the context ``current`` unless another gateway is given. A token is sent only to the gateway of its own
+context.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FILE: Final = "contexts.yaml"
 
 @dataclass(frozen=True, slots=True)
 class GatewayContext:
-    """A gateway that somebody has logged in to. ``token`` is None at one that asks for none."""
+    """A gateway after a login. ``token`` is None if the gateway needs none."""
 
     name: str
     url: str
@@ -33,14 +33,14 @@ class GatewayContext:
 
 @dataclass(frozen=True, slots=True)
 class ContextFile:
-    """What the file holds; it need not be there."""
+    """The content of the file, which may not exist yet."""
 
     path: Path
     contexts: Mapping[str, GatewayContext]
     current: str | None = None
 
     def find(self, name: str) -> GatewayContext:
-        """The context of that name.
+        """Returns the context of that name.
 
         Raises:
             ConfigInvalid: there is none.
@@ -53,24 +53,24 @@ class ContextFile:
         return found
 
     def put(self, context: GatewayContext) -> ContextFile:
-        """With this context, which is the current one from then on."""
+        """Returns the file with this context added and current."""
         return ContextFile(self.path, {**self.contexts, context.name: context}, context.name)
 
     def use(self, name: str) -> ContextFile:
-        """With another current one; raises ConfigInvalid."""
+        """Returns the file with another current context; raises ConfigInvalid."""
         return ContextFile(self.path, self.contexts, self.find(name).name)
 
     def remove(self, name: str) -> ContextFile:
-        """Without a context; raises ConfigInvalid."""
+        """Returns the file without a context; raises ConfigInvalid."""
         self.find(name)
         left = {one: context for one, context in self.contexts.items() if one != name}
         return ContextFile(self.path, left, None if self.current == name else self.current)
 
     def write(self) -> None:
-        """Replaces the file, whole or not at all; it is private.
+        """Replaces the file atomically, with mode 0600.
 
         Raises:
-            ConfigInvalid: it cannot be written.
+            ConfigInvalid: the file cannot be written.
         """
         import yaml  # noqa: PLC0415  --help loads no YAML
 
@@ -93,10 +93,10 @@ class ContextFile:
 
 
 def read_contexts(environ: Mapping[str, str] = os.environ) -> ContextFile:
-    """The contexts of this user.
+    """Reads the contexts of this user.
 
     Raises:
-        ConfigInvalid: the file is there and cannot be read, or is none of ours.
+        ConfigInvalid: the file cannot be read, or has another format.
     """
     import yaml  # noqa: PLC0415  --help loads no YAML
 
@@ -120,21 +120,21 @@ def read_contexts(environ: Mapping[str, str] = os.environ) -> ContextFile:
 
 
 def find_context_file(environ: Mapping[str, str]) -> Path:
-    """``$XDG_CONFIG_HOME/passerelle/contexts.yaml``; a relative path there is to be ignored, as the XDG rules say."""
+    """Returns ``$XDG_CONFIG_HOME/passerelle/contexts.yaml``; ignores a relative path there, as XDG requires."""
     base = Path(environ.get("XDG_CONFIG_HOME", ""))
     return (base if base.is_absolute() else Path.home() / ".config") / "passerelle" / _FILE
 
 
 def find_context(environ: Mapping[str, str] = os.environ) -> GatewayContext | None:
-    """The context that the environment names, else the current one, else none; raises ConfigInvalid."""
+    """Returns the context that the environment names, else the current one, if any; raises ConfigInvalid."""
     contexts = read_contexts(environ)
     name = environ.get(CONTEXT_VARIABLE) or contexts.current
     return contexts.find(name) if name else None
 
 
-def _read_context(path: Path, name: str, said: object) -> GatewayContext:
-    members = cast("dict[str, object]", said) if isinstance(said, dict) else {}
+def _read_context(path: Path, name: str, loaded: object) -> GatewayContext:
+    members = cast("dict[str, object]", loaded) if isinstance(loaded, dict) else {}
     url, token = members.get("url"), members.get("token")
     if not isinstance(url, str) or not isinstance(token, str | None):
-        raise ConfigInvalid(str(path), f"contexts.{name}: has no url, or a token that is no text")
+        raise ConfigInvalid(str(path), f"contexts.{name}: has no url, or its token is not a string")
     return GatewayContext(name, url, Secret(token) if token else None)

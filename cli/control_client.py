@@ -1,6 +1,6 @@
-"""The control plane as the command line calls it: ``/v1`` of a gateway that runs, with the owner's token or another.
+"""The command line's client of ``/v1`` of a running gateway, with the owner token or another token.
 
-A store is open in one place only, so commands that look at a running gateway ask it.
+Commands that inspect or change running work call the gateway; they never open its store.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from passerelle.a2a_mapping.members import object_at, text_at, whole_at
 from passerelle.cli.contexts import find_context
-from passerelle.cli.http_request import HttpAnswer, NoAnswer, Unasked, ask
+from passerelle.cli.http_request import HttpAnswer, NoAnswer, UnsendableRequest, ask
 from passerelle.core.errors import (
     ActionClosed,
     CallerError,
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 30.0
 A2A_VERSION: Final = "1.0"
 _FIELDS: Final = {KEY_HEADER: "key", "Authorization": "token"}
-"""What a header is called where somebody gives it."""
+"""The parameter that sets a header, for error messages."""
 _CLOSED: Final = frozenset(get_args(ClosedState))
 _STALE: Final = frozenset({"stale_revision", "digest_mismatch"})
 
 
-class UnknownThere(NotFound):
-    """A gateway has said that there is no such thing; the message is what it said."""
+class ReportedNotFound(NotFound):
+    """A gateway has answered with 404; the message is the gateway's."""
 
     def __init__(self, detail: str) -> None:
         CallerError.__init__(self, detail)
@@ -59,26 +59,26 @@ class UnknownThere(NotFound):
 
 @dataclass(frozen=True, slots=True)
 class ControlClient:
-    """Calls one gateway. Proxies of the environment are not asked, since a token travels along."""
+    """Calls one gateway. Ignores proxies of the environment, since requests carry a token."""
 
     url: str
     token: Secret | None
     tls: ssl.SSLContext | None = None
-    """None trusts what the system trusts."""
+    """None: the certificates that the system trusts."""
 
     def get(self, path: str, params: Mapping[str, Json] | None = None) -> JsonObject:
-        """The answer of a query; a parameter that is a list is given once for each item."""
+        """Returns the response of a query. A list is sent as a repeated parameter."""
         return _read(self._ask("GET", path, params=params))
 
     def get_lines(self, path: str) -> list[JsonObject]:
-        """The answer of a query that is a line for each thing, as JSON lines."""
+        """Returns the JSON lines of a query."""
         answer = self._ask("GET", path, headers={"Accept": "application/jsonl"})
         if not answer.is_success:
             _read(answer)
         try:
             return [json.loads(line) for line in answer.content.splitlines()]
         except ValueError:
-            raise RemoteError(f"{self.url} does not answer in JSON lines") from None
+            raise RemoteError(f"{self.url} did not respond with JSON lines") from None
 
     def send(
         self,
@@ -87,16 +87,16 @@ class ControlClient:
         body: JsonObject,
         key: str | None = None,
     ) -> JsonObject:
-        """The answer of a command, under an idempotency key."""
+        """Returns the response of a command, sent with an idempotency key."""
         headers = {KEY_HEADER: key} if key else {}
         return _read(self._ask(method, path, body=body, headers=headers))
 
     def call_agent(
         self, path: str, body: JsonObject, key: str | None, timeout_s: float
     ) -> JsonObject:
-        """The answer of an agent behind the gateway, over A2A."""
+        """Returns the response of an agent behind the gateway, over A2A."""
         headers = {"A2A-Version": A2A_VERSION, **({KEY_HEADER: key} if key else {})}
-        late = f" within {timeout_s:g} s; its task goes on: passerelle tasks list shows it"
+        late = f" within {timeout_s:g} s; its task continues: see passerelle tasks list"
         return _read(
             self._ask("POST", path, body=body, headers=headers, timeout_s=timeout_s, late=late)
         )
@@ -126,13 +126,13 @@ class ControlClient:
                 tls=self.tls,
             )
         except UnicodeEncodeError:
-            raise InvalidInput("text", "an argument, or what was read, is not UTF-8") from None
-        except Unasked as error:
+            raise InvalidInput("text", "an argument or the input is not UTF-8") from None
+        except UnsendableRequest as error:
             raise InvalidInput(_FIELDS.get(error.field, error.field), error.reason) from None
         except NoAnswer as error:
             if error.is_late:
-                raise RemoteError(f"{self.url} has not answered{late}") from None
-            raise RemoteError(f"no gateway answers at {self.url}: {error.reason}") from None
+                raise RemoteError(f"{self.url} did not respond{late}") from None
+            raise RemoteError(f"no gateway responds at {self.url}: {error.reason}") from None
 
 
 def open_client(
@@ -142,16 +142,16 @@ def open_client(
     *,
     is_local: bool = False,
 ) -> ControlClient:
-    """A client for the gateway at ``url``, else for that of ``PASSERELLE_URL``, else for the one of this machine.
+    """Opens a client for ``url``, else for ``PASSERELLE_URL``, else for the gateway of this machine.
 
-    Where neither names a gateway, one that somebody has logged in to goes before the settings: the context that
-    ``PASSERELLE_CONTEXT`` names, or the current one. ``is_local`` means the settings of this machine, though.
+    Without a URL, a context has priority over the settings: the one that ``PASSERELLE_CONTEXT`` names, or the current
+    one. ``is_local`` selects the settings of this machine instead.
 
-    The token is that of the variable ``token_env``, else that of ``PASSERELLE_TOKEN``, else that of the context, else
-    the owner's, where this user can read it. The token of a context goes to its own gateway alone.
+    The token comes from the variable ``token_env``, else ``PASSERELLE_TOKEN``, else the context, else the owner token
+    file, if this user can read it. The token of a context is sent only to its own gateway.
 
     Raises:
-        ConfigInvalid: the variable is not set, the owner token cannot be read, or there is no such context.
+        ConfigInvalid: the variable is not set, the owner token cannot be read, or the context does not exist.
     """
     url = url or os.environ.get(URL_VARIABLE) or None
     if token_env is None and os.environ.get(TOKEN_VARIABLE):
@@ -182,8 +182,8 @@ def _read_owner(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii").strip()
     except FileNotFoundError:
-        said = f"is not there yet: start `passerelle serve` first, or give a token by --token-env or {TOKEN_VARIABLE}"
-        raise ConfigInvalid(str(path), said) from None
+        reason = f"does not exist yet: start `passerelle serve`, or set a token with --token-env or {TOKEN_VARIABLE}"
+        raise ConfigInvalid(str(path), reason) from None
     except (OSError, UnicodeDecodeError) as error:
         hint = f"see --token-env and {TOKEN_VARIABLE}"
         raise ConfigInvalid(str(path), f"cannot be read: {error}; {hint}") from None
@@ -192,7 +192,7 @@ def _read_owner(path: Path) -> str:
 def _read(answer: HttpAnswer) -> JsonObject:
     answered = answer.read_object()
     if answered is None or answer.location is not None:
-        raise RemoteError(f"{answer.host} {answer.describe_stranger()}")
+        raise RemoteError(f"{answer.host} {answer.describe_unexpected()}")
     if answer.is_success:
         return answered
     refused = object_at(answered, "error")
@@ -202,7 +202,7 @@ def _read(answer: HttpAnswer) -> JsonObject:
     if answer.status == HTTPStatus.FORBIDDEN:
         raise Forbidden(detail)
     if answer.status == HTTPStatus.NOT_FOUND:
-        raise UnknownThere(detail)
+        raise ReportedNotFound(detail)
     code = text_at(answered, "code")
     if code in _CLOSED:
         raise ActionClosed(cast("ClosedState", code), object_at(answered, "winner"))

@@ -1,4 +1,4 @@
-"""How the command ends: one table from an error class to an exit status."""
+"""Exit statuses: one table from error classes to exit statuses."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from passerelle.core import errors
 
 
 class ExitStatus(IntEnum):
-    """What a script can tell apart."""
+    """The statuses that a script can rely on."""
 
     DONE = 0
     REMOTE = 1
-    """Something that the gateway depends on failed; trying again may help. Also: a check found faults."""
+    """A dependency of the gateway failed; a retry may help. Also: a check found faults."""
     CALLER = 2
-    """The command or the configuration cannot be carried out as it stands."""
+    """The command or the configuration is invalid."""
     ALREADY_RESOLVED = 3
     CLOSED = 4
     """The approval expired, was cancelled or was replaced."""
     STALE = 5
-    """What was read has changed since: look again."""
+    """The object has changed since it was read: read it again."""
     FORBIDDEN = 6
     NOT_FOUND = 7
-    """There is no such thing, or it is another caller's."""
+    """It does not exist, or belongs to another caller."""
     FAULT = 70
-    """A fault of ours."""
+    """An internal error."""
 
 
 STATUSES: Final[dict[type[errors.PasserelleError], ExitStatus]] = {
@@ -76,22 +76,22 @@ STATUSES: Final[dict[type[errors.PasserelleError], ExitStatus]] = {
 }
 
 HINTS: Final[dict[type[errors.PasserelleError], str]] = {
-    errors.ConfigInvalid: "passerelle check CONFIG shows everything that is wrong with a configuration",
-    errors.DirectoryInUse: "stop that process, or give another --data-dir",
+    errors.ConfigInvalid: "passerelle check CONFIG lists every error of a configuration",
+    errors.DirectoryInUse: "stop that process, or use another --data-dir",
     errors.StoreUnavailable: "is the server of redis_url running, writable and within its memory?",
-    errors.EngineFailed: "give --redis-url to use a server that runs already",
+    errors.EngineFailed: "use --redis-url for a server that is already running",
 }
 
 
 def find_hints(error: errors.PasserelleError) -> list[str]:
-    """What somebody can do about an error, where anything is known."""
+    """Returns hints on how to fix an error, if there are any."""
     if isinstance(error, errors.EngineFailed) and error.hint is not None:
         return [error.hint]
     return [HINTS[kind] for kind in HINTS if isinstance(error, kind)]
 
 
 def find_exit_status(error: errors.PasserelleError) -> ExitStatus:
-    """The status of an error; a class that is not in the table has that of its nearest ancestor."""
+    """Returns the status of an error; a class without an entry has that of its nearest ancestor."""
     if isinstance(error, errors.ActionClosed) and error.state == "already_resolved":
         return ExitStatus.ALREADY_RESOLVED
     return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)

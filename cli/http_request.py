@@ -1,7 +1,6 @@
-"""One HTTP request of a command, and its whole answer. Proxies of the environment are not asked: a token travels along.
+"""Sends one HTTP request and reads the whole response. Ignores proxies of the environment: requests carry a token.
 
-On ``httpcore``, which is loaded in half the time of ``httpx`` above it. No compression is asked for, and no redirect is
-followed.
+Uses ``httpcore``, which loads in half the time of ``httpx``. Requests no compression and follows no redirect.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
 
 _SAFE: Final = "/%:@!$&'()*+,;=~"
-"""What stays as it is in a path that may have escapes already."""
+"""Characters that stay unescaped in a path, which may contain escapes already."""
 _LATIN: Final = 0x100
-"""A header has letters of one byte (RFC 9110, section 5.5)."""
+"""A header has one-byte characters only (RFC 9110, section 5.5)."""
 _WAITS: Final = ("connect", "read", "write", "pool")
 
 
 class NoAnswer(Exception):
-    """Nothing answered; ``is_late`` where somebody was there and has said nothing for too long."""
+    """No response. ``is_late``: the connection was made, but the response did not arrive in time."""
 
     def __init__(self, reason: str, *, is_late: bool = False) -> None:
         super().__init__(reason)
@@ -37,8 +36,8 @@ class NoAnswer(Exception):
         self.is_late = is_late
 
 
-class Unasked(NoAnswer):
-    """Nothing was asked: ``field`` is ``url``, or a header, whose value may be a token and is not said."""
+class UnsendableRequest(NoAnswer):
+    """The request was not sent. ``field`` is ``url`` or a header; its value is omitted, as it may be a token."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(reason)
@@ -47,31 +46,31 @@ class Unasked(NoAnswer):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """The answer of ``host``, read to its end."""
+    """The complete response of ``host``."""
 
     host: str
     status: int
     content: bytes
     location: str | None = None
-    """Where a redirect leads."""
+    """Target of a redirect."""
 
     @property
     def is_success(self) -> bool:
-        """Whether it did what was asked."""
+        """Returns whether the status is 2xx."""
         return self.status // 100 == 2  # noqa: PLR2004  2xx, RFC 9110 section 15.3
 
     def read_object(self) -> JsonObject | None:
-        """The JSON object that it is; None where it is none."""
+        """Returns the body as a JSON object; None if it is none."""
         try:
             found: object = json.loads(self.content)
         except (ValueError, RecursionError):
             return None
         return cast("JsonObject", found) if isinstance(found, dict) else None
 
-    def describe_stranger(self) -> str:
-        """Words for an answer that no gateway gives: that of a proxy before it, or of something else altogether."""
-        at = f", it sends to {escape_line(self.location)}" if self.location else ""
-        return f"does not answer as a gateway does: HTTP {self.status}{at}"
+    def describe_unexpected(self) -> str:
+        """Describes a response that no gateway sends, such as that of a proxy."""
+        at = f", redirect to {escape_line(self.location)}" if self.location else ""
+        return f"is no gateway: it responded with HTTP {self.status}{at}"
 
 
 def ask(
@@ -84,11 +83,11 @@ def ask(
     timeout_s: float,
     tls: ssl.SSLContext | None = None,
 ) -> HttpAnswer:
-    """Sends a request; ``timeout_s`` bounds the connection, and each silence after it.
+    """Sends a request. ``timeout_s`` limits the connect, and each wait for data after it.
 
     Raises:
-        NoAnswer: nothing answers there, or not in time, or it cannot be asked (Unasked).
-        UnicodeEncodeError: the path, a parameter or the body is no UTF-8.
+        NoAnswer: no connection, no response in time, or the request is invalid (UnsendableRequest).
+        UnicodeEncodeError: the path, a parameter or the body cannot be encoded as UTF-8.
     """
     query = urlencode(_list_params(params or {}), quote_via=quote)
     sent = {"Accept": "*/*", "User-Agent": "passerelle", **headers}
@@ -98,7 +97,7 @@ def ask(
         sent["Content-Type"] = "application/json"
     for name, value in sent.items():
         if not value.isprintable() or any(ord(letter) >= _LATIN for letter in value):
-            raise Unasked(name, "has characters that no header can carry")
+            raise UnsendableRequest(name, "has characters that are not allowed in a header")
     parts = split_address(url)
     target = quote(parts.path or "/", safe=_SAFE) + (f"?{query}" if query else "")
     address = _find_origin(parts, target)
@@ -119,36 +118,38 @@ def ask(
 
 
 def split_address(url: str) -> SplitResult:
-    """The parts of the address of a gateway, or of something there.
+    """Splits the address of a gateway, or of a path there.
 
     Raises:
-        Unasked: it is none.
+        UnsendableRequest: it is no valid address.
     """
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise Unasked("url", str(error)) from None
+        raise UnsendableRequest("url", str(error)) from None
     if not parts.hostname:
-        raise Unasked("url", "has no host")
+        raise UnsendableRequest("url", "has no host")
     if parts.scheme not in {"http", "https"}:
-        raise Unasked("url", "should begin with https:// or http://")
+        raise UnsendableRequest("url", "should begin with https:// or http://")
     if parts.username is not None or parts.query or parts.fragment:
-        raise Unasked("url", "should have neither a user nor ? nor #; a token goes by --token-env")
+        raise UnsendableRequest(
+            "url", "must not have a user, ? or #; pass a token with --token-env"
+        )
     return parts
 
 
 def _find_origin(parts: SplitResult, target: str) -> httpcore.URL:
-    """The address as it is asked for; raises Unasked."""
+    """Returns the URL in httpcore's form; raises UnsendableRequest."""
     try:
         host = (parts.hostname or "").encode("idna")
     except UnicodeError:
-        raise Unasked("url", "its host is no name that can be looked up") from None
+        raise UnsendableRequest("url", "its host is not a valid name") from None
     return httpcore.URL(scheme=parts.scheme, host=host, port=parts.port, target=target)
 
 
 def _choose_trust(parts: SplitResult, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
-    """Without a context of its own what the system trusts, as the channel of the same command does."""
+    """Returns the context if given, else the system's trust, as the channel of the same command uses."""
     return ssl.create_default_context() if tls is None and parts.scheme == "https" else tls
 
 
@@ -162,7 +163,7 @@ def _find_redirect(answer: httpcore.Response) -> str | None:
 
 
 def _list_params(params: Mapping[str, Json]) -> list[tuple[str, str]]:
-    """A parameter that is a list is given once for each item."""
+    """A list is sent as a repeated parameter."""
     return [
         (name, _spell(item))
         for name, value in params.items()

@@ -1,4 +1,4 @@
-"""``passerelle init``: a first configuration, with what most people change next beside it as comments."""
+"""``passerelle init``: writes a first configuration, with the most common settings as comments."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from passerelle.gateway.settings.source import read_settings
 
 DEFAULT_PORT: Final = 8080
 _HEAD: Final = """\
-# The configuration of a Passerelle gateway. `passerelle check {file}` says what is wrong in it, and in which line.
-# A line that begins with # and no space is a setting that is not used yet: take the # away.
+# The configuration of a Passerelle gateway. `passerelle check {file}` lists its errors with line numbers.
+# A line that begins with # without a space is a disabled setting: remove the # to use it.
 
-# Where it listens. With another host it is reached from other machines; they need a key, or the owner token.
+# Port and host to listen on. With another host, other machines can connect; they need a key or the owner token.
 port: {port}
 #host: 0.0.0.0
 
-# The agents that it stands in front of. Each is served at /agents/<name>.
+# The agents behind the gateway. Each is served at /agents/<name>.
 """
 _AGENT: Final = """\
 {off}  - name: {name}
@@ -31,24 +31,24 @@ _AGENT: Final = """\
 #    timeout: {{total: 30m, idle: 2m}}
 """
 _TAIL: Final = """
-# Who may call, beside you with the owner token. `passerelle key NAME` makes a key and prints what stands here.
+# Clients that may call, in addition to the owner. `passerelle key NAME` creates a key and prints this section.
 #clients:
 #  - name: orchestrator
 #    key_hash: "sha256:0000000000000000000000000000000000000000000000000000000000000000"
 #    may_call: ["*"]
 
-# Where everything is kept: in a folder, by an engine that is started inside, or on a Redis or Valkey server.
+# Storage: a folder with an embedded engine, or a Redis or Valkey server.
 #data_dir: ./state
 #redis_url: redis://127.0.0.1:6379
 
-# Which logs: info, or debug; for people (console) or for programs (json).
+# Log level: info or debug. Format: console for people, json for programs.
 #log_level: info
 #log_format: console
 """
 
 
 def compose_config(file: str, agent: str | None, name: str, port: int) -> str:
-    """The text of a configuration with one agent, or with one as a comment where there is none yet."""
+    """Returns the text of a configuration with one agent; without ``agent``, with a commented-out example."""
     off = "" if agent else "#"
     variable = f"{re.sub(r'[^A-Z0-9]', '_', name.upper())}_TOKEN"
     url = _write_scalar(agent or "http://127.0.0.1:9001")
@@ -57,12 +57,12 @@ def compose_config(file: str, agent: str | None, name: str, port: int) -> str:
 
 
 def _write_scalar(text: str) -> str:
-    """A text as YAML: itself where it is plain, else as JSON writes it."""
+    """Returns a text as YAML: plain if possible, else quoted as JSON."""
     return text if re.fullmatch(r"[A-Za-z][\w:/.~%-]*", text) else json.dumps(text)
 
 
 def propose_name(agent: str) -> str:
-    """A name for an agent, from the last word of its address."""
+    """Derives an agent's name from the last word of its address."""
     parts = urlsplit(agent)
     words = [*filter(None, re.split(r"[^a-z0-9]+", f"{parts.hostname or ''} {parts.path}".lower()))]
     named = [word for word in words if not word.isdigit()]
@@ -70,23 +70,22 @@ def propose_name(agent: str) -> str:
 
 
 def write_config(file: Path, agent: str | None, name: str, port: int) -> None:
-    """Writes a configuration where none is yet.
+    """Writes a configuration to a new file.
 
     Raises:
-        ConfigInvalid: there is a file already, it cannot be written, or what was said is no address, name or port;
-            nothing is written then.
+        ConfigInvalid: the file exists or cannot be written; or an invalid address, name or port. Nothing is written.
     """
     text = compose_config(file.name, agent, name, port)
     with TemporaryDirectory() as folder:
         tried = Path(folder) / file.name
         tried.write_text(text, "utf-8")
         for fault in read_settings(Sources({}, tried.parent, tried)).faults:
-            # Its line is one of a file that is not there.
+            # omit the line number: it would refer to the temporary file
             raise ConfigInvalid(fault.key, fault.reason)
     try:
         with file.open("x", encoding="utf-8") as written:
             written.write(text)
     except FileExistsError:
-        raise ConfigInvalid(str(file), "is there already; nothing was changed") from None
+        raise ConfigInvalid(str(file), "exists already; nothing was changed") from None
     except OSError as error:
         raise ConfigInvalid(str(file), f"cannot be written: {error.strerror or error}") from None

@@ -1,6 +1,6 @@
-"""The command ``passerelle``: reads flags, calls one thing, ends in a status that a script can trust.
+"""The command ``passerelle``: parses flags, calls one function, and exits with a documented status.
 
-What a command needs is imported inside it, so that ``--help`` and completion stay fast.
+Commands import what they need inside the function, so that ``--help`` and completion stay fast.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ INTERRUPTED: Final = 130
 app: Final = typer.Typer(
     name="passerelle",
     cls=RootGroup,
-    help="An A2A gateway and remote-channel bridge: it keeps the task, resumes exactly, and asks the person.",
+    help="An A2A gateway with durable tasks, exactly resumable channels, and human approval.",
     epilog="Example: passerelle demo --once",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -43,48 +43,51 @@ SessionFlag = Annotated[str | None, typer.Option(help="Only this session.")]
 
 
 def main() -> NoReturn:
-    """The console script. An error is one line and its hints on standard error, never a traceback."""
+    """The console script. An error is printed as one line with hints to standard error, without a traceback."""
     write_any_text()
     try:
         status = int(app(standalone_mode=False) or ExitStatus.DONE)
-        if sys.stdout is not None:  # as it is where the shell has closed it
+        if sys.stdout is not None:  # None if the shell closed it
             sys.stdout.flush()
     except PasserelleError as error:
-        _complain(str(error), *find_hints(error), *_name_winner(error))
+        _print_error(str(error), *find_hints(error), *_name_winner(error))
         status = find_exit_status(error)
     except typer.TyperException as error:
-        said = error.format_message().replace("Value error, ", "", 1)
-        if said.startswith("Usage: "):
-            # A group of verbs alone: what it has is the answer.
-            print(said)
+        text = error.format_message().replace("Value error, ", "", 1)
+        if text.startswith("Usage: "):
+            # a group without a verb: its help is the answer
+            print(text)
             status = ExitStatus.DONE
         else:
-            _complain(said, "passerelle COMMAND --help says what there is")
+            _print_error(text, "see passerelle COMMAND --help")
             status = ExitStatus.CALLER
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
     except OSError as error:
-        status = _explain(error)
-    except Exception as error:  # noqa: BLE001  the top of the process: nothing above can tell
-        status = _own_up(error)
+        status = _handle_os_error(error)
+    except Exception as error:  # noqa: BLE001  the top of the process: no caller can handle it
+        status = _report_bug(error)
     sys.exit(status)
 
 
-def _explain(error: OSError) -> ExitStatus:
-    """No file is written here but by commands that say so themselves; what is left is what was printed."""
+def _handle_os_error(error: OSError) -> ExitStatus:
+    """Commands report errors of their own files; an error that arrives here concerns standard output."""
     if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EPIPE}:
-        return _own_up(error)
-    # What is still held of it would be written at the end of the process, and fail once more.
+        return _report_bug(error)
+    # otherwise the interpreter flushes the rest at exit and fails again
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if error.errno == errno.EPIPE:
-        # Nobody reads it any more. Typer ends a command so that finds out by itself.
+        # the reader has closed the pipe; typer exits with the same status when it detects that
         return ExitStatus.REMOTE
-    _complain(f"what was printed could not be written: {os.strerror(error.errno)}")
+    _print_error(f"standard output could not be written: {os.strerror(error.errno)}")
     return ExitStatus.CALLER
 
 
-def _own_up(error: Exception) -> ExitStatus:
-    _complain(f"fault: {type(error).__name__}: {error}", "PASSERELLE_LOG_LEVEL=debug shows where")
+def _report_bug(error: Exception) -> ExitStatus:
+    _print_error(
+        f"internal error: {type(error).__name__}: {error}",
+        "PASSERELLE_LOG_LEVEL=debug prints the traceback",
+    )
     if os.environ.get("PASSERELLE_LOG_LEVEL") == "debug":
         traceback.print_exc()
     return ExitStatus.FAULT
@@ -103,13 +106,13 @@ def show(
         ),
     ] = None,
 ) -> None:
-    """What stands before any command."""
+    """Handles the flags before a command."""
     if gateway is not None:
         os.environ["PASSERELLE_CONTEXT"] = gateway
     if version:
-        from passerelle.cli.verbs.orientation import say_version
+        from passerelle.cli.verbs.help import print_version
 
-        say_version()
+        print_version()
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())
@@ -118,7 +121,7 @@ def show(
 @app.command(epilog="Example: passerelle demo --once")
 def demo(
     once: Annotated[
-        bool, typer.Option("--once", help="Play the whole story, check it, and exit.")
+        bool, typer.Option("--once", help="Run the whole demo, check it, and exit.")
     ] = False,
 ) -> None:
     """Run a gateway with an embedded engine and sample agents."""
@@ -142,7 +145,7 @@ def check(
     from passerelle.runtime.common.clock import SystemClock
 
     if file is not None and config is not None:
-        raise typer.BadParameter("one file is all that is checked", param_hint="--config")
+        raise typer.BadParameter("only one file can be checked", param_hint="--config")
     report = run(run_check(name_sources(file or config), SystemClock()))
     for line in (*report.lines, *(f"error: {fault}" for fault in report.faults), report.summary):
         print(line)
@@ -177,7 +180,7 @@ def verify(
 ) -> None:
     """Replay the stored streams and compare them with the snapshots.
 
-    Of all sessions, unless some are chosen; snapshots and rows that belong to no session are looked for only then.
+    All sessions by default, including a search for snapshots and rows that belong to no session.
     """
     from passerelle.cli.verify import read_since, run_verify
     from passerelle.delegation.verification.subset import SessionSubset
@@ -186,9 +189,11 @@ def verify(
     from passerelle.runtime.observability.logs import configure_logs
 
     if dry_run and not repair:
-        raise typer.BadParameter("says what --repair would do: give both", param_hint="--dry-run")
+        raise typer.BadParameter("needs --repair: give both", param_hint="--dry-run")
     if session is not None and (sample or since):
-        raise typer.BadParameter("one session is all that is looked at", param_hint="--session")
+        raise typer.BadParameter(
+            "--session cannot be combined with --sample or --since", param_hint="--session"
+        )
     since_ms = None if since is None else read_since(since, SystemClock().now_ms())
     subset = SessionSubset(sample, since_ms, SystemIds().draw)
     settings = load(name_sources(config, redis_url=redis_url, data_dir=data_dir))
@@ -204,7 +209,7 @@ def verify(
 
 @app.command(epilog="Example: passerelle key orchestrator")
 def key(name: Annotated[str, typer.Argument(help="Name of the client.")]) -> None:
-    """Create an API key; it is shown once, the configuration has its hash."""
+    """Create an API key; it is shown once, the configuration stores its hash."""
     from passerelle.gateway.auth.keys import hash_key, mint_token
     from passerelle.gateway.settings.section import NAME_PATTERN, NAME_RULE
     from passerelle.runtime.common.clock import SystemIds
@@ -219,7 +224,7 @@ def key(name: Annotated[str, typer.Argument(help="Name of the client.")]) -> Non
 
 @app.command(epilog="Example: passerelle signing-key keys/cards.pem")
 def signing_key(
-    file: Annotated[Path, typer.Argument(help="Where the key is kept; nothing is there yet.")],
+    file: Annotated[Path, typer.Argument(help="New file for the key.")],
     algorithm: Annotated[
         Literal["ES256", "EdDSA"], typer.Option(help="Algorithm of the key.")
     ] = "ES256",
@@ -230,7 +235,7 @@ def signing_key(
 
     kept = load_or_mint(file, lambda: mint_signing_key(algorithm).get_secret_value())
     if not kept.minted:
-        raise typer.BadParameter("is there already; a key is never replaced", param_hint="'file'")
+        raise typer.BadParameter("exists already; a key is never replaced", param_hint="'file'")
     made = load_signing_key(file)
     print(f"kid: {made.kid}")
     print("signing:")
@@ -239,13 +244,13 @@ def signing_key(
 
 
 def _name_winner(error: PasserelleError) -> list[str]:
-    """Whoever decides too late learns who closed the approval (I7)."""
+    """Returns who closed the approval, for a decision that came too late (I7)."""
     if not isinstance(error, ActionClosed):
         return []
-    return [f"{name}: {said}" for name, said in error.winner.items() if said is not None]
+    return [f"{name}: {text}" for name, text in error.winner.items() if text is not None]
 
 
-def _complain(message: str, *hints: str) -> None:
+def _print_error(message: str, *hints: str) -> None:
     print(f"passerelle: error: {message}", file=sys.stderr)
     for hint in hints:
         print(f"passerelle: hint: {hint}", file=sys.stderr)

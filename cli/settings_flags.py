@@ -1,4 +1,4 @@
-"""Flags by which a command finds its settings, and the settings that they lead to."""
+"""Flags that select the settings of a command, and the functions that load them."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ RedisUrlFlag = Annotated[
 
 
 def name_sources(config: Path | None, **flags: str | int | Path | None) -> Sources:
-    """Where settings come from: the environment, the file, and flags."""
+    """Returns the sources of settings: the environment, the file, and flags."""
     from passerelle.gateway.settings.layers import Sources
 
     return Sources(os.environ, Path.cwd(), config, flags)
 
 
 def load(sources: Sources) -> Settings:
-    """The settings; what is to be noticed about them stands on standard error.
+    """Loads the settings; prints notices to standard error.
 
     Raises:
-        ConfigInvalid: they do not hold.
+        ConfigInvalid: they are invalid.
     """
     from passerelle.gateway.settings.source import load_settings
 
@@ -47,10 +47,10 @@ def load(sources: Sources) -> Settings:
 
 
 def load_local(sources: Sources) -> LocalGateway:
-    """Where the gateway of the settings is, without the rest of them; notices as above.
+    """Loads only the address of the configured gateway; prints notices as above.
 
     Raises:
-        ConfigInvalid: what says so does not hold.
+        ConfigInvalid: the settings for the address are invalid.
     """
     from passerelle.gateway.settings.local_gateway import read_local_gateway
 

@@ -1,4 +1,4 @@
-"""``passerelle store backup`` and ``restore``: the data directory of an embedded engine, copied while it works."""
+"""``passerelle store backup`` and ``restore``: copies the data directory of an embedded engine while it runs."""
 
 from __future__ import annotations
 
@@ -17,51 +17,51 @@ if TYPE_CHECKING:
     from passerelle.gateway.settings.model import Settings
 
 _EXTERNAL = (
-    "is given: its server is no part of a backup. Take a snapshot of the server as its makers advise, then copy the "
-    "place of blobs, the folder forgotten in it last, and secret_key and data_dir beside them"
+    "is set: a backup does not include its server. Take a snapshot of the server as documented there, then copy the "
+    "location of blobs, with its folder forgotten last, and secret_key and data_dir"
 )
 
 
 async def run_backup(settings: Settings, directory: Path) -> list[str]:
-    """Copies the store of the settings, also beside a gateway; what was done, for people.
+    """Backs up the configured store, also while a gateway runs; returns a report.
 
     Raises:
-        ConfigInvalid: the engine is not the embedded one, or there is no store.
+        ConfigInvalid: the engine is not embedded, or there is no store.
         EngineFailed: the store cannot be opened.
-        InvalidInput: ``directory`` is not empty, or cannot be written.
-        StoreUnavailable: the engine does not write its log anew, or does so each time that it is copied.
+        InvalidInput: ``directory`` is not empty or cannot be written.
+        StoreUnavailable: the engine does not rewrite its log, or rewrites it during every copy.
     """
     data_dir = _find_data_dir(settings)
     async with reach_store(settings) as store:
-        # An engine whose disk is busy may answer before it writes; its log written anew has all that it had answered.
+        # with a busy disk the engine may acknowledge before it writes; a rewritten log has every acknowledged write
         await rewrite_logs(store.nodes)
         backup = Backup(data_dir, directory, VERSION, store.clock.now_ms())
         await asyncio.to_thread(backup.make)
     lines = [f"backed up: {len(backup.files):,} files, {backup.bytes:,} bytes in {directory}"]
     if settings.blobs is not None:
         lines.append(
-            f"not covered: {settings.blobs}, the place of content and archive: copy it now, behind the backup, and the "
-            "folder forgotten in it last"
+            f"not covered: {settings.blobs}, the location of content and archive: copy it now, after the backup, with "
+            "its folder forgotten last"
         )
     if settings.secret_key is not None or settings.secret_key_file is not None:
         lines.append(
-            "not covered: the secret key, which the settings give: nothing opens without it"
+            "not covered: the secret key from the settings: without it nothing can be decrypted"
         )
-    return [*lines, "it has keys and everything that was said: treat it like the store"]
+    return [*lines, "it contains keys and all messages: protect it like the store"]
 
 
 async def run_restore(settings: Settings, backup: Path) -> list[str]:
-    """Puts a backup into the data directory of the settings, and forgets again what it has a tombstone of; for people.
+    """Restores a backup into the configured data directory, repeats the deletions of its tombstones; returns a report.
 
     Raises:
         ConfigInvalid: the engine is not the embedded one.
-        InvalidInput: the data directory is not empty, or the backup is not whole.
-        EngineFailed, StoreUnavailable: what was restored cannot be opened; it is there.
+        InvalidInput: the data directory is not empty, or the backup is incomplete.
+        EngineFailed, StoreUnavailable: the data was restored, but the store cannot be opened.
     """
     data_dir = _find_data_dir(settings)
     count = await asyncio.to_thread(restore_backup, backup, data_dir)
     async with reach_store(settings) as store:
-        # What was forgotten behind the copy of the engine, and before that of the tombstones.
+        # deletions that happened between the copy of the engine and the copy of the tombstones
         now_ms = store.clock.now_ms()
         owners = await store.forgetting.resume(ALL_SHARDS, now_ms)
         sessions = await store.session_forgetting.resume(ALL_SHARDS, now_ms)
@@ -69,7 +69,7 @@ async def run_restore(settings: Settings, backup: Path) -> list[str]:
     return [
         f"restored: {count:,} files in {data_dir}",
         *(f"forgotten again: tombstone {one}" for one in again),
-        "what was forgotten since the backup: put the newest blobs/forgotten there before the first start",
+        "deletions since the backup: copy the newest blobs/forgotten there before the first start",
         "then: passerelle verify --rebuild",
     ]
 

@@ -1,4 +1,4 @@
-"""``passerelle store export``: what is over, in the engine and in the archive alike, in one file to take away."""
+"""``passerelle store export``: ended sessions, from the engine and the archive, in one file."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from passerelle.store.store import Store
 
 _PART: Final = ".part"
-"""Behind the name of a file that is being written."""
-_NOT_SEALED: Final = (
-    "not encrypted, so that any gateway can import it: whoever has the file can read it, and no "
-    "forgetting reaches it"
+"""Suffix of a file that is still being written."""
+_NOT_ENCRYPTED: Final = (
+    "not encrypted, so that any gateway can import it: anyone with the file can read it, and "
+    "deletions do not apply to it"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """What is exported. ``task`` is an id that callers see, and takes the whole session that the task is of."""
+    """The scope of an export. ``task`` is a facade id and selects the whole session of the task."""
 
     scope: ExportScope
     task: str | None = None
@@ -49,7 +49,7 @@ class ExportRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExportFlags:
-    """What the command line says of the scope; times are as ``passerelle verify --since`` takes them."""
+    """The flags of the scope; times have the form of ``passerelle verify --since``."""
 
     everything: bool = False
     owner: str | None = None
@@ -60,15 +60,15 @@ class ExportFlags:
     until: str | None = None
 
     def read(self) -> ExportRequest:
-        """What is asked for.
+        """Returns the request.
 
         Raises:
-            InvalidInput: nothing, or what does not go together.
+            InvalidInput: no scope, or flags that exclude each other.
         """
         single = [one for one in (self.session, self.task) if one is not None]
         is_limited = any(one is not None for one in (self.owner, self.since, self.until))
         if self.everything + bool(single) + is_limited > 1 or len(single) > 1:
-            raise InvalidInput("scope", "--all, --session and --task go with nothing else")
+            raise InvalidInput("scope", "--all, --session and --task exclude all other flags")
         if not (self.everything or single or is_limited):
             reason = "give --all, --owner, --session, --task, --since or --until"
             raise InvalidInput("scope", reason)
@@ -83,12 +83,12 @@ class ExportFlags:
 
 
 async def run_export(settings: Settings, request: ExportRequest, file: Path) -> list[str]:
-    """Writes the export, also beside a gateway; what was done, for people.
+    """Writes the export, also while a gateway runs; returns a report.
 
-    ``file`` appears once it is whole. Whoever is killed leaves ``<file>.part``, which no import takes.
+    ``file`` appears once it is complete. A killed export leaves ``<file>.part``, which no import accepts.
 
     Raises:
-        InvalidInput: ``file`` is there or cannot be written; ``session`` or ``task`` is no id, or has not ended.
+        InvalidInput: ``file`` exists or cannot be written; ``session`` or ``task`` is no id, or has not ended.
         NotFound: there is no such session or task.
         EngineFailed, StoreUnavailable: the store cannot be opened or read.
     """
@@ -104,7 +104,7 @@ async def run_export(settings: Settings, request: ExportRequest, file: Path) -> 
 
 
 async def find_scope(store: Store, request: ExportRequest) -> ExportScope:
-    """The scope of a request, with the session of its task.
+    """Resolves the scope of a request, with the session of its task.
 
     Raises:
         InvalidInput: ``session`` or ``task`` is no id.
@@ -132,17 +132,17 @@ async def _find_session(store: Store, task: str) -> str:
 
 def _refuse_present(file: Path) -> None:
     if file.exists():
-        raise InvalidInput("file", f"{file} is there already")
+        raise InvalidInput("file", f"{file} exists already")
 
 
 def refuse(session: str, reason: str | None) -> InvalidInput | NotFound:
-    """What is said of an export of one session that has none, left out for a reason or not there."""
+    """Returns the error for an export of one session that was left out (``reason``) or does not exist."""
     return NotFound("session", session) if reason is None else InvalidInput("session", reason)
 
 
 @contextmanager
 def _write_whole(file: Path) -> Generator[MemberWriter]:
-    """What writes a file that appears under its name once it is whole and synced."""
+    """Yields the writer of a file that appears under its name once it is complete and synced."""
     fresh = file.with_name(file.name + _PART)
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -169,4 +169,4 @@ def _describe(file: Path, summary: ExportSummary) -> Iterator[str]:
     )
     for session, reason in sorted(summary.left_out.items()):
         yield f"left out: {session}: {reason}"
-    yield _NOT_SEALED
+    yield _NOT_ENCRYPTED

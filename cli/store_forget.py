@@ -1,6 +1,6 @@
-"""``passerelle store forget``, ``hold`` and ``release``: what is over is deleted for good, or may not be.
+"""``passerelle store forget``, ``hold`` and ``release``: permanent deletion of ended data, and protection from it.
 
-An owner with all that it has, one session, or those that ended before a time.
+The target is an owner with all data, one session, or the sessions that ended before a time.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ _KEY: Final = "pr_"
 _SESSION: Final = "se_"
 _NAMED: Final = 5
 OUTCOMES: Final = tuple(sorted(TERMINAL))
-"""How a task can have ended."""
+"""Statuses of ended tasks."""
 OUT_OF_REACH: Final = (
     "out of reach: backups, copies and exports of the store or its blobs, earlier versions of objects in a bucket, "
-    "logs, and what agents, webhooks and devices were told"
+    "logs, and data already sent to agents, webhooks and devices"
 )
 
 
-_EMBEDDED: Final = "the append-only file of the embedded engine was written anew"
+_EMBEDDED: Final = "the append-only file of the embedded engine was rewritten"
 _EXTERNAL: Final = (
-    "to be done at each server, replicas too: BGREWRITEAOF, and BGSAVE where it keeps an RDB file"
+    "run at each server, replicas too: BGREWRITEAOF, and BGSAVE if it keeps an RDB file"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerName:
-    """Whose things: the name of a client or person, or the owner key that records show."""
+    """An owner: the name of a client or person, or the owner key that records show."""
 
     name: str
     tenant: str = "default"
 
     @property
     def key(self) -> str:
-        """The owner key.
+        """Returns the owner key.
 
         Raises:
             InvalidInput: ``owner`` or ``tenant`` is empty.
@@ -71,27 +71,27 @@ class OwnerName:
 
 @dataclass(frozen=True, slots=True)
 class OwnerForgetting:
-    """Forgets what one owner has, over an open store."""
+    """Deletes the data of one owner, in an open store."""
 
     store: Store
     settings: Settings
     owner: OwnerName
 
     async def plan(self) -> ForgettingPlan:
-        """What would go. Raises InvalidInput, StoreUnavailable."""
+        """Returns what would be deleted. Raises InvalidInput, StoreUnavailable."""
         return await self.store.forgetting.plan(self.owner.key, self.store.clock.now_ms())
 
     async def finish(self) -> list[str]:
-        """Ends what somebody has begun who was killed. Raises StoreUnavailable."""
+        """Completes an interrupted deletion. Raises StoreUnavailable."""
         done = await self.store.forgetting.finish(self.owner.key)
         return [self._describe(one) for one in done]
 
     async def forget(self) -> list[str]:
-        """Forgets it.
+        """Deletes the data.
 
         Raises:
-            InvalidInput: something is open, or somebody holds the owner.
-            StoreUnavailable: something does not answer; where it had begun, the next call or start goes on.
+            InvalidInput: something is open, or a hold protects the owner.
+            StoreUnavailable: the store does not respond; the next call or start resumes a deletion that has begun.
         """
         now_ms = self.store.clock.now_ms()
         done = await self.store.forgetting.forget(self.owner.key, getpass.getuser(), now_ms)
@@ -102,7 +102,7 @@ class OwnerForgetting:
 
 
 def describe_plan(owner: OwnerName, plan: ForgettingPlan) -> Iterator[str]:
-    """What would go, for people."""
+    """Describes what would be deleted."""
     counts = plan.counts
     if plan.obstacle is not None:
         yield f"cannot be forgotten: {owner.name} {plan.obstacle}"
@@ -117,10 +117,10 @@ def describe_plan(owner: OwnerName, plan: ForgettingPlan) -> Iterator[str]:
             f"{format_count(counts.grants, 'grant')} and {format_count(counts.rules, 'edited rule')}"
         )
     if plan.is_begun:
-        yield f"somebody who forgot {owner.name} was killed: what was begun is ended first"
+        yield f"a deletion of {owner.name} was interrupted: it is completed first"
     if counts.rules:
         which = "rule goes" if counts.rules == 1 else "rules go"
-        yield f"the {counts.rules:,} edited {which} too, and for everybody: put what should hold into the file first"
+        yield f"the {counts.rules:,} edited {which} too, for all callers: copy the ones to keep into the file first"
     if plan.others:
         some, left = ", ".join(plan.others[:_NAMED]), len(plan.others) - _NAMED
         yield (
@@ -133,10 +133,10 @@ def describe_plan(owner: OwnerName, plan: ForgettingPlan) -> Iterator[str]:
 async def run_forget(
     settings: Settings, owner: OwnerName, *, dry_run: bool, confirm: Callable[[Sequence[str]], bool]
 ) -> list[str]:
-    """What was done, for people. ``confirm`` is asked with what would go.
+    """Deletes an owner's data; returns a report. ``confirm`` gets the plan.
 
     Raises:
-        InvalidInput: something is open, or somebody holds the owner.
+        InvalidInput: something is open, or a hold protects the owner.
         EngineFailed, StoreUnavailable: the store cannot be opened or read.
     """
     async with reach_store(settings) as store:
@@ -153,7 +153,7 @@ async def run_forget(
             if plan.obstacle is not None:
                 raise InvalidInput("owner", f"{owner.name} {plan.obstacle}")
             if not confirm(lines):
-                return [*finished, "nothing else is changed"]
+                return [*finished, "nothing else was changed"]
             finished += await forgetting.forget()
         left = _EMBEDDED if settings.redis_url is None else _EXTERNAL
         return [*lines, *finished, *((left, OUT_OF_REACH) if finished else ())]
@@ -161,22 +161,22 @@ async def run_forget(
 
 @dataclass(frozen=True, slots=True)
 class SessionSelection:
-    """One session, or those whose last event is from before a time, of the given outcomes if there are any."""
+    """One session, or the sessions whose last event is before a time, optionally with given outcomes only."""
 
     session: str | None = None
     before: str | None = None
-    """A time (RFC 3339), or how long ago it was (``400d``)."""
+    """A time (RFC 3339), or an age (``400d``)."""
     outcomes: tuple[str, ...] = ()
 
     def choose(self, now_ms: int) -> SessionChoice:
-        """What the survey looks for.
+        """Returns the selection for the survey.
 
         Raises:
-            InvalidInput: ``session``, ``before`` or ``outcome`` is none; or an outcome is said of one session.
+            InvalidInput: ``session``, ``before`` or ``outcome`` is invalid; or an outcome is given for one session.
         """
         wrong = [one for one in self.outcomes if one not in OUTCOMES]
         if wrong:
-            raise InvalidInput("outcome", f"{wrong[0]!r} is none of {', '.join(OUTCOMES)}")
+            raise InvalidInput("outcome", f"{wrong[0]!r} is not one of {', '.join(OUTCOMES)}")
         if self.session is None:
             before_ms = read_since(self.before or "", now_ms, "before")
             return SessionChoice(before_ms, accepts=self._accepts)
@@ -191,7 +191,7 @@ class SessionSelection:
         return bool(found) and found <= {*self.outcomes}
 
     def __str__(self) -> str:
-        """How people call it."""
+        """Returns the selection as text."""
         if self.session is not None:
             return self.session
         ended = f", {' or '.join(self.outcomes)}" if self.outcomes else ""
@@ -199,7 +199,7 @@ class SessionSelection:
 
 
 def describe_session_plan(selection: SessionSelection, plan: SessionPlan) -> Iterator[str]:
-    """What would go, for people."""
+    """Describes what would be deleted."""
     counts = plan.counts
     yield (
         f"of {selection}: {format_count(counts.sessions, 'session')}, {counts.archived:,} of them in the archive, "
@@ -224,12 +224,12 @@ async def run_forget_sessions(
     dry_run: bool,
     confirm: Callable[[Sequence[str]], bool],
 ) -> list[str]:
-    """What was done, for people. ``confirm`` is asked with what would go.
+    """Deletes sessions; returns a report. ``confirm`` gets the plan.
 
     Raises:
-        InvalidInput: the selection selects nothing that there could be; or the one session stays, and why.
-        EngineFailed, StoreUnavailable: the store cannot be opened or read; where it had begun, the next call or start
-            goes on.
+        InvalidInput: the selection is invalid; or the one session cannot be deleted, with the reason.
+        EngineFailed, StoreUnavailable: the store cannot be opened or read; the next call or start resumes a begun
+            deletion.
     """
     async with reach_store(settings) as store:
         forgetting = store.session_forgetting
@@ -239,10 +239,10 @@ async def run_forget_sessions(
         if dry_run:
             return lines
         finished = await forgetting.finish(ALL_SHARDS)
-        done = [f"ended what somebody had begun: tombstone {one.id}" for one in finished]
+        done = [f"completed an interrupted deletion: tombstone {one.id}" for one in finished]
         if plan.counts.sessions:
             if not confirm(lines):
-                return [*done, "nothing else is changed"]
+                return [*done, "nothing else was changed"]
             forgotten = await forgetting.forget(choice, getpass.getuser())
             done += [
                 f"forgotten: {format_count(len(one.sessions), 'session')}, tombstone {one.id}"
@@ -255,12 +255,12 @@ async def run_forget_sessions(
 
 
 class ForgetVerb(Protocol):
-    """What the flags mean, over the store of the settings."""
+    """The deletion that the flags select, applied to the configured store."""
 
     def __call__(
         self, settings: Settings, *, dry_run: bool, confirm: Callable[[Sequence[str]], bool]
     ) -> Coroutine[None, None, list[str]]:
-        """What was done, for people."""
+        """Returns a report."""
         ...
 
 
@@ -271,26 +271,26 @@ def choose_verb(
     before: str | None,
     outcomes: tuple[str, ...],
 ) -> ForgetVerb:
-    """Which of the two it is.
+    """Returns the deletion that the flags select.
 
     Raises:
-        InvalidInput: not exactly one of owner, session and before is said, or an outcome without a time.
+        InvalidInput: not exactly one of owner, session and before is given, or an outcome without a time.
     """
-    said = [one for one in (owner, session, before) if one is not None]
-    if len(said) != 1:
-        raise InvalidInput("owner", "or session or before has to be said, and one of them alone")
+    given = [one for one in (owner, session, before) if one is not None]
+    if len(given) != 1:
+        raise InvalidInput("owner", "exactly one of owner, session and before is required")
     if outcomes and before is None:
-        raise InvalidInput("outcome", "is said with before alone")
+        raise InvalidInput("outcome", "is allowed only with before")
     if owner is not None:
         return partial(run_forget, owner=OwnerName(owner, tenant))
     return partial(run_forget_sessions, selection=SessionSelection(session, before, outcomes))
 
 
 async def run_hold(settings: Settings, owner: OwnerName, reason: str) -> list[str]:
-    """Has nothing of an owner be forgotten from here on.
+    """Protects the data of an owner from deletion.
 
     Raises:
-        InvalidInput: ``reason`` is empty, or it is forgotten at this moment.
+        InvalidInput: ``reason`` is empty, or a deletion is in progress.
         EngineFailed, StoreUnavailable: the store cannot be opened or written.
     """
     if not reason.strip():
@@ -298,14 +298,14 @@ async def run_hold(settings: Settings, owner: OwnerName, reason: str) -> list[st
     async with reach_store(settings) as store:
         hold = LegalHold(store.clock.now_ms(), getpass.getuser(), reason)
         if not await store.tombstones.hold(owner.key, hold):
-            raise InvalidInput("owner", f"{owner.name} is being forgotten: it is too late")
+            raise InvalidInput("owner", f"{owner.name} is being deleted: it is too late")
         held = await store.tombstones.find_hold(owner.key)
     return [f"held: {owner.name}, {held.reason if held else reason}"]
 
 
 async def run_release(settings: Settings, owner: OwnerName) -> list[str]:
-    """Takes a hold back. Raises EngineFailed, StoreUnavailable: the store cannot be opened or written."""
+    """Removes a hold. Raises EngineFailed, StoreUnavailable: the store cannot be opened or written."""
     async with reach_store(settings) as store:
         held = await store.tombstones.find_hold(owner.key)
         await store.tombstones.release(owner.key)
-    return [f"released: {owner.name}" if held else f"nobody holds {owner.name}"]
+    return [f"released: {owner.name}" if held else f"no hold on {owner.name}"]

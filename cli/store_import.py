@@ -1,4 +1,4 @@
-"""``passerelle store import``: sessions of an export stand in this store as they stood in theirs."""
+"""``passerelle store import``: writes the sessions of an export into this store, with the same ids and bytes."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from passerelle.store.store import Store
 
 _WHY: Final[dict[ImportOutcome, str]] = {
-    "differs": "is here with other bytes",
-    "forgotten": "was forgotten here, by itself or with its owner",
+    "differs": "exists here with other bytes",
+    "forgotten": "was deleted here, alone or with its owner",
 }
 
 
 @dataclass(slots=True)
 class ImportReport:
-    """What was done with each session and hold."""
+    """The result for each session and hold."""
 
     counts: dict[ImportOutcome, int] = field(default_factory=lambda: defaultdict(int))
     content: int = 0
@@ -55,25 +55,24 @@ class ImportReport:
 
     @property
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Returns the report as lines."""
         there = self.counts["there"]
         was = "was" if there == 1 else "were"
         yield (
             f"imported: {format_count(self.counts['imported'], 'session')}, {self.archived:,} of them straight into "
-            f"the archive, and {format_count(self.content, 'content')}; "
-            f"{format_count(there, 'session')} {was} here already"
+            f"the archive, and {format_count(self.content, 'content')}; {format_count(there, 'session')} {was} already here"
         )
         yield from self.left_alone
 
 
 async def run_import(settings: Settings, file: Path) -> ImportReport:
-    """Imports a file, also beside a gateway and a second time.
+    """Imports a file, also while a gateway runs. Repeating an import is safe.
 
-    All of the file is checked before anything of it is written.
+    The whole file is checked before anything is written.
 
     Raises:
-        InvalidInput: the file is missing, cut, damaged, or written by a newer version; the member is named.
-        EngineFailed, StoreUnavailable: the store cannot be opened or written; the next import goes on.
+        InvalidInput: the file is missing, truncated, damaged, or from a newer version; the member is named.
+        EngineFailed, StoreUnavailable: the store cannot be opened or written; the next import resumes.
     """
     with ExitStack() as stack:
         try:
@@ -87,7 +86,7 @@ async def run_import(settings: Settings, file: Path) -> ImportReport:
 
 @dataclass(slots=True)
 class _Import:
-    """One file on its way into a store."""
+    """The import of one file."""
 
     store: Store
     settings: Settings
@@ -113,7 +112,7 @@ class _Import:
                 await self._archive()
         if may_archive:
             await self._archive()
-        # Whoever is forgotten meanwhile would keep what was put behind the last look at what there is.
+        # a deletion that ran during the import may have missed data written after its last scan: run it again
         shards = {shard_of(owner) for owner in self._owners}
         await self.store.forgetting.resume(shards, began_ms)
         await self.store.session_forgetting.resume(self._shards, began_ms)
@@ -140,7 +139,7 @@ class _Import:
         self.report.counts[outcome] += 1
         match outcome:
             case "imported":
-                # Lists and inboxes stand in other shards, and are written from the facts as after a loss.
+                # lists and inboxes are in other shards: rebuild them from the facts, as after a loss
                 await repair_session(self.store, frame.session, has_lost=True)
                 size = int(read_field(frame, "bytes") or 0)
                 one = EndedSession(frame.session, read_time(frame), size)
@@ -148,7 +147,7 @@ class _Import:
                     self._leaving[shard_of(frame.session)].append(one)
                 self._owners.add(owner)
             case "there":
-                # One who imported it and was killed may not have come to its lists.
+                # an earlier import may have been killed before it wrote the lists
                 await repair_session(self.store, frame.session)
                 self._owners.add(owner)
             case "differs" | "forgotten":
@@ -164,7 +163,7 @@ class _Import:
         return keep_ms is not None and one.at_ms < self.store.clock.now_ms() - keep_ms
 
     async def _archive(self) -> None:
-        """What is older than the sessions that stay in memory here leaves it at once: it may be more than fits."""
+        """Archives sessions older than the retention in memory at once, since they may exceed the memory."""
         leaving, self._leaving = self._leaving, defaultdict(list)
         parts = [
             (shard, part)

@@ -1,4 +1,4 @@
-"""``passerelle store stats``: what the store has in it, for people and for programs."""
+"""``passerelle store stats``: reports the content of the store, as text or JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.settings.model import Settings
 
 _AGES_DAYS: Final = (1, 7, 30)
-"""For so long nothing has happened in the sessions that are counted as ended."""
+"""Ages in days of the sessions that are counted as ended."""
 _GROWTH_DAYS: Final = 7
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 _STEP: Final = 1000
@@ -28,7 +28,7 @@ _STEP: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """The numbers of a store. ``blobs`` is what lies in the folder for content; None where it is a bucket."""
+    """The measurements of a store. ``blobs`` is the usage of the content folder; None for a bucket."""
 
     found: Inventory
     place: Path | str
@@ -36,7 +36,7 @@ class StoreStats:
 
     @property
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Returns the report as lines."""
         found = self.found
         for name, facts in found.primaries:
             limit = facts.maxmemory_bytes
@@ -72,7 +72,7 @@ class StoreStats:
             yield f"ended for more than {since}: {format_count(ended.keys, 'session')}, about {size}"
 
     def to_json(self) -> JsonObject:
-        """For programs; sizes are in bytes."""
+        """Returns the report as JSON; sizes are in bytes."""
         found = self.found
         return {
             "at": format_ms(found.now_ms),
@@ -103,7 +103,7 @@ class StoreStats:
 
 
 async def run_stats(settings: Settings) -> StoreStats:
-    """Measures the store of the settings, also beside a gateway; changes nothing.
+    """Measures the configured store, also while a gateway runs; changes nothing.
 
     Raises:
         ConfigInvalid: there is no store in the data directory, or the server cannot be used.
@@ -112,7 +112,7 @@ async def run_stats(settings: Settings) -> StoreStats:
     async with reach_store(settings) as store:
         found = await store.inventory.measure()
         facts = await store.read_facts()
-        found.primaries = [(node.endpoint.name, said) for node, said in facts.items()]
+        found.primaries = [(node.endpoint.name, node_facts) for node, node_facts in facts.items()]
         found.now_ms = store.clock.now_ms()
     place = settings.blob_place
     blobs = await asyncio.to_thread(_measure, place) if isinstance(place, Path) else None
@@ -139,7 +139,7 @@ def _to_json(amount: KeyUsage) -> JsonObject:
 
 
 def _show(size: int) -> str:
-    """Bytes in the unit in which they have three digits or fewer before the point."""
+    """Formats bytes in the unit with at most three digits before the point."""
     value, unit = float(size), 0
     while value >= _STEP and unit < len(_UNITS) - 1:
         value, unit = value / _STEP, unit + 1

@@ -1,4 +1,4 @@
-"""``passerelle store export --format parquet``: what is stored, in the engine and in the archive alike, as tables."""
+"""``passerelle store export --format parquet``: the content of the engine and the archive as tables."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 WITHOUT_EXTRA: Final = "parquet takes a further library: pip install 'passerelle[parquet]'"
 _NOT_SEALED: Final = (
-    "not encrypted: whoever has the folder can read it, and no forgetting reaches it"
+    "not encrypted: anyone has the folder can read it, and no forgetting reaches it"
 )
 
 
 async def run_table_export(settings: Settings, request: ExportRequest, folder: Path) -> list[str]:
-    """Writes the tables, also beside a gateway; what was done, for people.
+    """Writes the tables, also while a gateway runs; returns a report.
 
-    ``folder`` gets its manifest once it is whole. Whoever is killed leaves files that end in ``.part``, which the next
-    export into it takes the place of.
+    The manifest appears in ``folder`` once the export is complete. A killed export leaves files that end in ``.part``;
+    the next export into the folder replaces them.
 
     Raises:
         InvalidInput: pyarrow is not installed; ``folder`` is not empty or cannot be written; ``session`` or ``task`` is
@@ -46,17 +46,17 @@ async def run_table_export(settings: Settings, request: ExportRequest, folder: P
         raise InvalidInput("format", WITHOUT_EXTRA) from None
     async with reach_store(settings) as store:
         scope = await find_scope(store, request)
-        said = {
+        metadata = {
             "version": VERSION,
             "runtimeId": store.runtime_id,
             "at": format_ms(store.clock.now_ms()),
         }
-        with open_folder(folder, said) as tables, open_names(folder) as names:
+        with open_folder(folder, metadata) as tables, open_names(folder) as names:
             exporter = TableExporter(store.exporter.source)
             summary = await exporter.export(scope, tables, names)
             if scope.session is not None and not summary.sessions:
                 raise refuse(scope.session, next(iter(summary.left_out), None))
-            tables.finish({**said, "scope": {**scope.write()}, **summary.write()})
+            tables.finish({**metadata, "scope": {**scope.write()}, **summary.write()})
             return [*_describe(folder, tables, summary)]
 
 
@@ -75,4 +75,4 @@ def _describe(folder: Path, tables: ParquetFolder, summary: TableSummary) -> Ite
 
 
 _SHOWN: Final = 3
-"""Sessions that are named of those left out; ``export.json`` names more."""
+"""Number of omitted sessions that are printed; ``export.json`` lists more."""

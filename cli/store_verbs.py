@@ -1,6 +1,6 @@
-"""``passerelle store``: flags of the verbs that open the store themselves, beside a gateway that runs or without one.
+"""``passerelle store``: flags of the verbs that open the store themselves, with or without a running gateway.
 
-What a verb does is in the module of its name; it is imported inside the verb, so that ``--help`` stays fast.
+Each verb imports its module inside the function, so that ``--help`` stays fast.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def stats(
 
 
 @store_verbs.command(epilog="Example: passerelle store forget --owner orchestrator --dry-run")
-def forget(  # noqa: PLR0917  each is a flag, and none a position
+def forget(  # noqa: PLR0917  each parameter is a flag, not positional
     owner: Annotated[
         str | None,
         typer.Option(help="Everything of a client or person: name, or owner key (pr_…)."),
@@ -236,7 +236,7 @@ def restore(
 def _run_store_verb(
     sources: Sources, run_verb: Callable[[Settings], Coroutine[None, None, list[str]]]
 ) -> None:
-    """Prints what a verb says of the store of the settings."""
+    """Runs a verb on the configured store and prints its report."""
     from passerelle.gateway.server import run
     from passerelle.runtime.observability.logs import configure_logs
 

@@ -1,8 +1,8 @@
-"""``passerelle support-bundle``: what somebody who helps wants to know, in one file, without secrets.
+"""``passerelle support-bundle``: diagnostic data in one file, without secrets.
 
-Settings are written as they are in force, with secrets and hashes of keys as ``***`` and addresses without user,
-password and query. Behind that, each secret that can be found out here is looked for in everything that is written.
-No message, task, artifact or fact is read.
+Contains the effective settings, with secrets and key hashes as ``***`` and addresses without user, password and query.
+In addition, every known secret is searched for and masked in all output. Messages, tasks, artifacts and facts are not
+read.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ENGINE_LOG: Final = "engine.log"
 _LOG_BYTES: Final = 64 * 1024
 _ASK_S: Final = 5.0
 _SHORTEST: Final = 6
-"""A secret below this length would be found in ordinary words."""
+"""A shorter secret would match ordinary words."""
 _HIDDEN: Final = re.compile(r"(?:^|_)(?:secret|token|password|credentials|key_hash|certificate)$")
 _ENV_NAME: Final = re.compile(r"(?:^|_)env$")
 _FILE_NAME: Final = re.compile(r"(?:secret|bearer|token|key)_file$")
@@ -58,15 +58,15 @@ _PATHS: Final = {"healthz.json": "/healthz", "readyz.json": "/readyz", "metrics.
 
 @dataclass(frozen=True, slots=True)
 class SupportBundle:
-    """Members by their name in the file."""
+    """Members by file name."""
 
     members: dict[str, bytes]
 
     def write(self, target: Path) -> None:
-        """Writes one file that nobody else can read.
+        """Writes one file with mode 0600.
 
         Raises:
-            ConfigInvalid: it is there already, or cannot be written.
+            ConfigInvalid: the file exists or cannot be written.
         """
         try:
             kept = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -80,7 +80,7 @@ class SupportBundle:
 
 
 async def make_bundle(sources: Sources, clock: Clock) -> SupportBundle:
-    """Everything that can be had: what cannot is said in its place, and is no error."""
+    """Collects everything available; a part that fails contains its error."""
     members = {
         "about.json": _dump(_describe_machine(format_ms(clock.now_ms()))),
         "packages.txt": _lines(sorted(f"{one.name}=={one.version}" for one in distributions())),
@@ -105,7 +105,7 @@ async def make_bundle(sources: Sources, clock: Clock) -> SupportBundle:
 
 
 def hide(value: Json, name: str = "") -> Json:
-    """Settings as they may be shown: secrets are masked, addresses have neither user nor query."""
+    """Masks secrets in settings, and removes user and query from addresses."""
     match value:
         case dict():
             return {key: hide(inner, key) for key, inner in value.items()}
@@ -120,7 +120,7 @@ def hide(value: Json, name: str = "") -> Json:
 
 
 def find_secrets(environ: Mapping[str, str], settings: Settings | None) -> set[str]:
-    """Secrets that this user can find out: of settings, and of the variables, files and addresses that they name."""
+    """Collects the secrets that this user can read: of settings, and of variables, files and addresses there."""
     found = {environ.get(TOKEN_VARIABLE, ""), environ.get(f"{PREFIX}SECRET_KEY", "")}
     if settings is not None:
         found |= {_read_secret(settings.data_dir / name) for name in (OWNER_FILE, KEY_FILE)}
@@ -137,7 +137,7 @@ def find_secrets(environ: Mapping[str, str], settings: Settings | None) -> set[s
 
 
 def _walk(name: str, value: object) -> Iterator[tuple[str, str | Secret]]:
-    """Each text and secret below, with the key that it stands at."""
+    """Yields each text and secret below a value, with its key."""
     match value:
         case BaseModel():
             for field, below in value:
@@ -159,7 +159,7 @@ def _walk(name: str, value: object) -> Iterator[tuple[str, str | Secret]]:
 
 
 def _strip_url(text: str) -> str:
-    """An address may be one of several, separated by commas."""
+    """Strips each of several addresses, separated by commas."""
     return ",".join(_strip_one(part) for part in text.split(","))
 
 
@@ -174,7 +174,7 @@ def _strip_one(text: str) -> str:
 
 
 def _find_password(text: str) -> set[str]:
-    """What only the owner of an address knows of it: its password, and what stands in its query."""
+    """Returns the secrets in an address: its password and the values of its query."""
     found: set[str] = set()
     for one in text.split(",") if "://" in text else ():
         with suppress(ValueError):
@@ -212,17 +212,17 @@ async def _check(sources: Sources, clock: Clock) -> bytes:
 
 
 async def _ask_gateway(settings: Settings) -> dict[str, bytes]:
-    """What the gateway of these settings says to everybody, if it runs here."""
+    """Reads the public endpoints of the configured gateway, if it runs on this machine."""
     local = find_local_gateway(settings)
     url, tls = local.url, trust_own_certificate(local.certificate) if local.certificate else True
-    said: dict[str, bytes] = {}
+    members: dict[str, bytes] = {}
     async with httpx.AsyncClient(base_url=url, timeout=_ASK_S, trust_env=False, verify=tls) as http:
         for name, path in _PATHS.items():
             try:
-                said[name] = (await http.get(path)).content
+                members[name] = (await http.get(path)).content
             except httpx.HTTPError as error:
-                said[name] = _lines([f"{url} does not answer: {type(error).__name__}"])
-    return said
+                members[name] = _lines([f"{url} does not answer: {type(error).__name__}"])
+    return members
 
 
 def _read_end(path: Path) -> bytes:

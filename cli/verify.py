@@ -1,4 +1,4 @@
-"""``passerelle verify``: the validator over the store of the settings."""
+"""``passerelle verify``: runs the validator on the configured store."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ async def run_verify(
     repair: bool = False,
     subset: SessionSubset = ALL,
 ) -> VerifyReport:
-    """Verifies the store of the settings, also beside a gateway. With ``repair`` it is repaired on the way.
+    """Verifies the configured store, also while a gateway runs; with ``repair``, repairs it.
 
-    How far it is stands on standard error, where that is a terminal.
+    Prints progress to standard error if that is a terminal.
 
     Raises:
-        ConfigInvalid: there is no store in the data directory.
-        NotFound: there is no such session.
+        ConfigInvalid: the data directory has no store.
+        NotFound: the session does not exist.
         EngineFailed, StoreUnavailable: the store cannot be opened or read.
     """
     progress = _Progress()
     async with reach_store(settings) as store:
         return await verify_store(
-            store, session, rebuild=rebuild, repair=repair, subset=subset, on_progress=progress.tell
+            store, session, rebuild=rebuild, repair=repair, subset=subset, on_progress=progress.show
         )
 
 
 def read_since(text: str, now_ms: int, field: str = "since") -> int:
-    """A time in ms, written as RFC 3339 (``2026-01-31T12:00:00Z``) or as how long ago it was (``24h``, ``24h ago``).
+    """Returns a time in ms, given as RFC 3339 (``2026-01-31T12:00:00Z``) or as an age (``24h``, ``24h ago``).
 
     Raises:
-        InvalidInput: ``field`` is neither.
+        InvalidInput: ``field`` has neither form.
     """
     try:
         return now_ms - parse_duration(text.removesuffix(" ago"), now_ms).ms
@@ -63,13 +63,13 @@ def read_since(text: str, now_ms: int, field: str = "since") -> int:
 
 
 class _Progress:
-    """One line of a terminal, written over and over."""
+    """One line of a terminal, overwritten with each update."""
 
     def __init__(self) -> None:
         self._is_shown = sys.stderr.isatty()
         self._told_s = 0.0
 
-    def tell(self, done: int, of: int) -> None:
+    def show(self, done: int, of: int) -> None:
         now_s = monotonic()
         if self._is_shown and (now_s - self._told_s >= _LINE_S or done == of):
             self._told_s = now_s

@@ -1,1 +1,1 @@
-"""The demo: the whole story on one machine, played and checked."""
+"""The demo: plays the whole scenario on one machine and checks it."""

@@ -1,4 +1,4 @@
-"""(a) An unmodified A2A SDK client discovers an agent behind the gateway and gets its answer."""
+"""(a) An unmodified A2A SDK client discovers an agent behind the gateway and gets its response."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _WORDS = "good morning"
 
 
 async def play(stage: Stage) -> None:
-    """Card, answer, and the task that stays."""
+    """Checks the card, the response, and the stored task."""
     checks, url = stage.checks, stage.find_agent("echo")
-    checks.tell("a", "an A2A SDK client finds the agent `echo` and is answered")
+    checks.print_heading("a", "an A2A SDK client finds the agent `echo` and is answered")
     async with open_caller(url, stage.gateway.token, streaming=False) as (card, client):
         checks.equal("the card is the agent's", card.name, "echo", card=url)
         served = [interface.url for interface in card.supported_interfaces]
@@ -37,12 +37,12 @@ async def play(stage: Stage) -> None:
         checks.check("the answer is one task", len(frames) == 1 and frames[0].HasField("task"))
         task = frames[0].task
         checks.check("the task is completed", is_completed(task), task.status, task=task.id)
-        checks.equal("its artifact is what was said", read_artifacts(task), [_WORDS])
+        checks.equal("its artifact has the text", read_artifacts(task), [_WORDS])
         kept = await client.get_task(GetTaskRequest(id=task.id))
         checks.equal("GetTask gives the same artifact", read_artifacts(kept), [_WORDS])
     received = (await stage.peers["echo"].read_stats())["received"]
     times = list(received.values()) if isinstance(received, dict) else []
-    checks.equal("the agent was asked once", times, [1])
+    checks.equal("the agent received one message", times, [1])
     record = await stage.read(f"/v1/tasks/{task.id}")
     checks.equal(
         "the gateway has a record of it",
@@ -56,5 +56,5 @@ async def play(stage: Stage) -> None:
 
 
 def _strip(url: str) -> str:
-    """A URL without its scheme: a WebSocket has another one."""
+    """Returns a URL without its scheme: the WebSocket interface has another scheme."""
     return url.partition("://")[2]

@@ -1,4 +1,4 @@
-"""(c) An agent asks before it acts; both devices see it, both answer at once, and one answer counts."""
+"""(c) An agent requests an approval; two devices see it and decide at the same time; one decision counts."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ _BILL: Final = "40 EUR to the baker"
 
 
 async def play(stage: Stage) -> None:
-    """Question, race, receipt."""
+    """Plays the approval request, the race, and the delivery of the decision."""
     checks, token, url = stage.checks, stage.gateway.token, stage.gateway.url
-    checks.tell("c", "the agent `payments` asks before it pays; two devices answer at once")
+    checks.print_heading(
+        "c", "the agent `payments` requests an approval; two devices decide at once"
+    )
     async with (
         open_caller(stage.find_agent("payments"), token, streaming=False) as (_, client),
         open_device(url, token, "laptop") as laptop,
@@ -40,14 +42,14 @@ async def play(stage: Stage) -> None:
         (frame,) = [frame async for frame in client.send_message(say(_BILL))]
         task = frame.task
         checks.equal(
-            "the caller is told that the task waits",
+            "the caller sees that the task waits",
             task.status.state,
             TaskState.TASK_STATE_INPUT_REQUIRED,
             task=task.id,
         )
         for device in (laptop, phone):
-            asked = await device.await_event(INBOX, "permission.requested")
-            checks.equal(f"the {device.name} has it in its inbox", asked["taskId"], task.id)
+            requested = await device.await_event(INBOX, "permission.requested")
+            checks.equal(f"the {device.name} has it in its inbox", requested["taskId"], task.id)
         view = await _reconnect(stage, task.id)
         outcomes = await asyncio.gather(
             laptop.client.answer(view, option=ALLOW), phone.client.answer(view, option=ALLOW)
@@ -65,7 +67,7 @@ async def play(stage: Stage) -> None:
 
 
 async def _reconnect(stage: Stage, task_id: str) -> JsonObject:
-    """A device that connects now is told what is pending before anything else."""
+    """Checks that the welcome of a new device lists the pending approvals."""
     async with open_device(stage.gateway.url, stage.gateway.token, "tablet") as tablet:
         pending = [view for view in tablet.pending if view["taskId"] == task_id]
     stage.checks.equal(
@@ -82,24 +84,24 @@ async def _reconnect(stage: Stage, task_id: str) -> JsonObject:
 def _check_race(stage: Stage, view: JsonObject, outcomes: dict[str, AnswerResult]) -> None:
     checks = stage.checks
     winners = [name for name, outcome in outcomes.items() if isinstance(outcome, Won)]
-    checks.equal("exactly one answer counts", len(winners), 1, winner=", ".join(winners))
+    checks.equal("exactly one decision counts", len(winners), 1, winner=", ".join(winners))
     lost = [outcome.winner for outcome in outcomes.values() if isinstance(outcome, Lost)]
     checks.equal(
-        "the other is told who won, and with what",
+        "the other one gets the winner and its option",
         [(winner.get("deviceName"), winner.get("optionId")) for winner in lost],
         [(winners[0], ALLOW)],
         action=view["actionId"],
     )
 
 
-async def _check_receipt(stage: Stage, client: Client, asked: Task) -> None:
+async def _check_receipt(stage: Stage, client: Client, requested: Task) -> None:
     async def look() -> Task | None:
-        task = await client.get_task(GetTaskRequest(id=asked.id))
+        task = await client.get_task(GetTaskRequest(id=requested.id))
         return task if is_completed(task) else None
 
     task = await wait_for("the agent pays and completes the task", look)
     names = [artifact.name for artifact in task.artifacts]
-    stage.checks.equal("the agent went on, and the receipt is here", names, ["receipt"])
+    stage.checks.equal("the agent continued, and the receipt is stored", names, ["receipt"])
 
 
 async def _check_return(stage: Stage, view: JsonObject) -> None:
@@ -107,5 +109,5 @@ async def _check_return(stage: Stage, view: JsonObject) -> None:
         now = await stage.read(f"/v1/approvals/{view['actionId']}")
         return now if now["returnState"] == "returned" else None
 
-    now = await wait_for("the answer is back at the agent", look)
+    now = await wait_for("the decision is delivered to the agent", look)
     stage.checks.equal("it was sent to the agent once", now["returnAttempts"], 1, rev=now["rev"])

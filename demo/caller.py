@@ -1,8 +1,8 @@
-"""A caller of agents as anybody would write one: the A2A SDK's own client, and nothing of ours.
+"""A standard caller of agents: the A2A SDK's own client, without code of this project.
 
-The bearer travels as a header of the caller's own HTTP client. The SDK resolves the card and chooses the
-binding by it; that the agent stands behind a gateway shows nowhere but in the URL. Proxies of the environment
-are not asked, since everything here is on this machine.
+The bearer token is a header of the caller's own HTTP client. The SDK resolves the card and chooses the
+binding from it; only the URL shows that the agent is behind a gateway. Proxies from the environment are
+ignored, since everything runs on this machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TIMEOUT_S: Final = 30.0
 async def open_caller(
     url: str, token: str, *, streaming: bool = True
 ) -> AsyncGenerator[tuple[AgentCard, Client]]:
-    """The card found at ``url``, and a client made by it."""
+    """Opens a client for the card at ``url``; yields the card and the client."""
     headers = {"Authorization": f"Bearer {token}"}
     async with httpx.AsyncClient(headers=headers, timeout=TIMEOUT_S, trust_env=False) as http:
         card = await A2ACardResolver(http, url).get_agent_card()
@@ -33,29 +33,29 @@ async def open_caller(
 
 
 def say(text: str) -> SendMessageRequest:
-    """A message of the user, in a new context."""
+    """Returns a user message in a new context."""
     return SendMessageRequest(message=new_text_message(text, role=Role.ROLE_USER))
 
 
 def is_completed(task: Task) -> bool:
-    """Whether a task has come to its good end."""
+    """Returns whether a task is completed."""
     return task.status.state == TaskState.TASK_STATE_COMPLETED
 
 
 def read_artifacts(task: Task) -> list[str]:
-    """The text of each artifact."""
+    """Returns the text of each artifact."""
     return [get_artifact_text(artifact, delimiter="") for artifact in task.artifacts]
 
 
 def read_chunk(frame: StreamResponse) -> str | None:
-    """The text that a frame adds to an artifact."""
+    """Returns the text that a frame adds to an artifact."""
     if not frame.HasField("artifact_update"):
         return None
     return get_artifact_text(frame.artifact_update.artifact, delimiter="")
 
 
 def ends_well(frame: StreamResponse) -> bool:
-    """Whether a frame says that the task is completed."""
+    """Returns whether a frame reports that the task is completed."""
     return (
         frame.HasField("status_update")
         and frame.status_update.status.state == TaskState.TASK_STATE_COMPLETED

@@ -1,4 +1,4 @@
-"""What the story says and checks: one line for each step, with the ids involved, and a count of what held."""
+"""Output and checks of the demo: one line per step, with the ids involved, and a count of passed checks."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ _LOOK_EVERY_S: Final = 0.01
 _COLUMN: Final = 72
 
 
-class StoryBroken(Exception):
-    """Something did not happen as the story has it; the text says what, and what was seen."""
+class CheckFailed(Exception):
+    """A check of the demo failed; the text has the expectation and the observed value."""
 
 
 class Checks:
-    """Counts the checks of one story, and prints them as they are made."""
+    """Counts the checks of one run, and prints them as they pass."""
 
     def __init__(self) -> None:
         self.passed = 0
 
-    def tell(self, letter: str, words: str) -> None:
-        """The heading of a part of the story."""
+    def print_heading(self, letter: str, words: str) -> None:
+        """Prints the heading of a part."""
         print(f"\n({letter}) {words}", flush=True)
 
     def note(self, words: str, **ids: object) -> None:
-        """A step that needs no check."""
+        """Prints a step without a check."""
         print(_lay_out("    ", words, ids), flush=True)
 
     def check(self, words: str, holds: object, seen: object = None, **ids: object) -> None:
-        """One promise.
+        """Checks one condition.
 
         Raises:
-            StoryBroken: it does not hold; ``seen`` is told.
+            CheckFailed: it does not hold; the message includes ``seen``.
         """
         if not holds:
-            told = "" if seen is None else f"; seen: {seen!r}"
-            raise StoryBroken(f"{words}{told}")
+            observed = "" if seen is None else f"; seen: {seen!r}"
+            raise CheckFailed(f"{words}{observed}")
         self.passed += 1
         print(_lay_out(" ok ", words, ids), flush=True)
 
     def equal(self, words: str, seen: object, wanted: object, **ids: object) -> None:
-        """One promise about a value."""
+        """Checks one value for equality."""
         self.check(words, seen == wanted, f"{seen!r}, wanted {wanted!r}", **ids)
 
 
@@ -56,10 +56,10 @@ async def wait_for(
 @overload
 async def wait_for(words: str, look: Callable[[], T | None], within_s: float = ...) -> T: ...
 async def wait_for(words: str, look: Callable[[], object], within_s: float = PATIENCE_S) -> object:
-    """The first true value of ``look``, which may be a coroutine function.
+    """Returns the first true value of ``look``, which may be a coroutine function.
 
     Raises:
-        StoryBroken: there was none in time.
+        CheckFailed: no true value in time.
     """
     deadline = asyncio.get_running_loop().time() + within_s
     while True:
@@ -68,10 +68,10 @@ async def wait_for(words: str, look: Callable[[], object], within_s: float = PAT
         if seen:
             return seen
         if asyncio.get_running_loop().time() >= deadline:
-            raise StoryBroken(f"{words}: not within {within_s:.0f} s; last seen: {seen!r}")
+            raise CheckFailed(f"{words}: not within {within_s:.0f} s; last seen: {seen!r}")
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
 def _lay_out(mark: str, words: str, ids: dict[str, object]) -> str:
-    told = " ".join(f"{name}={value}" for name, value in ids.items())
-    return f"{mark} {words:<{_COLUMN}} {told}".rstrip()
+    details = " ".join(f"{name}={value}" for name, value in ids.items())
+    return f"{mark} {words:<{_COLUMN}} {details}".rstrip()

@@ -1,4 +1,4 @@
-"""(d) The gateway is killed in the middle of a task; its next life goes on, and nothing is lost or done twice."""
+"""(d) The gateway is killed in the middle of a task; after a restart it resumes, and nothing is lost or done twice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from a2a.types import GetTaskRequest
 
 from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.demo.caller import is_completed, open_caller, read_artifacts, say
-from passerelle.demo.checks import StoryBroken, wait_for
+from passerelle.demo.checks import CheckFailed, wait_for
 from passerelle.demo.devices import DemoDevice, open_device
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ _FINISH_WITHIN_S: Final = 30.0
 
 
 async def play(stage: Stage) -> None:
-    """Kill, restart, re-attach."""
+    """Kills and restarts the gateway, and subscribes again."""
     checks, gateway = stage.checks, stage.gateway
     token = gateway.token
-    checks.tell("d", "kill -9 in the middle of a report, and another start")
+    checks.print_heading("d", "kill -9 in the middle of a report, and another start")
     before = await _count_received(stage)
     async with (
         open_caller(stage.find_agent("report"), token) as (_, client),
@@ -50,14 +50,14 @@ async def play(stage: Stage) -> None:
         await gateway.start()
         took = f"{asyncio.get_running_loop().time() - began:.1f}s"
         kept = await client.get_task(GetTaskRequest(id=task_id))
-        checks.equal("it starts again and knows the task", kept.id, task_id, took=took)
+        checks.equal("it restarts and has the task", kept.id, task_id, took=took)
         task = await _await_end(client, task_id)
         checks.equal(
             "the task completes with every line once", read_artifacts(task), [_REPORT], task=task_id
         )
         record = await stage.read(f"/v1/tasks/{task_id}")
         runs = [text_at(attempt, "status") for attempt in objects_at(record, "attempts")]
-        checks.equal("it went on with the same run", runs, ["completed"])
+        checks.equal("it continued the same run", runs, ["completed"])
         await laptop.await_event(stream, "task.completed")
         _check_device(stage, laptop, stream, reached)
     after = await _count_received(stage)
@@ -68,10 +68,10 @@ async def play(stage: Stage) -> None:
 
 
 async def _begin(stage: Stage, client: Client) -> tuple[str, str]:
-    """Starts the report and reads its stream no further than to its task."""
+    """Starts the report and reads its stream up to the task id."""
     async for frame in client.send_message(say(_ASK)):
         return frame.task.id, await stage.find_session(frame.task.id)
-    raise StoryBroken("the agent answered with nothing")
+    raise CheckFailed("the agent sent no response")
 
 
 async def _await_end(client: Client, task_id: str) -> Task:
@@ -93,7 +93,7 @@ def _check_device(stage: Stage, device: DemoDevice, stream: str, reached: int) -
         cursor=reached,
         last=seen[-1],
     )
-    stage.checks.equal("it was told of no gap", device.gaps, [])
+    stage.checks.equal("it received no gap", device.gaps, [])
     stage.checks.equal("it has every line once as well", device.read_artifact(stream), _REPORT)
 
 

@@ -1,6 +1,6 @@
-"""A device of the owner: the shipped channel client, and a list of what it was told.
+"""A device of the owner: the shipped channel client, and a record of the items that it received.
 
-The client drops what it has seen already and raises at a gap, so the list is what an application would have.
+The client drops duplicates and raises at a gap, so the record equals what an application would have.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INBOX: Final = "inbox"
 
 @dataclass(slots=True)
 class DemoDevice:
-    """One device. ``events`` and ``snapshots`` are by stream, in the order they came."""
+    """One device. ``events`` and ``snapshots`` are grouped by stream, in the order of arrival."""
 
     name: str
     client: ChannelClient
@@ -42,25 +42,25 @@ class DemoDevice:
     _following: list[asyncio.Task[None]] = field(default_factory=list["asyncio.Task[None]"])
 
     def follow(self, stream: str) -> None:
-        """Listens to a stream until the device is closed: a session from its first event, the inbox from now."""
+        """Follows a stream until the device is closed: a session from its first event, the inbox from now."""
         self._following.append(
             asyncio.create_task(self._listen(stream), name=f"{self.name} {stream}")
         )
 
     def sequences(self, stream: str) -> list[int]:
-        """The sequence of each event."""
+        """Returns the sequence of each event."""
         return [cast("int", event["sequence"]) for event in self.events[stream]]
 
     def find_end(self, stream: str) -> int:
-        """The sequence of the last event, 0 before the first."""
+        """Returns the sequence of the last event, 0 before the first."""
         return self.sequences(stream)[-1] if self.events[stream] else 0
 
     def find(self, stream: str, kind: str) -> list[JsonObject]:
-        """The events of one type."""
+        """Returns the events of one type."""
         return [event for event in self.events[stream] if event["type"] == kind]
 
     def read_artifact(self, stream: str) -> str:
-        """The artifact as it stands by the A2A frames in the events: a chunk is added, or takes the place of all."""
+        """Returns the artifact's text, built from the A2A frames in the events: a chunk appends or replaces."""
         text = ""
         for event in self.events[stream]:
             update = object_at(object_at(object_at(event, "payload"), "a2a"), "artifactUpdate")
@@ -70,45 +70,45 @@ class DemoDevice:
         return text
 
     async def await_lines(self, stream: str, count: int) -> None:
-        """Returns once the artifact has so many lines."""
+        """Waits until the artifact has this number of lines."""
         await self._await(
             f"sees {count} lines", lambda: self.read_artifact(stream).count("\n") >= count
         )
 
     async def await_event(self, stream: str, kind: str) -> JsonObject:
-        """The first event of a type, once it is there."""
+        """Waits for the first event of a type and returns it."""
         found = await self._await(f"sees {kind}", lambda: self.find(stream, kind))
         return found[0]
 
     async def await_snapshot(self, stream: str) -> JsonObject:
-        """The first snapshot, once it is there; what comes after it comes as events."""
+        """Waits for the first snapshot and returns it; later changes arrive as events."""
         found = await self._await("has a snapshot", lambda: self.snapshots[stream])
         return found[0]
 
     @property
     def connections(self) -> int:
-        """How often the device has been welcomed in its life, at this gateway."""
+        """Number of times that this gateway has welcomed the device."""
         welcome = self.client.welcome
         return 0 if welcome is None else welcome.generation
 
     async def await_welcome(self) -> None:
-        """Returns once the device is connected."""
+        """Waits until the device is connected."""
         await wait_for(f"{self.name} is welcomed", lambda: self.client.welcome is not None)
 
     @property
     def pending(self) -> tuple[JsonObject, ...]:
-        """The open questions that the last welcome named."""
+        """The open actions of the last welcome."""
         welcome = self.client.welcome
         return () if welcome is None else welcome.pending
 
     async def leave(self) -> None:
-        """Stops listening."""
+        """Stops following."""
         for task in self._following:
             task.cancel()
         await asyncio.gather(*self._following, return_exceptions=True)
 
     async def _await(self, words: str, look: Callable[[], T]) -> T:
-        """Waits, unless a listener has ended: what ended it is raised, since nothing will come any more."""
+        """Waits for a condition. Raises the error of a listener that has ended, since no further item would arrive."""
 
         def look_well() -> T:
             for task in self._following:
@@ -138,7 +138,7 @@ class DemoDevice:
 
 @contextlib.asynccontextmanager
 async def open_device(url: str, token: str, name: str) -> AsyncGenerator[DemoDevice]:
-    """A connected device; ``url`` is that of the gateway or of a network before it."""
+    """Opens a connected device; ``url`` is that of the gateway or of a network proxy in front of it."""
     address = f"{url.replace('http', 'ws', 1)}/v1/channel"
     async with ChannelClient(address, token=token, device=name) as client:
         device = DemoDevice(name, client)

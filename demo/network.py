@@ -1,7 +1,7 @@
-"""The network between one device and the gateway, which can be pulled out.
+"""The network between one device and the gateway; it can be unplugged.
 
-A TCP proxy on loopback. While it is down every connection is cut and none comes about, as on a train in a
-tunnel; nobody is told goodbye.
+A TCP proxy on loopback. While it is down, every connection is cut and new ones fail, as on a train in a
+tunnel; neither side gets a closing handshake.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CHUNK: Final = 65_536
 
 
 class Network:
-    """One proxy; ``url`` takes the place of the gateway's own."""
+    """One proxy. Use ``url`` in place of the gateway's URL."""
 
     def __init__(self, upstream_port: int) -> None:
         self.port = 0
@@ -27,22 +27,22 @@ class Network:
 
     @property
     def url(self) -> str:
-        """Where a device connects to."""
+        """The URL that a device connects to."""
         return f"http://{HOST}:{self.port}"
 
     def pull_out(self) -> None:
-        """Cuts what there is, and lets nothing through until ``plug_in``."""
+        """Cuts all connections, and blocks new ones until ``plug_in``."""
         self._is_up = False
         self.cuts += 1
         for end in list(self._ends):
             end.transport.abort()
 
     def plug_in(self) -> None:
-        """New connections come about again."""
+        """Allows new connections again."""
         self._is_up = True
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection: two directions, which end together."""
+        """Forwards one connection in both directions; both end together."""
         try:
             far_reader, far_writer = await self._reach()
         except OSError:
@@ -71,7 +71,7 @@ class Network:
 
 @contextlib.asynccontextmanager
 async def open_network(upstream_port: int) -> AsyncGenerator[Network]:
-    """A network that is up, to a port of this machine."""
+    """Opens a network, initially up, to a port of this machine."""
     network = Network(upstream_port)
     listener = await asyncio.start_server(network.carry, HOST, 0)
     network.port = cast("tuple[str, int]", listener.sockets[0].getsockname())[1]

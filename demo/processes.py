@@ -1,7 +1,7 @@
-"""The processes of the demo: started, waited for, killed or stopped, and gone when their owner is.
+"""The processes of the demo: start, wait, kill, stop. No process outlives the demo.
 
-Each one writes what it says into a file of its own. Where the kernel can do that, it ends with the process
-that started it, however that one ends.
+Each process writes its output to its own file. Where the kernel supports it (parent-death signal), a process
+ends when the process that started it ends, for whatever reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import httpx
 import orjson
 
 from passerelle.core.wire.json import JsonObject
-from passerelle.demo.checks import StoryBroken, wait_for
+from passerelle.demo.checks import CheckFailed, wait_for
 from passerelle.store.engine_process import GuardMode, choose_guard, die_with_parent
 
 START_WITHIN_S: Final = 60.0
@@ -31,8 +31,8 @@ _KILLED_WITHIN_S: Final = 5.0
 _TAIL_LINES: Final = 5
 
 
-class Life(Protocol):
-    """What is asked of a process; ``subprocess.Popen`` is one."""
+class ProcessHandle(Protocol):
+    """The operations on a process; ``subprocess.Popen`` implements them."""
 
     pid: int
 
@@ -50,38 +50,38 @@ class Life(Protocol):
 
 @dataclass(slots=True)
 class Child:
-    """One process. ``said`` is the file with its standard output, ``complained`` that with its errors."""
+    """One process. ``stdout_file`` has its standard output, ``stderr_file`` its standard error."""
 
     name: str
-    process: Life
-    said: Path
-    complained: Path
+    process: ProcessHandle
+    stdout_file: Path
+    stderr_file: Path
 
     def kill(self) -> None:
-        """SIGKILL, and no goodbye; returns when it is gone."""
+        """Sends SIGKILL; returns when the process is gone."""
         self.process.kill()
         self.process.wait(_KILLED_WITHIN_S)
 
     async def stop(self, within_s: float = STOP_WITHIN_S) -> int | None:
-        """SIGTERM; the exit status, or None when it took longer than ``within_s`` and was killed."""
+        """Sends SIGTERM. Returns the exit status, or None if it took longer than ``within_s`` and was killed."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
             await wait_for(f"{self.name} ends", self.has_ended, within_s)
-        except StoryBroken:
+        except CheckFailed:
             self.kill()
             return None
         return self.process.returncode
 
     def has_ended(self) -> bool:
-        """Whether the process is gone."""
+        """Returns whether the process has ended."""
         return self.process.poll() is not None
 
     async def read_line(self, start: str) -> str:
-        """The first whole line of its standard output that begins with ``start``, waiting for it.
+        """Waits for the first whole line of standard output that begins with ``start``; returns it.
 
         Raises:
-            StoryBroken: it ended, or said nothing of the kind in time.
+            CheckFailed: the process ended, or printed no such line in time.
         """
         words = f"{self.name} says that it is ready"
         await wait_for(words, lambda: self._find_line(start) or self.has_ended(), START_WITHIN_S)
@@ -91,34 +91,34 @@ class Child:
         return found
 
     def _find_line(self, start: str) -> str | None:
-        lines = self.said.read_text(encoding="utf-8").splitlines(keepends=True)
+        lines = self.stdout_file.read_text(encoding="utf-8").splitlines(keepends=True)
         whole = (line.strip() for line in lines if line.endswith("\n"))
         return next((line for line in whole if line.startswith(start)), None)
 
-    def explain(self, what: str) -> StoryBroken:
-        """An error with the last lines that the process wrote."""
-        text = self.complained.read_text(encoding="utf-8", errors="replace")
+    def explain(self, what: str) -> CheckFailed:
+        """Returns an error with the last lines of the process's standard error."""
+        text = self.stderr_file.read_text(encoding="utf-8", errors="replace")
         tail = " | ".join(text.splitlines()[-_TAIL_LINES:]) or "it wrote nothing"
-        return StoryBroken(f"{self.name} {what}: {tail}")
+        return CheckFailed(f"{self.name} {what}: {tail}")
 
 
 def start(
     name: str, arguments: Sequence[str], folder: Path, environ: Mapping[str, str] | None = None
 ) -> Child:
-    """Starts ``python -m <arguments>`` with our own interpreter; the rest is as ``launch`` says."""
+    """Starts ``python -m <arguments>`` with the current interpreter; see ``launch``."""
     return launch(name, (sys.executable, "-m", *arguments), folder, environ)
 
 
 def launch(
     name: str, command: Sequence[str], folder: Path, environ: Mapping[str, str] | None = None
 ) -> Child:
-    """Starts a command; its files are ``<folder>/<name>.out`` and ``.log``.
+    """Starts a command. Its output files are ``<folder>/<name>.out`` and ``.log``.
 
-    Settings of the product in our own environment are not for it: it gets those in ``environ``.
+    The process does not inherit settings of the product from this environment; ``environ`` has its own.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(SETTING)}
-    said, complained = folder / f"{name}.out", folder / f"{name}.log"
-    with said.open("wb") as out, complained.open("ab") as log:
+    stdout_file, stderr_file = folder / f"{name}.out", folder / f"{name}.log"
+    with stdout_file.open("wb") as out, stderr_file.open("ab") as log:
         process = subprocess.Popen(
             command,
             cwd=folder,
@@ -126,33 +126,33 @@ def launch(
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=log,
-            # Ctrl-C is for the owner, who then ends the others in order.
+            # Ctrl-C goes to this process only, which then ends the others in order
             start_new_session=True,
             preexec_fn=_arm(),  # noqa: PLW1509  two system calls and nothing else
         )
-    return Child(name, process, said, complained)
+    return Child(name, process, stdout_file, stderr_file)
 
 
 Starter: TypeAlias = Callable[[str, Sequence[str], Path, Mapping[str, str] | None], Child]
-"""How a life begins: its name, arguments, folder and environment."""
+"""Starts a process from name, arguments, folder and environment."""
 
 
 @dataclass(slots=True)
 class PeerProcess:
-    """A running sample peer."""
+    """A running sample agent."""
 
     name: str
     child: Child
     url: str
 
     async def read_stats(self) -> JsonObject:
-        """What it has received: ``{"received": {message id: times}, "cancelled": [task id]}``."""
+        """Returns its statistics: ``{"received": {message id: times}, "cancelled": [task id]}``."""
         async with httpx.AsyncClient(trust_env=False) as http:
             return cast("JsonObject", (await http.get(f"{self.url}/stats")).json())
 
 
 async def start_peer(name: str, folder: Path) -> PeerProcess:
-    """A sample peer on a port of its own choice."""
+    """Starts a sample agent on a free port."""
     child = start(name, (f"passerelle.demo.peers.{name}", "--port", "0"), folder)
     try:
         line = cast("JsonObject", orjson.loads(await child.read_line("{")))
@@ -164,7 +164,7 @@ async def start_peer(name: str, folder: Path) -> PeerProcess:
 
 @contextlib.asynccontextmanager
 async def run_peers(names: Sequence[str], folder: Path) -> AsyncGenerator[dict[str, PeerProcess]]:
-    """Sample peers, started side by side and stopped together."""
+    """Starts sample agents concurrently and stops them together."""
     started = await asyncio.gather(
         *(start_peer(name, folder) for name in names), return_exceptions=True
     )
@@ -179,9 +179,9 @@ async def run_peers(names: Sequence[str], folder: Path) -> AsyncGenerator[dict[s
 
 
 class GatewayProcess:
-    """``passerelle serve`` over one data directory, in as many lives as its owner wants.
+    """``passerelle serve`` over one data directory, which can be started several times.
 
-    The first life takes a free port; the later ones have the same, so that clients find it again.
+    The first start takes a free port; later starts reuse it, so that clients find the gateway again.
     """
 
     def __init__(
@@ -203,24 +203,24 @@ class GatewayProcess:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL that it listens on."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def token(self) -> str:
-        """The owner token that it made."""
+        """The owner token that it created."""
         return (self.data_dir / "owner-token").read_text(encoding="ascii").strip()
 
     @property
     def authorization(self) -> dict[str, str]:
-        """The header with which the owner is known."""
+        """The owner's Authorization header."""
         return {"Authorization": f"Bearer {self.token}"}
 
     async def start(self) -> None:
-        """Starts a life, and returns once it is ready for work.
+        """Starts the gateway; returns once it is ready.
 
         Raises:
-            StoryBroken: it ended, or was not ready in time.
+            CheckFailed: it ended, or was not ready in time.
         """
         flags = ["--data-dir", str(self.data_dir), "--port", str(self.port)]
         if self._config is not None:
@@ -232,12 +232,12 @@ class GatewayProcess:
             await wait_for(f"{self.url} is ready", lambda: self._is_ready(http))
 
     def kill(self) -> None:
-        """Ends it as ``kill -9`` does."""
+        """Kills it, as ``kill -9`` does."""
         if self.child is not None:
             self.child.kill()
 
     async def stop(self) -> int | None:
-        """SIGTERM; the exit status, or None when it took too long."""
+        """Sends SIGTERM. Returns the exit status, or None if it took too long."""
         return None if self.child is None else await self.child.stop()
 
     async def _is_ready(self, http: httpx.AsyncClient) -> bool:
@@ -250,7 +250,7 @@ class GatewayProcess:
 
 
 def read_port(announcement: str) -> int:
-    """The port in ``passerelle <version> at http://127.0.0.1:<port>``."""
+    """Returns the port in ``passerelle <version> at http://127.0.0.1:<port>``."""
     return int(announcement.rpartition(":")[2])
 
 

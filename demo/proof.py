@@ -1,4 +1,4 @@
-"""(e) The gateway ends in good order, and what it stored proves itself: replay equals the snapshots."""
+"""(e) The gateway shuts down cleanly, and a replay of the stored streams equals the snapshots."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _VERIFY_WITHIN_S: Final = 20.0
 
 
 async def play(stage: Stage) -> None:
-    """SIGTERM, then ``passerelle verify``."""
+    """Sends SIGTERM, then runs ``passerelle verify``."""
     checks, gateway = stage.checks, stage.gateway
-    checks.tell("e", "the gateway ends in good order, and its streams are replayed")
+    checks.print_heading("e", "the gateway shuts down, and its streams are replayed")
     clock = asyncio.get_running_loop().time
     began = clock()
     status = await gateway.stop()
@@ -29,8 +29,8 @@ async def play(stage: Stage) -> None:
         await wait_for("passerelle verify ends", child.has_ended, _VERIFY_WITHIN_S)
     finally:
         child.process.kill()
-    said = child.said.read_text(encoding="utf-8").splitlines()
+    lines = child.stdout_file.read_text(encoding="utf-8").splitlines()
     status = child.process.wait()
-    checks.check("every stored stream replays to its snapshot", status == 0, said, exit=status)
-    for line in said:
+    checks.check("every stored stream replays to its snapshot", status == 0, lines, exit=status)
+    for line in lines:
         checks.note(line)

@@ -1,4 +1,4 @@
-"""(b) A report streams to its caller while two devices follow; one loses its network and misses nothing."""
+"""(b) A report streams to its caller while two devices follow; one loses its network and misses no event."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ _ASK: Final = f"a report, please: chunks={LINES} every=0.25"
 
 
 async def play(stage: Stage) -> None:
-    """One caller, two devices, one tunnel."""
+    """Plays one caller, two devices and one outage."""
     checks, token = stage.checks, stage.gateway.token
-    checks.tell("b", "the agent `report` streams; two devices follow, one loses its network")
+    checks.print_heading(
+        "b", "the agent `report` streams; two devices follow, one loses its network"
+    )
     async with (
         open_caller(stage.find_agent("report"), token) as (_, client),
         open_network(stage.gateway.port) as tunnel,
@@ -89,7 +91,7 @@ async def _check_devices(stage: Stage, laptop: DemoDevice, phone: DemoDevice, st
     for device in (laptop, phone):
         await device.await_event(stream, "task.completed")
     await wait_for(
-        "both devices have come to the same end",
+        "both devices are at the same event",
         lambda: laptop.find_end(stream) == phone.find_end(stream),
     )
     seen = phone.sequences(stream)
@@ -100,7 +102,7 @@ async def _check_devices(stage: Stage, laptop: DemoDevice, phone: DemoDevice, st
         events=len(seen),
         connections=phone.connections,
     )
-    checks.equal("it was told of no gap", phone.gaps + laptop.gaps, [])
+    checks.equal("they received no gap", phone.gaps + laptop.gaps, [])
     checks.equal(
         "both devices have the same list of events",
         phone.events[stream],

@@ -1,4 +1,4 @@
-"""Everything that the story plays on: a folder, three sample peers, and a gateway in front of them."""
+"""The environment of the demo: a folder, three sample agents, and a gateway in front of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A running gateway and its peers."""
+    """A running gateway and its agents."""
 
     folder: Path
     peers: dict[str, PeerProcess]
@@ -30,11 +30,11 @@ class Stage:
     checks: Checks
 
     def find_agent(self, name: str) -> str:
-        """Where the gateway serves an agent; its card is below that."""
+        """Returns the URL at which the gateway serves an agent."""
         return f"{self.gateway.url}/agents/{name}"
 
     async def read(self, path: str) -> JsonObject:
-        """One read of the control plane, as the owner."""
+        """Reads one path of the control plane, as the owner."""
         async with httpx.AsyncClient(
             base_url=self.gateway.url,
             headers=self.gateway.authorization,
@@ -45,13 +45,13 @@ class Stage:
             return cast("JsonObject", answer.raise_for_status().json())
 
     async def find_session(self, task_id: str) -> str:
-        """The session in which a task is kept."""
+        """Returns the session of a task."""
         return str((await self.read(f"/v1/tasks/{task_id}"))["sessionId"])
 
 
 @contextlib.asynccontextmanager
 async def set_stage(folder: Path, checks: Checks) -> AsyncGenerator[Stage]:
-    """Starts the peers and the gateway; every process is gone afterwards, however the story went."""
+    """Starts the agents and the gateway; every process has ended afterwards, whether or not the demo failed."""
     async with run_peers(PEERS, folder) as peers:
         agents = [{"name": peer.name, "url": peer.url} for peer in peers.values()]
         config = folder / CONFIG

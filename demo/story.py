@@ -1,7 +1,7 @@
-"""The story: what the gateway is for, played on real parts and checked as it goes.
+"""The demo scenario: shows what the gateway does, on real processes, and checks each step.
 
-Each part has a letter and a module of its own. The data directory is a temporary one; it is kept, and named,
-when something did not hold.
+Each part has a letter and its own module. The data directory is temporary; if a check fails, it is kept and its
+path printed.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ PARTS: Final[tuple[StoryPart, ...]] = (
     proof.play,
 )
 LONGEST_S: Final = 120.0
-"""A story that takes longer than this hangs somewhere."""
+"""Timeout of the whole scenario, in seconds."""
 
 
 async def run_demo(*, once: bool) -> int:
-    """Plays the story, or keeps its stage open until a signal comes; returns the exit status."""
+    """Plays the scenario, or keeps it running until a signal arrives; returns the exit status."""
     folder = Path(tempfile.mkdtemp(prefix="passerelle-demo-"))
     checks = Checks()
     try:
         await (_play(folder, checks) if once else _stay(folder, checks))
-    except Exception as error:  # noqa: BLE001  the end of the story, whatever ended it
+    except Exception as error:  # noqa: BLE001  any failure ends the demo
         print(f"\ndemo: failed after {checks.passed} checks: {str(error) or type(error).__name__}")
         print(f"demo: its data and logs are kept in {folder}", flush=True)
         return 1
@@ -54,7 +54,7 @@ async def _play(folder: Path, checks: Checks) -> None:
 
 
 async def _stay(folder: Path, checks: Checks) -> None:
-    """Gateway and peers in the foreground."""
+    """Runs gateway and agents in the foreground."""
     stop = asyncio.Event()
     with stop_on_signals(stop):
         async with set_stage(folder, checks) as stage:

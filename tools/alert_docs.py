@@ -20,9 +20,9 @@ NOW_M: Final = 30
 _DRAWN: Final = "# Drawn from tools/alerts.yaml; `make generate` writes it.\n"
 _INTRODUCTION: Final = """# Runbook
 
-One section for each alert of [passerelle.rules.yaml](../../deploy/prometheus/passerelle.rules.yaml). Drawn from
-`tools/alerts.yaml`; `make generate` writes it. [Monitoring](watching.md) says how rules and board are installed, and
-[Metrics](README.md#metrics) what each metric counts.
+One section per alert of [passerelle.rules.yaml](../../deploy/prometheus/passerelle.rules.yaml). Generated from
+`tools/alerts.yaml` by `make generate`. [Monitoring](watching.md) describes the installation of rules and board, and
+[Metrics](README.md#metrics) each metric.
 """
 
 

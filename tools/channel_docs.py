@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from passerelle.protocol.frame_codec import FrameCodec, Member
 
-_INTRODUCTION: Final = """# Frames of the channel
+_INTRODUCTION: Final = """# Channel frames
 
-Drawn from [protocol/frames.py](../../protocol/frames.py); `make generate` writes it. [channels.md](channels.md) has the
-rules, [channel-frames.schema.json](channel-frames.schema.json) the same as JSON Schema, and a gateway serves
-`/v1/asyncapi.json`. A member in italics may be absent.
+Generated from [protocol/frames.py](../../protocol/frames.py) by `make generate`. [channels.md](channels.md) has the
+rules, [channel-frames.schema.json](channel-frames.schema.json) the JSON Schema, and a gateway serves
+`/v1/asyncapi.json`. A member in italics is optional.
 """
 
 

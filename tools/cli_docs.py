@@ -12,26 +12,26 @@ from passerelle.cli.main import app
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_INTRODUCTION: Final = """# The command
+_INTRODUCTION: Final = """# Command line
 
-Drawn from the code; `make generate` writes it. `passerelle COMMAND --help` says the same in a terminal, with
+Generated from the code by `make generate`. `passerelle COMMAND --help` prints the same in a terminal, with
 an example.
 
-Commands that ask a gateway also take `--url`, `--token-env`, `--config` and `--data-dir` (which gateway, and which
-token), and `-o json`, `-o yaml`, `-o name` and `--json` (for programs). A table fits the width of a terminal; in a pipe
-it is printed whole.
+Commands that call a gateway also take `--url`, `--token-env`, `--config` and `--data-dir` (which gateway, and which
+token), and `-o json`, `-o yaml`, `-o name` and `--json` (for programs). In a terminal, tables fit its width; in a pipe
+they are not cut.
 """
 _OF_MOST: Final = frozenset({"output", "as_json", "url", "token_env", "config", "data_dir", "help"})
 _STATUSES: Final = {
     ExitStatus.DONE: "done",
     ExitStatus.REMOTE: "something that the gateway depends on failed, or a check found errors; try again",
     ExitStatus.CALLER: "the command or the configuration is wrong",
-    ExitStatus.ALREADY_RESOLVED: "somebody else has decided the approval",
+    ExitStatus.ALREADY_RESOLVED: "the approval has already been decided",
     ExitStatus.CLOSED: "the approval expired, was cancelled or was replaced",
     ExitStatus.STALE: "it has changed since it was read: read it again",
     ExitStatus.FORBIDDEN: "the credential is missing or lacks the right",
-    ExitStatus.NOT_FOUND: "it does not exist, or belongs to somebody else",
-    ExitStatus.FAULT: "an error of the program itself",
+    ExitStatus.NOT_FOUND: "it does not exist, or belongs to another caller",
+    ExitStatus.FAULT: "an internal error",
 }
 
 

@@ -6,16 +6,16 @@ from typing import Final
 
 TABLE: Final = Path(__file__).resolve().parent.parent / "tests/conversations/differences.toml"
 _HEAD: Final = """\
-<!-- Drawn from tests/conversations/differences.toml by make generate. -->
-# What differs through the gateway
+<!-- Generated from tests/conversations/differences.toml by make generate. -->
+# Differences to direct calls
 
-A conversation with an agent goes through the gateway as it goes directly: it ends in the same state, its history is in
-the same order, the agent gets the same messages, and the caller gets an answer as soon. `make conversations` plays both
-ways with agents of every make and holds one against the other; `make conformance` does so with payloads, byte for byte.
-These differences are meant, and there are no others.
+A conversation through the gateway equals a direct one: it ends in the same state, its history has
+the same order, the agent gets the same messages, and the caller gets a response as soon. `make conversations` runs both
+ways with agents of all frameworks and compares them; `make conformance` compares payloads, byte for byte.
+The following differences are intended, and there are no others.
 
-Some SDKs leave a task at work for ever when their program has raised, and tell the caller an internal error. Such a
-task has no state in which it ends; the gateway ends it as failed, with the words of that error.
+If their program raises, some SDKs leave the task working forever and return an internal error to the caller. Such a
+task never reaches an end state; the gateway ends it as failed, with the text of that error.
 
 | | directly | through the gateway | why |
 |---|---|---|---|

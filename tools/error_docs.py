@@ -27,24 +27,24 @@ Part: TypeAlias = Literal["answers", "tasks"]
 _ANSWERED: Final = "already_resolved"
 _INTRODUCTION: Final = """# Error codes
 
-One section for each code: what it means, what to look at, what to do. Drawn from `tools/error_codes.yaml` and the
-tables of errors; `make generate` writes it.
+One section per code: meaning, diagnosis, fix. Generated from `tools/error_codes.yaml` and the
+tables of errors by `make generate`.
 
-| where | where the code stands |
+| interface | position of the code |
 |---|---|
 | HTTP, below `/v1` | `code` of the problem ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)) |
 | A2A | the `reason` of its `ErrorInfo` is coarser: each section names it |
 | metrics | `outcome` of `passerelle_requests_total` |
 | a channel | `code` of the frame `error` or `err` |
-| the command line | the exit status; `--json` and the message say the rest |
+| the command line | the exit status; `--json` and the message have the details |
 | a task, an attempt, a job | `code` of its `error`, in `passerelle tasks show` and `GET /v1/tasks/{id}` |
 
-Every 5xx answer of `/v1` names its `request`: look for that id in the log. Alerts are in the [runbook](runbook.md).
+Every 5xx response of `/v1` has its `request` id: search the log for it. Alerts are in the [runbook](runbook.md).
 """
 _TASKS: Final = """# Codes of tasks
 
-These stand in the `error` of a task, an attempt, a job or an item of one. Codes from above stand there too, where such
-an error was the reason: `peer_unavailable`, for example.
+These codes are in the `error` of a task, an attempt, a job or a job item. Codes from above occur there too, if such
+an error was the cause: `peer_unavailable`, for example.
 """
 
 

@@ -61,17 +61,17 @@ _ROWS: Final = {
 _WORDS: Final[dict[object, str]] = {str: "text", int: "integer", bool: "boolean", Any: "any"}
 _INTRODUCTION: Final = f"""# Events
 
-Drawn from the payload types in `core/payloads/`; `make generate` writes it. The same as JSON Schema stands in
+Generated from the payload types in `core/payloads/` by `make generate`. The JSON Schema is
 [events.schema.json](../protocol/events.schema.json).
 
 Every event is one envelope of schema version {SCHEMA_VERSION}: `sequence`, `eventId`, `type`, `timestamp`,
-`schemaVersion`, `runtimeId`, the ids it belongs to, `refs`, and last the `payload`. The column *needs* names the ids
-that a class cannot be without; `sessionId` always stands. A member with a question mark may be absent. Where callers
-over A2A see the event, the last member of its payload is `{FRAME}`, the A2A frame that they see, and the member
-`{GENERATION}` counts what they have seen of their task: from 1, one more with each event.
+`schemaVersion`, `runtimeId`, its scope ids, `refs`, and last the `payload`. The column *needs* lists the required
+ids of a class; `sessionId` is always present. A member with a question mark is optional. If callers
+over A2A see the event, the last member of its payload is `{FRAME}`, their A2A frame, and the member
+`{GENERATION}` is its 1-based position among the events of their task.
 
-A reader passes over types and members that it does not know. Types of a vendor begin with `x.` and never stand alone.
-A member may be added within a major schema version; none is removed or changes its meaning.
+A reader ignores unknown types and members. Vendor types begin with `x.` and only accompany standard events.
+Within a major schema version members may be added; none is removed or changes its meaning.
 """
 
 

@@ -11,24 +11,24 @@ if TYPE_CHECKING:
 
     from passerelle.core.wire.json import JsonObject
 
-_INTRODUCTION: Final = """# The HTTP interface
+_INTRODUCTION: Final = """# HTTP API
 
-Drawn from the code; `make generate` writes it. A gateway serves the same as OpenAPI 3.1 at `/v1/openapi.json`, with
-every schema.
+Generated from the code by `make generate`. A gateway serves the same as OpenAPI 3.1 at `/v1/openapi.json`, with
+all schemas.
 
-- Requests have a bearer token: `Authorization: Bearer …`. Each call needs one of the scopes that its row names.
-- A request that changes something may have an `Idempotency-Key`: sent again with the same key, it is carried out once.
-- Lists take `pageSize` and `pageToken`. `nextPageToken` of the answer is the `pageToken` of the next page; where it is
-  empty, there is none.
-- Errors are `application/problem+json` (RFC 9457). `code` is stable ([what each means](../operate/error-codes.md));
-  `field` and `reason` say what is wrong with a member.
+- Requests have a bearer token: `Authorization: Bearer …`. Each call needs one of the scopes in its row.
+- A request that changes something may have an `Idempotency-Key`: repeated with the same key, it is executed once.
+- Lists take `pageSize` and `pageToken`. `nextPageToken` of the response is the `pageToken` of the next page; on the
+  last page it is empty.
+- Errors are `application/problem+json` (RFC 9457). `code` is stable ([error codes](../operate/error-codes.md));
+  `field` and `reason` describe the invalid member.
 
-Members with an asterisk are required. Deprecated members are left out.
+Members with an asterisk are required. Deprecated members are omitted.
 """
 _TITLES: Final = {
     "tasks:bulk": "tasks",
     "turns": "turns: messages to agents",
-    "archive": "archive: what has left memory",
+    "archive": "archive: archived sessions",
 }
 
 

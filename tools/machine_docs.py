@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=str)
 
 _MANY: Final = 6
-"""A command with this many sources is one arrow from ``live``: the picture would be all lines otherwise."""
+"""A command with at least this many sources is drawn as one arrow from ``live``, to keep the diagram readable."""
 _LIVE: Final = "live"
 _INTRODUCTION: Final = """# State machines
 
-Drawn from the tables in `core/`; `make generate` writes it. There is one machine per kind of record: task, thread,
-session and question (an *action*; a permission is one whose options allow or reject). A command to a status that has
-no row here is refused with a typed error and changes nothing. A status changes by a command and in no other way: no
-clock, no lost connection and no restart is one.
+Generated from the tables in `core/` by `make generate`. There is one machine per kind of record: task, thread,
+session and question (an *action*; a permission is an action whose options allow or reject). A command without a row
+for the current status is refused with a typed error and changes nothing. Only commands change a status: timers, lost
+connections and restarts do not.
 """
 
 

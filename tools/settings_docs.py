@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 _INTRODUCTION: Final = """# Settings
 
-Drawn from the models in `gateway/settings/model.py`; `make generate` writes it. The same as JSON Schema, for editors,
+Generated from the models in `gateway/settings/model.py` by `make generate`. The JSON Schema for editors
 is [gateway/settings.schema.json](../../gateway/settings.schema.json).
 
-Flags beat the environment, the environment beats the file. The file is what `--config` names, else what
-`PASSERELLE_CONFIG` names, else `passerelle.yaml` in the working folder. A variable is `PASSERELLE_` and the name in
-capitals, two underscores between the parts: `PASSERELLE_PORT`, `PASSERELLE_CHANNELS__HEARTBEAT`. Lists in a variable
-are YAML or JSON. A duration is whole numbers with a unit: `250ms`, `10s`, `2m`, `1h30m`, `7d`.
+Flags override the environment, the environment overrides the file. The file is that of `--config`, else of
+`PASSERELLE_CONFIG`, else `passerelle.yaml` in the working directory. A variable is `PASSERELLE_` and the name in
+uppercase, with two underscores between the parts: `PASSERELLE_PORT`, `PASSERELLE_CHANNELS__HEARTBEAT`. Lists in a
+variable are YAML or JSON. A duration consists of integers with units: `250ms`, `10s`, `2m`, `1h30m`, `7d`.
 
-An unknown key is an error that names the nearest known one. `passerelle check CONFIG` shows everything that is wrong.
+An unknown key is an error that names the nearest known one. `passerelle check CONFIG` lists all errors.
 """
 _MANY: Final = {"array": "[]", "object": ".NAME"}
 _SCALARS: Final = {"string": "text", "integer": "number", "boolean": "yes or no"}

@@ -22,12 +22,12 @@ KINDS: Final[dict[ColumnKind, str]] = {
 }
 _INTRODUCTION: Final = f"""# Tables of an export
 
-Drawn from the definitions in `store/exports/tables/`; `make generate` writes it.
-[Ask what was done](../operate/tables.md) says how the files are made, and has queries.
+Generated from the definitions in `store/exports/tables/` by `make generate`.
+[Tables for analysis](../operate/tables.md) describes how to create the files, with queries.
 
-This is form {FORM}: the number stands in `export.json`, and in the metadata of each file as `passerelle.form`, beside
-`passerelle.table`, `passerelle.version`, `passerelle.runtimeId` and `passerelle.at`. A column may be added within a
-form; none is removed or changes its meaning. Columns with a question mark may be null.
+This is form {FORM}: the number is in `export.json`, and in the metadata of each file as `passerelle.form`, with
+`passerelle.table`, `passerelle.version`, `passerelle.runtimeId` and `passerelle.at`. Within a form columns may be
+added; none is removed or changes its meaning. Columns with a question mark may be null.
 """
 
 

@@ -20,20 +20,20 @@ KINDS: Final = {
     "R": "repudiation",
     "I": "disclosure",
     "D": "denial of service",
-    "E": "more rights",
+    "E": "elevation",
 }
 _INTRODUCTION: Final = """# Threat model
 
-What could be done at each edge of the gateway, what is done about it, and which tests are red when that is gone. Drawn
-from `tools/threats.yaml`; `make generate` writes it. How to report something else: [SECURITY.md](../SECURITY.md).
+The threats at each edge of the gateway, the measures, and the tests that fail without them. Generated
+from `tools/threats.yaml` by `make generate`. To report a vulnerability see [SECURITY.md](../SECURITY.md).
 
-Kinds are those of STRIDE: spoofing, tampering, repudiation, disclosure, denial of service, more rights.
+Kinds are those of STRIDE: spoofing, tampering, repudiation, disclosure, denial of service, elevation of privilege.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Threat:
-    """One threat; ``left`` is what stays for whoever runs the gateway, None for nothing that we know of."""
+    """One threat; ``left`` is the residual risk for the operator, None if none is known."""
 
     kind: str
     threat: str
@@ -44,7 +44,7 @@ class Threat:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Where something comes in or goes out."""
+    """An interface of the gateway."""
 
     name: str
     about: str
@@ -86,7 +86,7 @@ def _exists(root: Path, test: str) -> bool:
 
 def _render(edge: Edge) -> Iterator[str]:
     yield from (f"## {edge.name}", "", edge.about, "")
-    yield from ("| | threat | what is done | held by | what is left |", "|---|---|---|---|---|")
+    yield from ("| | threat | measure | tests | residual risk |", "|---|---|---|---|---|")
     for one in edge.threats:
         held = "<br>".join(_link(test) for test in one.tests)
         yield f"| {KINDS[one.kind]} | {one.threat} | {one.measure} | {held} | {one.left or ''} |"

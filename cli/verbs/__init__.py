@@ -1,1 +1,1 @@
-"""The verbs of the command line that ask a gateway which runs."""
+"""The verbs of the command line that call a running gateway."""

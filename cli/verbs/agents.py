@@ -1,4 +1,4 @@
-"""``passerelle agents``: the agents that one may use, as a gateway that runs knows them: how they stand, and pauses."""
+"""``passerelle agents``: lists the agents that the caller may use, shows their state, and pauses them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
-from passerelle.cli.verbs.fitting import format_age, read_now_ms
+from passerelle.cli.verbs.table_layout import format_age, read_now_ms
 from passerelle.cli.verbs.verb import GatewayLink, add_verb, flatten, format_fields, name_path
 
 if TYPE_CHECKING:
@@ -32,58 +32,58 @@ def list_all(
     skill: Annotated[str | None, typer.Option(help="Only agents with this skill.")] = None,
     tag: Annotated[str | None, typer.Option(help="Only agents with this tag.")] = None,
 ) -> None:
-    """List the agents that one may use; list, show, pause, drain or resume.
+    """List the agents that you may use; list, show, pause, drain or resume.
 
-    With their skills, as a running gateway knows them.
+    With their skills, as read by the gateway.
     """
     answer = link.read(_PATH, {"skill": skill, "tag": tag})
-    link.tell(answer, _list(objects_at(answer, "agents")))
+    link.print_answer(answer, _list(objects_at(answer, "agents")))
 
 
 @add_verb(agents, "agents pause echo --reason 'it is being moved'", changes=True)
 def pause(link: GatewayLink, name: AgentArgument, reason: ReasonOption = None) -> None:
     """Queue new messages to an agent until it is resumed; running work continues."""
-    _tell_change(link, link.post(name_path(_PATH, name, "pause"), {"reason": reason}))
+    _print_change(link, link.post(name_path(_PATH, name, "pause"), {"reason": reason}))
 
 
 @add_verb(agents, "agents drain echo", changes=True)
 def drain(link: GatewayLink, name: AgentArgument, reason: ReasonOption = None) -> None:
     """Refuse new messages to an agent until it is resumed; running work ends."""
-    _tell_change(link, link.post(name_path(_PATH, name, "drain"), {"reason": reason}))
+    _print_change(link, link.post(name_path(_PATH, name, "drain"), {"reason": reason}))
 
 
 @add_verb(agents, "agents resume echo", changes=True)
 def resume(link: GatewayLink, name: AgentArgument) -> None:
     """Send work to an agent again, queued messages first."""
-    _tell_change(link, link.post(name_path(_PATH, name, "resume")))
+    _print_change(link, link.post(name_path(_PATH, name, "resume")))
 
 
-def _tell_change(link: GatewayLink, answer: JsonObject) -> None:
-    said = [text_at(answer, "name"), text_at(answer, "state")]
+def _print_change(link: GatewayLink, answer: JsonObject) -> None:
+    parts = [text_at(answer, "name"), text_at(answer, "state")]
     if text_at(answer, "by"):
-        said.append(f"by {text_at(answer, 'by')} at {text_at(answer, 'at')}")
+        parts.append(f"by {text_at(answer, 'by')} at {text_at(answer, 'at')}")
     if text_at(answer, "reason"):
-        said.append(flatten(text_at(answer, "reason")))
+        parts.append(flatten(text_at(answer, "reason")))
     waiting = answer.get("waiting")
     if waiting:
-        said.append(f"{waiting} waiting")
+        parts.append(f"{waiting} waiting")
     if answer.get("repeated"):
-        said.append("as before")
-    link.tell(answer, ["  ".join(said)])
+        parts.append("as before")
+    link.print_answer(answer, ["  ".join(parts)])
 
 
 @add_verb(agents, "agents show echo")
 def show(link: GatewayLink, name: AgentArgument) -> None:
     """Show the state of an agent: card, breakers, limits, calls of the last hour.
 
-    Calls and runs are those of all instances; takes tasks:oversee or runtime:operate.
+    Calls and runs are those of all instances; needs tasks:oversee or runtime:operate.
     """
     answer = link.read(name_path(_PATH, name, "health"))
-    link.tell(answer, describe_health(answer, read_now_ms()))
+    link.print_answer(answer, describe_health(answer, read_now_ms()))
 
 
 def describe_health(answer: JsonObject, now_ms: int) -> Iterator[str]:
-    """One line for each thing that is known; ages in place of times."""
+    """Formats the health of an agent, one line per fact; times as ages."""
     calls, limits = object_at(answer, "calls"), object_at(answer, "limits")
     breakers = object_at(answer, "breakers")
     outcomes, instances = object_at(calls, "outcomes"), objects_at(answer, "instances")
@@ -116,7 +116,7 @@ def _name_instances(answer: JsonObject, instances: list[JsonObject]) -> str:
 
 
 def _name_instance(one: JsonObject) -> str:
-    """What one of several knows, on a line of its own."""
+    """Formats the view of one instance."""
     outcomes = object_at(one, "outcomes")
     calls = sum(count for count in outcomes.values() if isinstance(count, int))
     rests = ", rests" if one.get("rests") else ""
@@ -135,14 +135,14 @@ def _age_of(calls: JsonObject, name: str, now_ms: int) -> str:
 
 
 def _name_limits(limits: JsonObject) -> str:
-    said: list[str] = []
+    parts: list[str] = []
     if limits.get("concurrency") is not None:
-        said.append(f"{limits.get('inUse')} of {limits['concurrency']} at once in use")
+        parts.append(f"{limits.get('inUse')} of {limits['concurrency']} at once in use")
     if limits.get("rate") is not None:
-        said.append(f"{limits['rate']} in {limits['rateS']} s")
+        parts.append(f"{limits['rate']} in {limits['rateS']} s")
     if limits.get("usedUp"):
-        said.append("used up")
-    return ", ".join(said)
+        parts.append("used up")
+    return ", ".join(parts)
 
 
 def _name_times(calls: JsonObject) -> str:
@@ -153,12 +153,12 @@ def _name_times(calls: JsonObject) -> str:
 
 
 def _list(found: list[JsonObject]) -> Iterator[str]:
-    """One line for each agent, and one for each of its skills."""
+    """Formats one line per agent, and one per skill."""
     for agent in found:
         state = text_at(agent, "state")
         held = "" if state in {"", "active"} else f"  {state}"
-        said = f"{text_at(agent, 'name')}  {text_at(agent, 'status')}{held}"
-        yield f"{said}  {text_at(agent, 'url')}"
+        parts = f"{text_at(agent, 'name')}  {text_at(agent, 'status')}{held}"
+        yield f"{parts}  {text_at(agent, 'url')}"
         for skill in objects_at(agent, "skills"):
             tags = ", ".join(texts_at(skill, "tags"))
             yield f"  {text_at(skill, 'id')}: {text_at(skill, 'name')}{f' [{tags}]' if tags else ''}"

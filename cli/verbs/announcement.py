@@ -1,4 +1,4 @@
-"""What ``passerelle serve`` prints once it answers: addresses, which agents are away, and a line to paste."""
+"""The start message of ``passerelle serve``: addresses, unavailable agents, and a command to try."""
 
 from __future__ import annotations
 
@@ -21,65 +21,67 @@ if TYPE_CHECKING:
     from passerelle.gateway.settings.model import Settings
 
 CARD_WITHIN_S: Final = 5.0
-"""Longest wait for the card of an agent at the start; the gateway serves meanwhile."""
+"""Timeout for an agent card at the start; the gateway serves meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """``settings`` as they were read from ``sources``."""
+    """Prints the start message. ``settings`` were read from ``sources``."""
 
     settings: Settings
     sources: Sources
 
-    async def tell(self, addresses: Addresses) -> None:
-        """Prints where everything is, then what the agents have said when they were asked for their cards."""
-        _say(f"passerelle {VERSION} at {addresses.url}")
+    async def show(self, addresses: Addresses) -> None:
+        """Prints all addresses, then the agents whose cards could not be loaded."""
+        _print(f"passerelle {VERSION} at {addresses.url}")
         if self.settings.public_url is not None:
-            _say(f"  from outside: {self.settings.public_url}")
+            _print(f"  from outside: {self.settings.public_url}")
         if addresses.grpc is not None:
-            _say(f"  gRPC at {addresses.grpc}")
+            _print(f"  gRPC at {addresses.grpc}")
         if addresses.channels is not None:
-            _say(f"  channels at {addresses.channels}")
-        _say(f"  metrics: {addresses.url}/metrics")
-        _say(f"  OpenAPI: {addresses.url}/v1/openapi.json")
+            _print(f"  channels at {addresses.channels}")
+        _print(f"  metrics: {addresses.url}/metrics")
+        _print(f"  OpenAPI: {addresses.url}/v1/openapi.json")
         for agent in self.settings.agents:
-            _say(f"  agent {agent.name}: {addresses.url}/agents/{agent.name}")
+            _print(f"  agent {agent.name}: {addresses.url}/agents/{agent.name}")
         if not self.settings.agents:
-            _say(f"{NO_AGENTS}\nor start with sample agents: passerelle serve --demo-agents")
+            _print(f"{NO_AGENTS}\nor start with sample agents: passerelle serve --demo-agents")
             return
-        await self._look(addresses)
+        await self._check_agents(addresses)
 
-    async def _look(self, addresses: Addresses) -> None:
+    async def _check_agents(self, addresses: Addresses) -> None:
         try:
             found = await reach_agents(self.settings, self.sources, SystemClock(), CARD_WITHIN_S)
         except ConfigInvalid as error:
-            _say(f"  {error}")
+            _print(f"  {error}")
             return
-        for name, (said, is_there) in found.items():
-            if not is_there:
-                reason = said.removeprefix(f"agents.{name}: ")
-                _say(f"  away: agent {name}: {reason}")
+        for name, (line, reached) in found.items():
+            if not reached:
+                reason = line.removeprefix(f"agents.{name}: ")
+                _print(f"  unavailable: agent {name}: {reason}")
                 structlog.get_logger("passerelle").warning("agent.away", agent=name, why=reason)
-        there = [name for name, (_, is_there) in found.items() if is_there]
+        there = [name for name, (_, reached) in found.items() if reached]
         if there:
-            _say(f"try: {compose_call(self.settings, self.sources, there[0], addresses.url)}")
+            _print(f"try: {compose_call(self.settings, self.sources, there[0], addresses.url)}")
 
 
 def compose_call(settings: Settings, sources: Sources, agent: str, url: str) -> str:
-    """The command that calls an agent from the same folder and environment, with the flags that it needs there."""
+    """Returns the command that calls an agent from the same folder and environment, with the flags that it needs."""
     words = ["passerelle", "call", agent, "hello"]
     flags = sources.flags or {}
     if sources.config is not None:
         words += ["--config", str(sources.config)]
-    if _asks_elsewhere(sources) or any(flags.get(name) is not None for name in ("host", "port")):
+    if _targets_other_gateway(sources) or any(
+        flags.get(name) is not None for name in ("host", "port")
+    ):
         words += ["--url", url]
     if flags.get("data_dir") is not None:
         words += ["--data-dir", str(settings.data_dir)]
     return shlex.join(words)
 
 
-def _asks_elsewhere(sources: Sources) -> bool:
-    """Whether a command without flags would ask another gateway."""
+def _targets_other_gateway(sources: Sources) -> bool:
+    """Returns whether a command without flags would call another gateway."""
     try:
         context = find_context(sources.environ)
     except ConfigInvalid:
@@ -87,5 +89,5 @@ def _asks_elsewhere(sources: Sources) -> bool:
     return bool(sources.environ.get(URL_VARIABLE)) or context is not None
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(line, flush=True)

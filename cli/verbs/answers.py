@@ -1,4 +1,4 @@
-"""Verbs of ``passerelle approvals`` that answer: an approval is shown in full, and decided."""
+"""Verbs of ``passerelle approvals`` that show and decide an approval."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
 
 _PATH: Final = "/v1/approvals"
-_WHOLE_BYTES: Final = 1024 * 1024
+_MAX_CONTENT_BYTES: Final = 1024 * 1024
 _HIGH_RISK: Final = frozenset({"high", "critical"})
 
 answers: Final = typer.Typer()
@@ -39,7 +39,9 @@ DigestFlag = Annotated[
 def show(link: GatewayLink, question: QuestionArgument) -> None:
     """Show an approval in full, with its options and its decision."""
     answer = link.read(name_path(_PATH, question))
-    link.tell(answer, describe_question(answer if link.as_json else _read_whole(link, answer)))
+    link.print_answer(
+        answer, describe_question(answer if link.as_json else _read_whole(link, answer))
+    )
 
 
 @add_verb(answers, "approvals allow act_2f… --comment 'as agreed'")
@@ -57,7 +59,7 @@ def allow(
     view = link.read(name_path(_PATH, question))
     _check_digest(view, digest)
     if digest is None:
-        _ask_back(link, view)
+        _confirm_high_risk(link, view)
     _decide(link, view, option or _find_option(view, ("allow_once",)), comment)
 
 
@@ -93,8 +95,8 @@ def answer(
 @add_verb(answers, "approvals retry-return act_2f…", "retry-return")
 def retry_return(link: GatewayLink, question: QuestionArgument) -> None:
     """Retry delivery of a decision to the agent."""
-    told = link.post(name_path(_PATH, question, "return"))
-    link.tell(told, [f"{text_at(told, 'delivery')}  {question}"])
+    result = link.post(name_path(_PATH, question, "return"))
+    link.print_answer(result, [f"{text_at(result, 'delivery')}  {question}"])
 
 
 @add_verb(answers, "approvals audit act_2f…")
@@ -102,23 +104,23 @@ def audit(
     link: GatewayLink,
     question: Annotated[
         str | None,
-        typer.Argument(metavar="ID", help="An approval; else what was done with devices."),
+        typer.Argument(metavar="ID", help="An approval; default: the events of devices."),
     ] = None,
 ) -> None:
     """Show every recorded event of an approval, and whether the record is complete."""
-    told = link.read("/v1/audit", {"actionId": question})
-    link.tell(told, describe_audit(told))
-    if text_at(object_at(told, "proof"), "state") == "broken":
+    result = link.read("/v1/audit", {"actionId": question})
+    link.print_answer(result, describe_audit(result))
+    if text_at(object_at(result, "proof"), "state") == "broken":
         raise typer.Exit(1)
 
 
-def sign_answer(link: GatewayLink, said: dict[str, Json], action: str) -> dict[str, Json]:
-    """The answer with the signature of this machine; as it is where this machine is no device."""
+def sign_answer(link: GatewayLink, body: dict[str, Json], action: str) -> dict[str, Json]:
+    """Adds the signature of this machine, if it is a paired device."""
     from passerelle.permission_bridge.devices.own_device import is_device
 
     data_dir = link.find_local().data_dir
     if not is_device(data_dir):
-        return said
+        return body
 
     from passerelle.core.approval.signed_decision import compose_decision
     from passerelle.core.commands import RespondAction
@@ -127,12 +129,12 @@ def sign_answer(link: GatewayLink, said: dict[str, Json], action: str) -> dict[s
 
     own = load_own_device(data_dir)
     if own is None:
-        return said
-    command = from_wire(RespondAction, {**said, "actionId": action})
-    iat = time.time_ns() // 1_000_000  # noqa: TID251  the clock of the device, which is this one
+        return body
+    command = from_wire(RespondAction, {**body, "actionId": action})
+    iat = time.time_ns() // 1_000_000  # noqa: TID251  the clock of the device, which is this machine
     value = own.sign(compose_decision(command, command.option_id, own.device_id, iat))
     signature: dict[str, Json] = {"deviceId": own.device_id, "value": value, "iat": iat}
-    return {**said, "signature": signature}
+    return {**body, "signature": signature}
 
 
 def _decide(
@@ -144,7 +146,7 @@ def _decide(
     mute_min: int | None = None,
 ) -> None:
     action = text_at(view, "actionId")
-    said: dict[str, Json] = {
+    body: dict[str, Json] = {
         "rev": view.get("rev"),
         "digest": text_at(view, "digest"),
         "optionId": option,
@@ -153,26 +155,26 @@ def _decide(
         **({"content": content} if content else {}),
         **({"muteMinutes": mute_min} if mute_min else {}),
     }
-    signed = sign_answer(link, said, action)
-    told = link.post(name_path(_PATH, action, "decision"), signed, key=str(said["decisionId"]))
-    link.tell(told, [_describe_outcome(told)])
+    signed = sign_answer(link, body, action)
+    result = link.post(name_path(_PATH, action, "decision"), signed, key=str(body["decisionId"]))
+    link.print_answer(result, [_describe_outcome(result)])
 
 
 def _read_whole(link: GatewayLink, view: JsonObject) -> JsonObject:
-    """The approval with all of its content, where it shows only the beginning; as it is where that is too large."""
+    """Returns the approval with its full content if the view was truncated and the content is not too large."""
     subject = object_at(view, "subject")
     size = subject.get("bytes")
-    if "contentDigest" not in subject or not isinstance(size, int) or size > _WHOLE_BYTES:
+    if "contentDigest" not in subject or not isinstance(size, int) or size > _MAX_CONTENT_BYTES:
         return view
     whole = link.read(name_path(_PATH, text_at(view, "actionId"), "content"))
     return {**view, "subject": {**subject, "content": object_at(whole, "content")}}
 
 
-def _describe_outcome(told: JsonObject) -> str:
-    outcome = text_at(told, "outcome")
+def _describe_outcome(result: JsonObject) -> str:
+    outcome = text_at(result, "outcome")
     if outcome == "vote_recorded":
-        return f"vote recorded: {told.get('votes')} of {told.get('need')}"
-    decision = object_at(told, "decision")
+        return f"vote recorded: {result.get('votes')} of {result.get('need')}"
+    decision = object_at(result, "decision")
     return f"{outcome}  {text_at(decision, 'outcome')}  {text_at(decision, 'decidedAt')}"
 
 
@@ -181,24 +183,28 @@ def _check_digest(view: JsonObject, digest: str | None) -> None:
         raise StaleAnswer("digest_mismatch", "--digest")
 
 
-def _ask_back(link: GatewayLink, view: JsonObject) -> None:
-    """Approving at high risk is confirmed, with the whole approval shown; what has ended the gateway refuses."""
+def _confirm_high_risk(link: GatewayLink, view: JsonObject) -> None:
+    """At high risk, shows the whole approval and asks for confirmation. The gateway refuses a closed one."""
     if text_at(view, "risk") not in _HIGH_RISK or text_at(view, "state") != "pending":
         return
     if not sys.stdin.isatty():
-        raise Forbidden("at high risk name the --digest that was read, or answer in a terminal")
+        raise Forbidden(
+            "at high risk pass the --digest of the approval as read, or decide in a terminal"
+        )
     if not link.as_json:
-        link.tell(view, describe_question(view))
+        link.print_answer(view, describe_question(view))
     if not typer.confirm("Allow this?", default=False, err=True):
         raise typer.Abort
 
 
 def _find_option(view: JsonObject, kinds: tuple[str, ...]) -> str:
-    """The first option of the kinds, in their order."""
+    """Returns the first option of the kinds, in their order."""
     offered = objects_at(view, "options")
     for kind in kinds:
         for one in offered:
             if text_at(one, "kind") == kind:
                 return text_at(one, "optionId")
     names = ", ".join(f"{text_at(one, 'optionId')} ({text_at(one, 'kind')})" for one in offered)
-    raise typer.BadParameter(f"there is none of that kind; offered: {names}", param_hint="--option")
+    raise typer.BadParameter(
+        f"the approval has no option of that kind; options: {names}", param_hint="--option"
+    )

@@ -1,4 +1,4 @@
-"""Approvals as text: our own words first, and what the agent says apart and made harmless."""
+"""Formats approvals: the gateway's text first; the agent's text separately and escaped."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
 
 RiskWord = Literal["low", "medium", "high", "critical"]
-_TOLD: Final = (
+_AUDIT_MEMBERS: Final = (
     *("act", "decision", "outcome", "state", "transport", "source", "reason"),
     *("principal", "decidedBy", "deviceName", "optionId", "code"),
 )
-"""What a line of the audit says of a fact, where the fact says it."""
+"""Members of a fact that an audit line shows, if present."""
 
 
 def describe_question(view: JsonObject) -> Iterator[str]:
-    """All of an approval, nothing cut."""
+    """Formats a whole approval, without truncation."""
     yield text_at(view, "title")
     yield from format_fields(
         [
@@ -49,7 +49,7 @@ def describe_question(view: JsonObject) -> Iterator[str]:
 
 
 def describe_judgement(judged: JsonObject) -> Iterator[str]:
-    """What policy says, and what every source said."""
+    """Formats the decision of policy and the verdict of each source."""
     yield f"{text_at(judged, 'decision')} by {text_at(judged, 'source')}: {text_at(judged, 'reason')}"
     rows = [
         [text_at(step, "source"), text_at(step, "verdict"), flatten(text_at(step, "ref"))]
@@ -58,31 +58,31 @@ def describe_judgement(judged: JsonObject) -> Iterator[str]:
     yield from format_table(("SOURCE", "SAID", "WHICH"), rows)
 
 
-def describe_audit(told: JsonObject) -> Iterator[str]:
-    """A line for each fact, and what the record is worth."""
-    for one in objects_at(told, "facts"):
+def describe_audit(result: JsonObject) -> Iterator[str]:
+    """Formats one line per fact, and the result of the integrity check."""
+    for one in objects_at(result, "facts"):
         fact = object_at(one, "fact")
-        said = object_at(fact, "payload")
+        payload = object_at(fact, "payload")
         yield "  ".join(
             [
                 str(one.get("sequence")),
                 text_at(fact, "timestamp"),
                 text_at(fact, "type"),
-                _summarize(said),
+                _summarize(payload),
                 text_at(one, "sha256")[:16],
             ]
         )
-    proof = object_at(told, "proof")
+    proof = object_at(result, "proof")
     if proof:
         yield f"record: {text_at(proof, 'state')}, events to {proof.get('sequence')}, chain {text_at(proof, 'chain')}"
     else:
-        yield "record: nothing yet"
+        yield "record: empty"
 
 
-def _summarize(said: JsonObject) -> str:
-    decision = object_at(said, "decision")
-    holder = decision or said
-    words = [f"{name}={text_at(holder, name)}" for name in _TOLD if text_at(holder, name)]
+def _summarize(payload: JsonObject) -> str:
+    decision = object_at(payload, "decision")
+    holder = decision or payload
+    words = [f"{name}={text_at(holder, name)}" for name in _AUDIT_MEMBERS if text_at(holder, name)]
     return flatten(" ".join(words), 120)
 
 
@@ -102,9 +102,9 @@ def _describe_state(view: JsonObject) -> str:
 def _describe_quorum(view: JsonObject) -> str:
     quorum = object_at(view, "quorum")
     need = quorum.get("need")
-    words = [f"{need} must agree"] if isinstance(need, int) and need > 1 else []
+    words = [f"{need} approvals required"] if isinstance(need, int) and need > 1 else []
     if quorum.get("allowSelf") is False:
-        words.append("not whoever asks")
+        words.append("not by the requester")
     steps = view.get("audience")
     if steps:
         words.append(f"of {json.dumps(steps)}")

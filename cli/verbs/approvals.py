@@ -1,4 +1,4 @@
-"""``passerelle approvals``: lists, why they were asked for, standing approvals, and rules tried on what was asked."""
+"""``passerelle approvals``: lists, explanations, and standing approvals."""
 
 from __future__ import annotations
 
@@ -66,31 +66,31 @@ def list_pending(
 
     With --state those that ended, the last to end first.
     """
-    asked = {"pageSize": limit, "kind": kind, "risk": risk, "taskId": task, "pageToken": page}
+    query = {"pageSize": limit, "kind": kind, "risk": risk, "taskId": task, "pageToken": page}
     owners = "all" if all_owners else None
-    answer = link.read("/v1/approvals", {**asked, "state": state, "owners": owners})
+    answer = link.read("/v1/approvals", {**query, "state": state, "owners": owners})
     token = text_at(answer, "nextPageToken")
     if all_owners:
-        link.tell(answer, _list_waiting(objects_at(answer, "pending"), token))
+        link.print_answer(answer, _list_waiting(objects_at(answer, "pending"), token))
         return
     if state == "pending":
-        link.tell(answer, _list(objects_at(answer, "pending"), token))
+        link.print_answer(answer, _list(objects_at(answer, "pending"), token))
     else:
-        link.tell(answer, _list_closed(objects_at(answer, "closed"), token))
+        link.print_answer(answer, _list_closed(objects_at(answer, "closed"), token))
 
 
 @add_verb(approvals, "approvals explain act_2f…")
 def explain(link: GatewayLink, question: ActionArgument) -> None:
     """Explain why an approval was requested, and how it ended."""
     answer = link.read(name_path("/v1/approvals", question, "explain"))
-    link.tell(answer, _explain(answer))
+    link.print_answer(answer, _explain(answer))
 
 
 @add_verb(approvals, "approvals grants")
 def grants(link: GatewayLink) -> None:
     """List standing approvals with their uses, including recently ended ones."""
     answer = link.read("/v1/grants")
-    link.tell(answer, _list_grants(answer))
+    link.print_answer(answer, _list_grants(answer))
 
 
 @add_verb(approvals, "approvals revoke gr_2f…", changes=True)
@@ -100,7 +100,7 @@ def revoke(
 ) -> None:
     """Revoke a standing approval; what it has approved already stays approved."""
     answer = link.delete(name_path("/v1/grants", grant))
-    link.tell(answer, [f"{text_at(answer, 'outcome')}  {grant}"])
+    link.print_answer(answer, [f"{text_at(answer, 'outcome')}  {grant}"])
 
 
 @add_verb(approvals, "approvals bypass --seconds 1800", changes=True)
@@ -113,7 +113,7 @@ def bypass(
     """Approve everything for a while, except critical and destructive actions."""
     answer = link.post("/v1/policy/bypass", {"seconds": seconds})
     until = text_at(answer, "until")
-    link.tell(answer, [f"bypass until {until}" if until else "bypass is off"])
+    link.print_answer(answer, [f"bypass until {until}" if until else "bypass is off"])
 
 
 def _list(found: list[JsonObject], token: str) -> Iterator[str]:
@@ -144,7 +144,7 @@ def _list_waiting(found: list[JsonObject], token: str) -> Iterator[str]:
         ]
         for one in found
     ]
-    yield from format_table(("QUESTION", "RISK", "ASKED", "EXPIRES", "OWNER", "FOR"), rows)
+    yield from format_table(("APPROVAL", "RISK", "ASKED", "EXPIRES", "OWNER", "FOR"), rows)
     yield f"approvals: {len(found)} pending{' on this page' if token else ''}"
     if token:
         yield f"more: --page {token}"
@@ -174,8 +174,8 @@ def _describe(view: JsonObject) -> Iterator[str]:
         yield f"option  {text_at(option, 'optionId')}: {text_at(option, 'name')}"
     decision = object_at(view, "decision")
     if decision:
-        said = (text_at(decision, name) for name in ("outcome", "cause", "decidedBy", "decidedAt"))
-        yield f"decided {'  '.join(said)}"
+        cells = (text_at(decision, name) for name in ("outcome", "cause", "decidedBy", "decidedAt"))
+        yield f"decided {'  '.join(cells)}"
 
 
 def _explain(answer: JsonObject) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""``passerelle tasks bulk``: one verb for every task that a filter matches."""
+"""``passerelle tasks bulk``: one verb for all tasks that match a filter."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bulk(  # noqa: PLR0917  the flags of a verb
         typer.Argument(metavar="VERB", help="cancel, pause, resume or retry."),
     ],
     expect: Annotated[
-        int, typer.Option(min=0, help="Expected number of tasks; with any other nothing is done.")
+        int, typer.Option(min=0, help="Expected number of tasks; otherwise nothing is changed.")
     ],
     status: Annotated[
         list[str] | None, typer.Option(help="Only in this status; may be repeated.")
@@ -49,7 +49,7 @@ def bulk(  # noqa: PLR0917  the flags of a verb
 ) -> None:
     """Cancel, pause, resume or retry every task that the flags match.
 
-    Nothing is done where another number of tasks matches than --expect says: look with tasks list first.
+    Nothing is changed if the number of matching tasks differs from --expect: run tasks list first.
     """
     members: dict[str, Json] = {
         "status": [*status] if status else None,
@@ -63,7 +63,7 @@ def bulk(  # noqa: PLR0917  the flags of a verb
     given: JsonObject = {name: value for name, value in members.items() if value is not None}
     body: dict[str, Json] = {"verb": verb, "filter": given, "expect": expect, "reason": reason}
     answer = link.post("/v1/tasks:bulk", body)
-    link.tell(answer, _describe(answer))
+    link.print_answer(answer, _describe(answer))
 
 
 def _describe(answer: JsonObject) -> Iterator[str]:

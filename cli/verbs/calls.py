@@ -1,4 +1,4 @@
-"""``passerelle call``: a message to an agent as any A2A caller sends it, and the answer as text."""
+"""``passerelle call``: sends a message to an agent over A2A and prints the response as text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ calls: Final = typer.Typer()
 _BAD: Final = frozenset({"failed", "rejected", "canceled"})
 _ASKS: Final = frozenset({"input required", "auth required"})
 _TYPED: Final = frozenset({"permission", "confirmation"})
-"""Kinds of approvals that words do not decide."""
+"""Kinds of approvals that a text message cannot decide."""
 
 
 @add_verb(calls, 'call echo "say hello"', "call", changes=True)
@@ -60,16 +60,16 @@ def call(
         message["contextId"] = context
     path = f"{name_path('/agents', agent)}/message:send"
     answer = gateway.call_agent(path, {"message": message}, link.key, timeout)
-    link.tell(answer, describe_answer(answer))
+    link.print_answer(answer, describe_answer(answer))
     if found := object_at(answer, "task"):
         _finish(agent, found)
 
 
 def describe_answer(answer: JsonObject) -> Iterator[str]:
-    """What the agent brought, and what it said where it brought nothing, asks, or did not do it.
+    """Formats the output of the agent; also its message if it has no artifact, needs input, or failed.
 
-    The pieces of an artifact are one text, as they came. A part of a message is a line of its own. Data in the message
-    of a task is for programs.
+    The chunks of an artifact are joined as received. Each part of a message is one line. Data parts in a task's message
+    are omitted.
     """
     task = object_at(answer, "task")
     if not task:
@@ -106,17 +106,17 @@ def _describe_part(part: JsonObject) -> str:
 def _finish(agent: str, task: JsonObject) -> None:
     word = _name_state(task)
     task_id = text_at(task, "id")
-    # In one terminal the answer stands before its state.
+    # on a terminal, print the output before the state
     sys.stdout.flush()
     print(f"{escape_line(task_id)}  {escape_line(word)}", file=sys.stderr)
     if word in _ASKS:
-        print(f"passerelle: hint: {advise(agent, task)}", file=sys.stderr)
+        print(f"passerelle: hint: {describe_next_step(agent, task)}", file=sys.stderr)
     if word in _BAD:
         raise typer.Exit(ExitStatus.REMOTE)
 
 
-def advise(agent: str, task: JsonObject) -> str:
-    """How a task goes on that waits: an approval wants a decision, and no words make one."""
+def describe_next_step(agent: str, task: JsonObject) -> str:
+    """Returns how to continue a waiting task: an approval needs a decision, other questions a text."""
     parts = objects_at(object_at(object_at(task, "status"), "message"), "parts")
     forms = [object_at(object_at(part, "data"), PERMISSION) for part in parts]
     typed = [one for one in forms if text_at(one, "kind") in _TYPED]

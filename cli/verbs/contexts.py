@@ -1,4 +1,4 @@
-"""``passerelle login`` and ``passerelle contexts``: gateways elsewhere, by name."""
+"""``passerelle login`` and ``passerelle contexts``: remote gateways by name."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def login(
 ) -> None:
     """Remember a gateway and its token, and use it from now on.
 
-    The token is an API key or the owner token. It is tried first, and kept in a file that only this user can read.
+    The token is an API key or the owner token. It is tested first, then stored in a file that only this user can read.
     """
     from passerelle.cli.contexts import GatewayContext, read_contexts
     from passerelle.cli.control_client import ControlClient
-    from passerelle.cli.http_request import Unasked, split_address
+    from passerelle.cli.http_request import UnsendableRequest, split_address
     from passerelle.runtime.common.secret import Secret
 
     try:
         address = split_address(url)
-    except Unasked as error:
+    except UnsendableRequest as error:
         raise typer.BadParameter(error.reason, param_hint="'URL'") from None
     called = name or re.sub(r"[^a-z0-9.-]", "-", address.hostname or "")
     text = _read_token(token_env)
@@ -104,8 +104,8 @@ def show() -> None:
     if url := os.environ.get(URL_VARIABLE):
         print(f"{url}  ({URL_VARIABLE})")
     elif context := find_context():
-        said = CONTEXT_VARIABLE if os.environ.get(CONTEXT_VARIABLE) else "current"
-        print(f"{context.url}  (context {context.name}, {said})")
+        source = CONTEXT_VARIABLE if os.environ.get(CONTEXT_VARIABLE) else "current"
+        print(f"{context.url}  (context {context.name}, {source})")
     else:
         print("the gateway of the settings on this machine")
 

@@ -27,9 +27,9 @@ def show(
     link: GatewayLink,
     limit: Annotated[int, typer.Option(min=1, max=_MOST, help="Highest number of rows.")] = 100,
 ) -> None:
-    """List webhooks that were given up (dead) or wait for a retry (backoff)."""
+    """List webhooks whose deliveries were given up (dead) or are retried (backoff)."""
     answer = link.read("/v1/deliveries", {"pageSize": limit})
-    link.tell(answer, _list(objects_at(answer, "deliveries")))
+    link.print_answer(answer, _list(objects_at(answer, "deliveries")))
 
 
 @add_verb(deliveries, "deliveries retry --all")
@@ -46,7 +46,7 @@ def retry(
     done = [
         link.post("/v1/deliveries/retry", {"delivery": name}) for name in names or _name_dead(link)
     ]
-    link.tell({"deliveries": as_list(done)}, _describe(done))
+    link.print_answer({"deliveries": as_list(done)}, _describe(done))
 
 
 def _name_dead(link: GatewayLink) -> list[str]:

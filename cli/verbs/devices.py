@@ -1,4 +1,4 @@
-"""``passerelle devices``: devices are paired, listed, renamed and revoked, and this machine is made one of them."""
+"""``passerelle devices``: pairs, lists, renames and revokes devices, including this machine."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
 
 _PATH: Final = "/v1/devices"
-_LOOK_S: Final = 1.0
-_PATIENCE_S: Final = 130.0
+_POLL_S: Final = 1.0
+_CLAIM_TIMEOUT_S: Final = 130.0
 _OPTIONS: Final = "allow_once"
 _RISK: Final = "medium"
 
@@ -52,23 +52,23 @@ def pair(
 ) -> None:
     """Pair a device: show a code, wait for it, and compare six digits.
 
-    Without a terminal, or with --json, it prints the code and ends; `passerelle devices confirm` does the rest.
+    Without a terminal, or with --json, it prints the code and exits; `passerelle devices confirm` completes it.
     """
     narrowed: dict[str, Json] = {"options": [_OPTIONS], "riskUpTo": _RISK} if little else {}
     offer = link.post(f"{_PATH}/pair", {"name": name, "scopes": _as_json(scope), **narrowed})
     device = text_at(offer, "deviceId")
     if link.as_json or not sys.stdin.isatty():
-        link.tell(offer, [f"{device}  {text_at(offer, 'link')}"])
+        link.print_answer(offer, [f"{device}  {text_at(offer, 'link')}"])
         return
     print(draw_code(text_at(offer, "link")))
     print(f"code: {text_at(offer, 'code')}\nexpires: {text_at(offer, 'expiresAt')}")
     digits = _wait_for_digits(link, device)
     if not typer.confirm(f"The device shows {digits[:3]} {digits[3:]}?", default=False):
         link.delete(name_path(_PATH, device))
-        print("passerelle: it was not paired", file=sys.stderr)
+        print("passerelle: the device was not paired", file=sys.stderr)
         raise typer.Exit(2)
     confirmed = link.post(name_path(_PATH, device, "confirm"), {"digits": digits})
-    link.tell(confirmed, _describe(object_at(confirmed, "device")))
+    link.print_answer(confirmed, _describe(object_at(confirmed, "device")))
 
 
 @add_verb(devices, "devices confirm dev_2f… 123456")
@@ -79,7 +79,7 @@ def confirm(
 ) -> None:
     """Confirm a device by the six digits that it shows."""
     answer = link.post(name_path(_PATH, device, "confirm"), {"digits": digits.replace(" ", "")})
-    link.tell(answer, _describe(object_at(answer, "device")))
+    link.print_answer(answer, _describe(object_at(answer, "device")))
 
 
 @add_verb(devices, "devices add-this laptop", "add-this")
@@ -105,14 +105,14 @@ def add_this(
     proven = link.post(f"{_PATH}/prove", {"code": code, "signature": signature})
     answer = link.post(name_path(_PATH, device, "confirm"), {"digits": text_at(proven, "digits")})
     save_own_device(link.find_local().data_dir, device, key)
-    link.tell(answer, _describe(object_at(answer, "device")))
+    link.print_answer(answer, _describe(object_at(answer, "device")))
 
 
 @add_verb(devices, "devices list", "list")
 def list_all(link: GatewayLink) -> None:
     """List unconfirmed, confirmed and revoked devices."""
     answer = link.read(_PATH)
-    link.tell(answer, _list(objects_at(answer, "devices")))
+    link.print_answer(answer, _list(objects_at(answer, "devices")))
 
 
 @add_verb(devices, "devices rename dev_2f… desk")
@@ -123,18 +123,18 @@ def rename(
 ) -> None:
     """Rename a device."""
     answer = link.patch(name_path(_PATH, device), {"name": name})
-    link.tell(answer, _describe(object_at(answer, "device")))
+    link.print_answer(answer, _describe(object_at(answer, "device")))
 
 
 @add_verb(devices, "devices revoke dev_2f…")
 def revoke(link: GatewayLink, device: DeviceArgument) -> None:
     """Revoke a device at once, and list its latest decisions."""
     answer = link.delete(name_path(_PATH, device))
-    link.tell(answer, _describe_revoked(answer))
+    link.print_answer(answer, _describe_revoked(answer))
 
 
 def draw_code(text: str) -> str:
-    """A QR code for a terminal, two modules in a character."""
+    """Returns a QR code as text, two modules per character."""
     import segno
 
     drawn = io.StringIO()
@@ -143,15 +143,15 @@ def draw_code(text: str) -> str:
 
 
 def _wait_for_digits(link: GatewayLink, device: str) -> str:
-    """The digits of a device once it has proven its key."""
-    until_s = time.monotonic() + _PATIENCE_S
+    """Waits for the device to prove its key; returns its digits."""
+    until_s = time.monotonic() + _CLAIM_TIMEOUT_S
     while time.monotonic() < until_s:
         listed = objects_at(link.read(_PATH), "devices")
         found = next((one for one in listed if text_at(one, "deviceId") == device), None)
         if found is not None and text_at(found, "digits"):
             return text_at(found, "digits")
-        time.sleep(_LOOK_S)
-    print("passerelle: nobody brought the code in time", file=sys.stderr)
+        time.sleep(_POLL_S)
+    print("passerelle: the code was not used in time", file=sys.stderr)
     raise typer.Exit(2)
 
 

@@ -1,4 +1,4 @@
-"""``passerelle evidence``: bundles of facts are exported to files, and checked without a gateway."""
+"""``passerelle evidence``: exports bundles of facts to files, and checks them without a gateway."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def replay(
     through: ThroughFlag = None,
     out: OutFlag = None,
 ) -> None:
-    """Write what is needed to repeat the work: inputs, options, answers."""
+    """Write the data to reproduce the work: inputs, options, decisions."""
     _export(link, "replay", _compose(scope, turn, through), out)
 
 
@@ -73,7 +73,7 @@ def review(
     through: ThroughFlag = None,
     out: OutFlag = None,
 ) -> None:
-    """Write what the events state in sentences, and what remains open."""
+    """Write a summary of the events in sentences, with the open items."""
     _export(link, "review", _compose(scope, turn, through), out)
 
 
@@ -108,8 +108,8 @@ def key(link: GatewayLink) -> None:
     from passerelle.gateway.settings.values import find_evidence_keys
 
     found = find_evidence_keys(link.load_settings())
-    told: list[Json] = [*found]
-    link.tell({"fingerprints": told}, [f"fingerprint: {one}" for one in found])
+    result: list[Json] = [*found]
+    link.print_answer({"fingerprints": result}, [f"fingerprint: {one}" for one in found])
 
 
 @evidence.command(epilog="Example: passerelle evidence checker > check_evidence.py")
@@ -121,24 +121,24 @@ def checker() -> None:
 def _compose(scope: str, turn: str | None, through: int | None) -> JsonObject:
     name = next((one for prefix, one in _SCOPES.items() if scope.startswith(prefix)), None)
     if name is None:
-        raise typer.BadParameter("is no id of a session, thread or task", param_hint="'SCOPE'")
+        raise typer.BadParameter("is not an id of a session, thread or task", param_hint="'SCOPE'")
     return {name: scope, "turnId": turn, "through": through}
 
 
 def _export(link: GatewayLink, kind: str, of: JsonObject, out: Path | None) -> None:
     from passerelle.cli import check_evidence
 
-    told = link.post(name_path(_PATH, kind) if kind else _PATH, of)
-    content = _download(link, told)
-    path = out or Path(f"{text_at(told, 'evidenceId')}.jsonl.gz")
+    result = link.post(name_path(_PATH, kind) if kind else _PATH, of)
+    content = _download(link, result)
+    path = out or Path(f"{text_at(result, 'evidenceId')}.jsonl.gz")
     _write(path, content)
     report = check_evidence.check(content)
-    link.tell(
-        told,
+    link.print_answer(
+        result,
         [
             f"{path}  {len(content)} bytes",
             *(report.about if report.ok else [*report.lines()]),
-            *(f"note: {one}" for one in texts_at(told, "notes")),
+            *(f"note: {one}" for one in texts_at(result, "notes")),
             f"evidence: {report.origin}",
         ],
     )
@@ -146,28 +146,28 @@ def _export(link: GatewayLink, kind: str, of: JsonObject, out: Path | None) -> N
         raise typer.Exit(ExitStatus.REMOTE)
 
 
-def _download(link: GatewayLink, told: JsonObject) -> bytes:
-    """The whole file, compared with its hash."""
-    place: dict[str, Json] = {"sessionId": text_at(told, "sessionId")}
-    if text_at(told, "scope") == "task":
-        place = {"taskId": text_at(told, "subject")}
+def _download(link: GatewayLink, result: JsonObject) -> bytes:
+    """Downloads the whole file and verifies its hash."""
+    place: dict[str, Json] = {"sessionId": text_at(result, "sessionId")}
+    if text_at(result, "scope") == "task":
+        place = {"taskId": text_at(result, "subject")}
     gateway, content = link.open(), b""
-    path, size = name_path(_PATH, text_at(told, "evidenceId")), whole_at(told, "size") or 0
+    path, size = name_path(_PATH, text_at(result, "evidenceId")), whole_at(result, "size") or 0
     while len(content) < size:
         part = gateway.get(path, {**place, "offset": len(content), "limit": _PART_BYTES})
         read = base64.b64decode(text_at(part, "content"))
         if not read:
             break
         content += read
-    if hashlib.sha256(content).hexdigest() != text_at(told, "blob"):
-        raise RemoteError("the gateway has not given out the whole bundle; nothing is written")
+    if hashlib.sha256(content).hexdigest() != text_at(result, "blob"):
+        raise RemoteError("the gateway did not return the whole bundle; nothing was written")
     return content
 
 
 def _write(path: Path, content: bytes) -> None:
-    """The file whole, or not at all; one that stands there is replaced by the same bytes alone."""
+    """Writes the file atomically; an existing file must have the same bytes."""
     if path.exists() and path.read_bytes() != content:
-        raise InvalidInput("--out", f"{path} is there already, with something else in it")
+        raise InvalidInput("--out", f"{path} exists already with other content")
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.write_bytes(content)

@@ -1,4 +1,4 @@
-"""``passerelle health``: whether a gateway takes work, for containers, services and scripts."""
+"""``passerelle health``: checks whether a gateway accepts work, for containers, services and scripts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def show_health(
 ) -> None:
     """Check whether the gateway accepts work (/readyz). Exit status 1 means no.
 
-    It needs no token. The gateway is the one of this machine's settings, not that of a context.
+    It needs no token. It uses the gateway of this machine's settings, not that of a context.
     """
     from passerelle.gateway.server_tls import trust_own_certificate
     from passerelle.gateway.settings.variables import URL_VARIABLE
@@ -48,26 +48,26 @@ def show_health(
 
 
 def ask_health(url: str, timeout_s: float, tls: ssl.SSLContext | None) -> list[str]:
-    """What a gateway says of itself: its state, and below that one line for each notice.
+    """Returns the state of a gateway, then one line per notice.
 
     Raises:
-        RemoteError: it does not answer, or it is not ready.
-        InvalidInput: this is no address.
+        RemoteError: it does not respond, or is not ready.
+        InvalidInput: the address is invalid.
     """
-    from passerelle.cli.http_request import NoAnswer, Unasked, ask
+    from passerelle.cli.http_request import NoAnswer, UnsendableRequest, ask
     from passerelle.core.errors import InvalidInput, RemoteError
     from passerelle.core.wire.display import escape_text
 
     try:
         answer = ask("GET", url, headers={}, timeout_s=timeout_s, tls=tls)
-    except Unasked as error:
+    except UnsendableRequest as error:
         raise InvalidInput(error.field, error.reason) from None
     except NoAnswer as error:
-        raise RemoteError(f"no gateway answers at {url}: {error.reason}") from None
+        raise RemoteError(f"no gateway responds at {url}: {error.reason}") from None
     members = answer.read_object()
     if members is None or answer.location is not None:
-        raise RemoteError(f"{url} {answer.describe_stranger()}")
-    told = {name: escape_text(str(text)) for name, text in members.items()}
+        raise RemoteError(f"{url} {answer.describe_unexpected()}")
+    result = {name: escape_text(str(text)) for name, text in members.items()}
     if answer.status != HTTPStatus.OK:
-        raise RemoteError(f"{told.get('status', answer.status)}: {told.get('reason', url)}")
-    return [told.pop("status", "ok"), *(f"{name}: {text}" for name, text in told.items())]
+        raise RemoteError(f"{result.get('status', answer.status)}: {result.get('reason', url)}")
+    return [result.pop("status", "ok"), *(f"{name}: {text}" for name, text in result.items())]

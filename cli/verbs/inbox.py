@@ -1,4 +1,4 @@
-"""``passerelle approvals watch``: an inbox in a terminal, and one line for each change elsewhere."""
+"""``passerelle approvals watch``: an interactive inbox in a terminal; elsewhere one line per change."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def watch(
         float, typer.Option(min=0, help="Seconds to wait for an unavailable gateway.")
     ] = 60.0,
 ) -> None:
-    """Watch the inbox, and decide from it.
+    """Watch the inbox, and decide approvals in it.
 
-    In a terminal, keys choose and decide; approving is confirmed, at high risk by typing it out. Elsewhere, or with
-    --json, one line for each approval that arrives and each that ends. It reconnects when the gateway restarts.
+    In a terminal, keys select and decide; an approval is confirmed, at high risk by typing yes. Elsewhere, or with
+    --json, it prints one line for each new and each closed approval. It reconnects when the gateway restarts.
     """
     import asyncio
 

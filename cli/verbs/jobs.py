@@ -1,4 +1,4 @@
-"""``passerelle jobs``: one task for each of many inputs, or for each of many agents, and what came of them."""
+"""``passerelle jobs``: runs one task for each of many inputs, or for each of many agents, and lists the results."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def submit(  # noqa: PLR0917  the flags of a verb
     title: Annotated[str, typer.Argument(metavar="TITLE", help="The title.")],
     agents: Annotated[
         list[str],
-        typer.Argument(metavar="AGENT...", help="Names of agents; several of them get one text."),
+        typer.Argument(metavar="AGENT...", help="Names of agents; several agents share one text."),
     ],
     text: Annotated[
         list[str] | None, typer.Option("--text", help="An input; may be repeated.")
@@ -86,19 +86,19 @@ def submit(  # noqa: PLR0917  the flags of a verb
         "progress": progress,
         "parentTaskId": parent,
     }
-    _tell_change(link, link.post(_PATH, body))
+    _print_change(link, link.post(_PATH, body))
 
 
 def _read_lines(path: str | None) -> list[str]:
     if path is None:
         return []
     try:
-        said = sys.stdin.read() if path == "-" else Path(path).read_text("utf-8")
+        text = sys.stdin.read() if path == "-" else Path(path).read_text("utf-8")
     except OSError as error:
         raise InvalidInput("--inputs", f"{path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise InvalidInput("--inputs", f"{path} is not UTF-8 at byte {error.start}") from None
-    return [line for line in said.splitlines() if line.strip()]
+    return [line for line in text.splitlines() if line.strip()]
 
 
 @add_verb(jobs, "jobs list", "list")
@@ -109,14 +109,14 @@ def list_all(
 ) -> None:
     """List jobs, the newest first."""
     answer = link.read(_PATH, {"pageSize": limit, "pageToken": page})
-    link.tell(answer, _list(objects_at(answer, "jobs"), text_at(answer, "nextPageToken")))
+    link.print_answer(answer, _list(objects_at(answer, "jobs"), text_at(answer, "nextPageToken")))
 
 
 @add_verb(jobs, "jobs show se_2f…")
 def show(link: GatewayLink, job: JobArgument) -> None:
     """Show a job and its progress."""
     answer = link.read(name_path(_PATH, job))
-    link.tell(answer, _describe(answer))
+    link.print_answer(answer, _describe(answer))
 
 
 @add_verb(jobs, "jobs results se_2f… --state failed")
@@ -133,7 +133,7 @@ def results(
     """Show the items of a job: state, attempts, task and result."""
     path = name_path(_PATH, job, "results")
     answer = link.read(path, {"state": state, "after": after, "limit": limit})
-    link.tell(answer, describe_results(answer))
+    link.print_answer(answer, describe_results(answer))
 
 
 @add_verb(jobs, "jobs watch se_2f…")
@@ -146,16 +146,15 @@ def watch(
 ) -> None:
     """Watch a job: a bar in a terminal, otherwise a line for each change.
 
-    It ends with status 0 when the job has completed, with 1 when it ended otherwise, and lasts through restarts of the
-    gateway.
+    It exits with status 0 if the job completed, with 1 if it ended otherwise. It reconnects when the gateway restarts.
     """
     link.refuse_forms()
     from passerelle.cli.watch.job_stream import follow_job
 
     status = ""
-    with _open_board(link) as tell:
+    with _open_board(link) as show_change:
         for answer in follow_job(link.read, name_path(_PATH, job), patience):
-            tell(answer)
+            show_change(answer)
             status = text_at(answer, "status")
             if status in _OVER:
                 break
@@ -164,15 +163,15 @@ def watch(
 
 def _open_board(link: GatewayLink) -> AbstractContextManager[Callable[[JsonObject], None]]:
     if link.as_json or not sys.stdout.isatty():
-        told: list[JsonObject] = []
+        result: list[JsonObject] = []
 
-        def tell(answer: JsonObject) -> None:
-            if not told or told[-1] != answer:
-                told[:] = [answer]
+        def show_change(answer: JsonObject) -> None:
+            if not result or result[-1] != answer:
+                result[:] = [answer]
                 line = json.dumps(answer) if link.as_json else escape_text(_name_counts(answer))
                 print_now(line)
 
-        return nullcontext(tell)
+        return nullcontext(show_change)
     from passerelle.cli.watch.job_bar import JobBar
 
     return JobBar()
@@ -184,8 +183,8 @@ def cancel(
     job: JobArgument,
     reason: Annotated[str | None, typer.Option(help="Reason.")] = None,
 ) -> None:
-    """Cancel a job: stop running items, start no more; ended ones are kept."""
-    _tell_change(link, link.post(name_path(_PATH, job, "cancel"), {"reason": reason}))
+    """Cancel a job: stop running items and start no others; ended ones are kept."""
+    _print_change(link, link.post(name_path(_PATH, job, "cancel"), {"reason": reason}))
 
 
 @add_verb(jobs, "jobs retry se_2f… --item 3", changes=True)
@@ -199,18 +198,20 @@ def retry(
 ) -> None:
     """Retry failed and cancelled items of a job."""
     given: list[Json] = [*(item or ())]
-    _tell_change(link, link.post(name_path(_PATH, job, "retry"), {"items": given}))
+    _print_change(link, link.post(name_path(_PATH, job, "retry"), {"items": given}))
 
 
-def _tell_change(link: GatewayLink, answer: JsonObject) -> None:
+def _print_change(link: GatewayLink, answer: JsonObject) -> None:
     job = object_at(answer, "job")
-    link.tell(answer, ["  ".join([text_at(job, "jobId"), _name_counts(job), *name_repeat(answer)])])
+    link.print_answer(
+        answer, ["  ".join([text_at(job, "jobId"), _name_counts(job), *name_repeat(answer)])]
+    )
 
 
 def _name_counts(job: JsonObject) -> str:
     counts = object_at(job, "counts")
-    said = [f"{name} {counts[name]}" for name in _STATES if counts.get(name)]
-    return "  ".join([text_at(job, "status"), *said])
+    cells = [f"{name} {counts[name]}" for name in _STATES if counts.get(name)]
+    return "  ".join([text_at(job, "status"), *cells])
 
 
 def _list(found: list[JsonObject], next_page: str) -> Iterator[str]:
@@ -254,7 +255,7 @@ def _describe(job: JsonObject) -> Iterator[str]:
 
 
 def describe_results(answer: JsonObject) -> Iterator[str]:
-    """A table of items; one that cannot go on by itself has the status of its task where its result will be."""
+    """Formats a table of items; an item that is blocked has the status of its task in the result column."""
     yield from format_table(
         ("ITEM", "STATE", "TRIES", "AGENT", "TASK", "RESULT"),
         [

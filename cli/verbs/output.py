@@ -1,4 +1,4 @@
-"""What ``-o`` chooses: an answer as JSON, as YAML, or the ids of what it lists."""
+"""The output forms of ``-o``: JSON, YAML, or only the ids."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _LISTS: Final = {
     "turns": "turnId",
     "items": "taskId",
 }
-"""The member by which an item of a list is named."""
+"""The id member of the items of each list."""
 _ONE: Final = ("task", "action", "session", "grant", "device", "job", "schedule", "subagent")
 _WHOLE: Final = ("jobId", "scheduleId", "subagentId")
-"""What names an answer that has lists of its own."""
+"""Ids of responses that are one object with lists in it."""
 _IDS: Final = (
     *_WHOLE,
     "actionId",
@@ -47,11 +47,11 @@ _IDS: Final = (
     "sessionId",
     "name",
 )
-"""What names an answer that is one thing; the first of them that it has."""
+"""Id members of a single object; the first present one counts."""
 
 
 def render_answer(answer: JsonObject, form: OutputForm) -> str:
-    """The text of an answer, without a newline at its end."""
+    """Returns the text of a response, without a final newline."""
     match form:
         case "json":
             return json.dumps(answer, indent=2)
@@ -66,7 +66,7 @@ def render_answer(answer: JsonObject, form: OutputForm) -> str:
 
 
 def list_names(answer: JsonObject) -> Iterator[str]:
-    """The ids of what an answer lists, or of what it is."""
+    """Yields the ids of the listed items, or the id of a single object."""
     lists = {} if any(text_at(answer, name) for name in _WHOLE) else _LISTS
     for listed, name in lists.items():
         if isinstance(answer.get(listed), list):
@@ -79,7 +79,7 @@ def list_names(answer: JsonObject) -> Iterator[str]:
 
 
 def write_any_text() -> None:
-    """Letters that the encoding of the terminal or pipe does not have are written as escapes from now on."""
+    """Escapes characters that the encoding of the terminal or pipe cannot represent."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

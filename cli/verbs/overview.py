@@ -1,4 +1,4 @@
-"""``passerelle overview``: what is open at a gateway, and how it stands, on one screen."""
+"""``passerelle overview``: open work and the state of a gateway, on one screen."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from passerelle.a2a_mapping.members import object_at, text_at, whole_at
-from passerelle.cli.verbs.fitting import format_age, read_now_ms
+from passerelle.cli.verbs.table_layout import format_age, read_now_ms
 from passerelle.cli.verbs.verb import GatewayLink, add_verb, flatten, format_fields
 from passerelle.core.wire.counts import format_count
 
@@ -24,16 +24,16 @@ _WIDEST: Final = 60
 
 @add_verb(overview, "overview --data-dir ./state", "overview")
 def show(link: GatewayLink) -> None:
-    """Show open work, what waits for a person, and the state of the gateway.
+    """Show open work, pending decisions, and the state of the gateway.
 
-    Takes tasks:oversee for tasks and approvals, runtime:operate for the rest.
+    Needs tasks:oversee for tasks and approvals, runtime:operate for the rest.
     """
     answer = link.read("/v1/overview")
-    link.tell(answer, describe(answer, read_now_ms()))
+    link.print_answer(answer, describe(answer, read_now_ms()))
 
 
 def describe(answer: JsonObject, now_ms: int) -> Iterator[str]:
-    """One line for each thing that is said; ages in place of times."""
+    """Formats one line per fact; times as ages."""
     tasks, runtime = object_at(answer, "tasks"), object_at(answer, "runtime")
     yield from format_fields(
         [
@@ -46,7 +46,7 @@ def describe(answer: JsonObject, now_ms: int) -> Iterator[str]:
 
 
 def _describe_tasks(tasks: JsonObject, now_ms: int) -> Iterator[tuple[str, str]]:
-    cut = "" if tasks.get("complete") else f", of which {tasks.get('counted')} were looked at"
+    cut = "" if tasks.get("complete") else f", {tasks.get('counted')} of them counted"
     yield "tasks", f"{tasks.get('open')} open{cut}"
     yield "for a person", str(tasks.get("needPerson") or "")
     by_status, by_agent = object_at(tasks, "byStatus"), object_at(tasks, "byAgent")
@@ -60,7 +60,7 @@ def _describe_tasks(tasks: JsonObject, now_ms: int) -> Iterator[tuple[str, str]]
 
 
 def _sort(by_agent: JsonObject) -> list[tuple[str, int]]:
-    """The busiest agents first."""
+    """Sorts by number of tasks, the highest first."""
     counted = [(name, count) for name, count in by_agent.items() if isinstance(count, int)]
     return sorted(counted, key=lambda one: (-one[1], one[0]))[:_MOST_AGENTS]
 
@@ -77,7 +77,7 @@ def _name_open(part: JsonObject, member: str, now_ms: int) -> str:
 def _describe_runtime(runtime: JsonObject) -> Iterator[tuple[str, str]]:
     yield (
         "instances",
-        f"{runtime.get('instances')}, this one leads {runtime.get('shardsLed')} of 64 shards",
+        f"{runtime.get('instances')}, this one owns {runtime.get('shardsLed')} of 64 shards",
     )
     yield "relay", f"{runtime.get('relayBehindMs')} ms behind"
     replicas = "missing" if runtime.get("replicasMissing") else runtime.get("replicated")
@@ -90,7 +90,7 @@ def _describe_runtime(runtime: JsonObject) -> Iterator[tuple[str, str]]:
 
 
 def _wrap(parts: list[str]) -> str:
-    """As many as there is room for in a line of 80 characters."""
+    """Joins as many parts as fit into a line of 80 characters."""
     line = ""
     for place, part in enumerate(parts):
         joined = f"{line}, {part}" if line else flatten(part, _WIDEST)

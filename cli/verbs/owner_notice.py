@@ -1,4 +1,4 @@
-"""What is said of the owner token, when it was made and never again."""
+"""Prints the owner token, once, when it is created."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ if TYPE_CHECKING:
 
 
 def show_owner(token: Secret, path: Path) -> None:
-    """Prints the token and the file that keeps it."""
+    """Prints the token and the file that stores it."""
     print(f"owner token, shown this once and kept in {path}:", flush=True)
     print(f"  {token.get_secret_value()}", flush=True)

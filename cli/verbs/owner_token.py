@@ -1,4 +1,4 @@
-"""``passerelle token``: the token of the owner, which the store keeps."""
+"""``passerelle token``: the owner token, stored in the store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from passerelle.cli.verbs.owner_notice import show_owner
 from passerelle.cli.verbs.verb import make_group
 from passerelle.core.errors import ConfigInvalid
 
-owner_token: Final = make_group("The token of the owner: rotate.", "token rotate", name="token")
+owner_token: Final = make_group("The owner token: rotate.", "token rotate", name="token")
 
 
 @owner_token.command(epilog="Example: passerelle token rotate --config passerelle.yaml")
@@ -29,7 +29,7 @@ def rotate(
         bool, typer.Option("--key-lost", help="The secret key of the current token is lost.")
     ] = False,
 ) -> None:
-    """Replace the owner token, also at running gateways."""
+    """Replace the owner token; running gateways use the new one."""
     from passerelle.gateway.auth.rotation import run_rotation
     from passerelle.gateway.server import run
     from passerelle.runtime.common.private_file import replace_private
@@ -42,9 +42,11 @@ def rotate(
     try:
         replace_private(path, token.get_secret_value())
     except OSError as error:
-        raise ConfigInvalid(str(path), f"the token counts, and cannot be kept: {error}") from None
+        raise ConfigInvalid(
+            str(path), f"the new token is valid, but could not be saved: {error}"
+        ) from None
 
 
 @owner_token.callback()
 def _group_token() -> None:
-    """The token of the owner: rotate."""
+    """The owner token: rotate."""

@@ -1,6 +1,6 @@
-"""Verbs of ``passerelle approvals`` for those who ask for approvals, and for muting the pushes of an agent.
+"""Verbs of ``passerelle approvals`` for requesters of approvals, and for muting the pushes of an agent.
 
-They learn what policy would decide, and withdraw an approval.
+A requester can evaluate policy in advance, and withdraw an approval.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def evaluate(
         str | None, typer.Option(help="The task, for grants that are limited to it.")
     ] = None,
     destructive: Annotated[
-        bool, typer.Option("--destructive", help="The caller states that it destroys something.")
+        bool, typer.Option("--destructive", help="The caller states that it is destructive.")
     ] = False,
 ) -> None:
     """Show what policy would decide, and why; nothing is recorded."""
@@ -70,7 +70,7 @@ def evaluate(
             "taskId": task,
         },
     )
-    link.tell(judged, _judge(judged))
+    link.print_answer(judged, _judge(judged))
 
 
 @add_verb(asking, "approvals cancel act_2f… --token-env WORKER_KEY")
@@ -79,17 +79,17 @@ def cancel(
     question: Annotated[str, typer.Argument(metavar="ID", help="Id of the approval.")],
 ) -> None:
     """Withdraw a pending approval that you requested; others deny it."""
-    told = link.post(name_path(_PATH, question, "cancel"))
-    link.tell(told, [f"{text_at(object_at(told, 'action'), 'state')}  {question}"])
+    result = link.post(name_path(_PATH, question, "cancel"))
+    link.print_answer(result, [f"{text_at(object_at(result, 'action'), 'state')}  {question}"])
 
 
 def _read_args(text: str) -> JsonObject:
     try:
         found: object = json.loads(text)
     except ValueError as error:
-        raise typer.BadParameter(f"is no JSON: {error}", param_hint="--args") from None
+        raise typer.BadParameter(f"is not valid JSON: {error}", param_hint="--args") from None
     if not isinstance(found, dict):
-        raise typer.BadParameter("is no JSON object", param_hint="--args")
+        raise typer.BadParameter("is not a JSON object", param_hint="--args")
     return cast("JsonObject", found)
 
 
@@ -115,7 +115,7 @@ MuteFlag = Annotated[
         min=1,
         max=MOST_MIN,
         metavar="MINUTES",
-        help="Mute pushes for this agent for so long, except at high risk.",
+        help="Also mute pushes for this agent, except at high risk.",
     ),
 ]
 
@@ -124,28 +124,30 @@ MuteFlag = Annotated[
 def mute(
     link: GatewayLink,
     agent: AgentArgument,
-    minutes: Annotated[int, typer.Option(min=1, max=MOST_MIN, help="For how long.")] = 60,
+    minutes: Annotated[int, typer.Option(min=1, max=MOST_MIN, help="Duration in minutes.")] = 60,
 ) -> None:
     """Send no pushes for an agent's approvals, except at high risk.
 
-    It decides nothing: the approvals stay in the inbox and expire as always.
+    It decides nothing: approvals stay in the inbox and expire as usual.
     """
-    told = link.put(name_path(_MUTES_PATH, find_base(agent)), {"minutes": minutes})
-    link.tell(told, [f"muted  {text_at(told, 'peer')}  until {text_at(told, 'until')}"])
+    result = link.put(name_path(_MUTES_PATH, find_base(agent)), {"minutes": minutes})
+    link.print_answer(
+        result, [f"muted  {text_at(result, 'peer')}  until {text_at(result, 'until')}"]
+    )
 
 
 @add_verb(mutes, "approvals unmute echo", changes=True)
 def unmute(link: GatewayLink, agent: AgentArgument) -> None:
     """Send pushes for an agent's approvals again."""
-    told = link.delete(name_path(_MUTES_PATH, find_base(agent)))
-    link.tell(told, [f"not muted  {text_at(told, 'peer')}"])
+    result = link.delete(name_path(_MUTES_PATH, find_base(agent)))
+    link.print_answer(result, [f"not muted  {text_at(result, 'peer')}"])
 
 
 @add_verb(mutes, "approvals mutes", "mutes")
 def list_mutes(link: GatewayLink) -> None:
     """List the agents that are muted now."""
-    told = link.read(_MUTES_PATH)
-    link.tell(told, _list(objects_at(told, "mutes")))
+    result = link.read(_MUTES_PATH)
+    link.print_answer(result, _list(objects_at(result, "mutes")))
 
 
 def _list(found: list[JsonObject]) -> Iterator[str]:

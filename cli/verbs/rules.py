@@ -1,4 +1,4 @@
-"""Verbs of ``passerelle approvals`` about rules: shown, edited while the gateway runs, tried on what was asked."""
+"""Verbs of ``passerelle approvals`` for rules: show, edit at run time, dry-run against past requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ rules: Final = typer.Typer()
 _PATH: Final = "/v1/policy"
 _MOST: Final = 1_000
 _TRIED: Final = frozenset({"rules", "owners", "mode", "grants"})
-"""What says something of cases that were recorded; hooks and devices are asked about new ones."""
+"""Sections that can be evaluated for recorded cases; hooks and devices apply only to new ones."""
 
 PolicyFlag = Annotated[
     Path,
@@ -31,9 +31,9 @@ PolicyFlag = Annotated[
 
 @add_verb(rules, "approvals rules", "rules")
 def show(link: GatewayLink) -> None:
-    """Show the rules in force, and which of them were edited while it runs."""
+    """Show the rules in force, and which of them were edited at run time."""
     answer = link.read(_PATH)
-    link.tell(answer, _show(answer))
+    link.print_answer(answer, _show(answer))
 
 
 @add_verb(rules, "approvals set-rules rules.yaml --rev 3 --dry-run", "set-rules", changes=True)
@@ -51,11 +51,11 @@ def set_rules(
         int, typer.Option(min=0, max=1_000, help="Number of recorded cases to compare.")
     ] = 200,
 ) -> None:
-    """Replace the edited rules at every instance; those of the file stay."""
+    """Replace the edited rules at every instance; the rules of the file remain."""
     wanted: list[Json] = [*_list_rules(file, _read(file))]
     body: JsonObject = {"rules": wanted, "version": rev, "dryRun": dry_run, "tries": tries}
     answer = link.put(_PATH, body)
-    link.tell(answer, _report(answer))
+    link.print_answer(answer, _report(answer))
 
 
 @add_verb(rules, "approvals dry-run --policy passerelle.yaml", "dry-run")
@@ -66,7 +66,7 @@ def dry_run(
 ) -> None:
     """Show what other rules would have decided about recent requests."""
     answer = link.post("/v1/policy/try", {"policy": _choose(_read(policy)), "limit": limit})
-    link.tell(answer, _compare(answer))
+    link.print_answer(answer, _compare(answer))
 
 
 def _read(path: Path) -> JsonObject:
@@ -77,7 +77,7 @@ def _read(path: Path) -> JsonObject:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigInvalid(str(path), str(error).splitlines()[0]) from None
     if not isinstance(loaded, dict):
-        raise ConfigInvalid(str(path), "is no mapping")
+        raise ConfigInvalid(str(path), "is not a mapping")
     section = cast("JsonObject", loaded)
     return object_at(section, "policy") or section
 
@@ -87,16 +87,16 @@ def _choose(section: JsonObject) -> JsonObject:
 
 
 def _list_rules(path: Path, section: JsonObject) -> Iterator[JsonObject]:
-    """What is not understood is refused and not left out: a rule that is missing may be the one that denies."""
+    """Refuses unknown members instead of ignoring them: a missing rule may be the one that denies."""
     if not section.keys() & {"rules", "owners"}:
         raise ConfigInvalid(str(path), "has no rules")
     unknown = sorted(section.keys() - {"rules", "owners"})
     if unknown:
-        raise ConfigInvalid(str(path), f"{unknown[0]} stands in the configuration alone")
+        raise ConfigInvalid(str(path), f"{unknown[0]} is allowed only in the configuration")
     yield from _take(path, "rules", section.get("rules", []))
     owners = section.get("owners", {})
     if not isinstance(owners, dict):
-        raise ConfigInvalid(str(path), "owners is no mapping")
+        raise ConfigInvalid(str(path), "owners is not a mapping")
     for owner, stated in owners.items():
         at = f"owners.{owner}"
         if not isinstance(stated, dict) or stated.keys() - {"rules"}:
@@ -117,7 +117,7 @@ def _show(answer: JsonObject) -> Iterator[str]:
     edited = object_at(answer, "edited")
     found = objects_at(answer, "rules")
     if edited:
-        # Whoever edits them sees those about the work of others as well.
+        # an editor of rules also sees the edited rules of other owners
         found = [one for one in found if text_at(one, "origin") != "edited"]
         found += [{**one, "origin": "edited"} for one in objects_at(edited, "rules")]
     rows = [
@@ -144,8 +144,8 @@ def _report(answer: JsonObject) -> Iterator[str]:
     tried = object_at(answer, "tried")
     if tried:
         yield from _tabulate(tried)
-        yield f"{tried.get('changed')} of {tried.get('lookedAt')} cases would have been decided otherwise"
-    done = "nothing is written" if answer.get("dryRun") is True else "in force"
+        yield f"{tried.get('changed')} of {tried.get('lookedAt')} cases would have another decision"
+    done = "dry run, nothing written" if answer.get("dryRun") is True else "in force"
     yield f"{done}: rev {answer.get('rev')}, policy {text_at(answer, 'version')}"
 
 
@@ -153,8 +153,8 @@ def _compare(answer: JsonObject) -> Iterator[str]:
     yield from _tabulate(answer)
     whole = sum(1 for one in objects_at(answer, "cases") if text_at(one, "now"))
     yield (
-        f"dry run: {answer.get('changed')} of {whole} would be decided otherwise "
-        f"({answer.get('lookedAt')} looked at)"
+        f"dry run: {answer.get('changed')} of {whole} would have another decision "
+        f"({answer.get('lookedAt')} evaluated)"
     )
 
 

@@ -1,4 +1,4 @@
-"""``passerelle schedules``: messages that are sent to agents again and again, and what became of them."""
+"""``passerelle schedules``: messages that are sent to agents at regular times, and their runs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def create(  # noqa: PLR0917  the flags of a verb
         "jitterS": _read_seconds("jitter", jitter),
         "graceS": _read_seconds("grace", grace),
     }
-    _tell_change(link, link.post(_PATH, body))
+    _print_change(link, link.post(_PATH, body))
 
 
 def _read_seconds(flag: str, text: str) -> int:
@@ -104,14 +104,16 @@ def list_all(
 ) -> None:
     """List schedules, the newest first."""
     answer = link.read(_PATH, {"pageSize": limit, "pageToken": page})
-    link.tell(answer, _list(objects_at(answer, "schedules"), text_at(answer, "nextPageToken")))
+    link.print_answer(
+        answer, _list(objects_at(answer, "schedules"), text_at(answer, "nextPageToken"))
+    )
 
 
 @add_verb(schedules, "schedules show se_2f…")
 def show(link: GatewayLink, schedule: ScheduleArgument) -> None:
     """Show a schedule, its next tick, and its newest runs."""
     answer = link.read(name_path(_PATH, schedule))
-    link.tell(answer, _describe(answer))
+    link.print_answer(answer, _describe(answer))
 
 
 @add_verb(schedules, "schedules history se_2f… --after 120")
@@ -123,40 +125,40 @@ def history(
 ) -> None:
     """Show the steps of a schedule in order: ticks, runs, pauses."""
     answer = link.read(name_path(_PATH, schedule, "history"), {"after": after, "limit": limit})
-    link.tell(answer, _describe_history(answer))
+    link.print_answer(answer, _describe_history(answer))
 
 
 @add_verb(schedules, "schedules pause se_2f…", changes=True)
 def pause(link: GatewayLink, schedule: ScheduleArgument) -> None:
     """Pause a schedule: no new runs; active runs continue."""
-    _tell_change(link, link.post(name_path(_PATH, schedule, "pause")))
+    _print_change(link, link.post(name_path(_PATH, schedule, "pause")))
 
 
 @add_verb(schedules, "schedules resume se_2f…", changes=True)
 def resume(link: GatewayLink, schedule: ScheduleArgument) -> None:
     """Resume a schedule from its next tick on."""
-    _tell_change(link, link.post(name_path(_PATH, schedule, "resume")))
+    _print_change(link, link.post(name_path(_PATH, schedule, "resume")))
 
 
 @add_verb(schedules, "schedules run se_2f…", changes=True)
 def run(link: GatewayLink, schedule: ScheduleArgument) -> None:
     """Start a run of a schedule now."""
-    _tell_change(link, link.post(name_path(_PATH, schedule, "run")))
+    _print_change(link, link.post(name_path(_PATH, schedule, "run")))
 
 
 @add_verb(schedules, "schedules delete se_2f…", changes=True)
 def delete(link: GatewayLink, schedule: ScheduleArgument) -> None:
     """Delete a schedule; active runs continue, and the history is kept."""
-    _tell_change(link, link.delete(name_path(_PATH, schedule)))
+    _print_change(link, link.delete(name_path(_PATH, schedule)))
 
 
-def _tell_change(link: GatewayLink, answer: JsonObject) -> None:
+def _print_change(link: GatewayLink, answer: JsonObject) -> None:
     schedule = object_at(answer, "schedule")
-    said = [text_at(schedule, "scheduleId"), text_at(schedule, "status")]
+    cells = [text_at(schedule, "scheduleId"), text_at(schedule, "status")]
     next_at = text_at(schedule, "nextAt")
-    link.tell(
+    link.print_answer(
         answer,
-        ["  ".join([*said, *([f"next {next_at}"] if next_at else []), *name_repeat(answer)])],
+        ["  ".join([*cells, *([f"next {next_at}"] if next_at else []), *name_repeat(answer)])],
     )
 
 
@@ -233,7 +235,7 @@ def _describe_history(answer: JsonObject) -> Iterator[str]:
         counts = [f"{name} {change[name]}" for name in ("missed", "skipped") if change.get(name)]
         runs = [f"run {one.get('number')}" for one in objects_at(change, "runs")]
         tasks = [text_at(one, "taskId") for one in objects_at(change, "runs") if one.get("taskId")]
-        said = [str(step.get("sequence")), text_at(step, "at"), text_at(change, "step")]
-        yield "  ".join([*said, *runs, *tasks, *counts])
+        cells = [str(step.get("sequence")), text_at(step, "at"), text_at(change, "step")]
+        yield "  ".join([*cells, *runs, *tasks, *counts])
     if answer.get("nextAfter") is not None:
         yield f"more: --after {answer['nextAfter']}"

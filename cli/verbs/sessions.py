@@ -1,4 +1,4 @@
-"""``passerelle sessions``: the conversations of a caller, their threads, and their names."""
+"""``passerelle sessions``: a caller's conversations with their threads and names."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def list_all(
 ) -> None:
     """List sessions, the newest activity first."""
     answer = link.read("/v1/sessions", {"pageSize": limit, "pageToken": page})
-    link.tell(answer, _list(objects_at(answer, "sessions"), text_at(answer, "nextPageToken")))
+    link.print_answer(
+        answer, _list(objects_at(answer, "sessions"), text_at(answer, "nextPageToken"))
+    )
 
 
 @add_verb(sessions, "sessions show se_2f… --limit 20")
@@ -62,7 +64,7 @@ def show(
     """Show a session: threads, open work and the newest events."""
     path = name_path("/v1/sessions", session)
     answer = link.read(path, {"limit": limit, "before": before})
-    link.tell(answer, _describe(answer))
+    link.print_answer(answer, _describe(answer))
 
 
 @add_verb(sessions, 'sessions open "Boats in the harbour" --label team=north', "open", changes=True)
@@ -72,7 +74,7 @@ def open_one(
     label: LabelFlag = None,
 ) -> None:
     """Open a session with a title; contexts are added by its id."""
-    _tell_change(link, link.post("/v1/sessions", {"title": title, "labels": _read_labels(label)}))
+    _print_change(link, link.post("/v1/sessions", {"title": title, "labels": _read_labels(label)}))
 
 
 @add_verb(sessions, 'sessions rename se_2f… "Boats at sea"', changes=True)
@@ -88,7 +90,7 @@ def rename(
     if title is None and not labels:
         raise typer.BadParameter("give a TITLE or a --label", param_hint="'TITLE'")
     body: dict[str, Json] = {"title": title, "labels": labels, "version": version}
-    _tell_change(link, link.patch(name_path("/v1/sessions", session), body))
+    _print_change(link, link.patch(name_path("/v1/sessions", session), body))
 
 
 @add_verb(sessions, "sessions interrupt se_2f… --reason 'no longer needed'", changes=True)
@@ -104,8 +106,8 @@ def interrupt(
         name_path("/v1/sessions", session, "interrupt"),
         {"threadId": thread, "turnId": turn, "reason": reason},
     )
-    told = texts_at(answer, "tasks")
-    link.tell(answer, [f"{text_at(answer, 'outcome')}  {', '.join(told)}".rstrip()])
+    result = texts_at(answer, "tasks")
+    link.print_answer(answer, [f"{text_at(answer, 'outcome')}  {', '.join(result)}".rstrip()])
 
 
 @add_verb(sessions, "sessions rollback th_2f… --to turn_2f…", changes=True)
@@ -119,7 +121,7 @@ def rollback(
     answer = link.post(
         name_path("/v1/threads", thread, "rollback"), {"toTurn": to, "reason": reason}
     )
-    link.tell(answer, _describe_rollback(answer))
+    link.print_answer(answer, _describe_rollback(answer))
 
 
 def _describe_rollback(answer: JsonObject) -> Iterator[str]:
@@ -139,9 +141,9 @@ def history(
         typer.Argument(metavar="THREAD", help="Id of the thread, or of a session that has one."),
     ],
 ) -> None:
-    """Show a conversation: what was said, answered and asked, and notices.
+    """Show a conversation: messages, replies, questions and notices.
 
-    With --json each message is a line with an id of its own: a file to keep, and to add to.
+    With --json, each message is one line with its own id, so that the output can be stored and extended.
     """
     link.refuse_forms()
     if thread.startswith("se_"):
@@ -150,12 +152,12 @@ def history(
         if link.as_json:
             print(json.dumps(message))
             continue
-        said = (text_at(message, "createdAt"), text_at(message, "role"))
-        link.tell(message, ["  ".join([*said, flatten(text_at(message, "text"), 400)])])
+        cells = (text_at(message, "createdAt"), text_at(message, "role"))
+        link.print_answer(message, ["  ".join([*cells, flatten(text_at(message, "text"), 400)])])
 
 
 def _find_thread(link: GatewayLink, session: str) -> str:
-    """The one thread of a session. Raises BadParameter: it has several, or none."""
+    """Returns the only thread of a session. Raises BadParameter: it has several, or none."""
     answer = link.read(name_path("/v1/sessions", session))
     threads = [text_at(one, "threadId") for one in objects_at(answer, "threads")]
     if len(threads) == 1:
@@ -175,13 +177,13 @@ def compact(
 ) -> None:
     """Add a summary of a thread up to a turn; nothing is deleted."""
     if (task is None) != (artifact is None):
-        raise typer.BadParameter("go together", param_hint="'--task' and '--artifact'")
+        raise typer.BadParameter("must be given together", param_hint="'--task' and '--artifact'")
     source: JsonObject | None = None if task is None else {"taskId": task, "artifactId": artifact}
     answer = link.post(
         name_path("/v1/threads", thread, "compact"),
         {"toTurn": to, "text": text, "artifact": source},
     )
-    link.tell(answer, _describe_boundary(answer))
+    link.print_answer(answer, _describe_boundary(answer))
 
 
 def _describe_boundary(answer: JsonObject) -> Iterator[str]:
@@ -205,10 +207,12 @@ def _read_labels(given: list[str] | None) -> JsonObject | None:
     return labels
 
 
-def _tell_change(link: GatewayLink, answer: JsonObject) -> None:
+def _print_change(link: GatewayLink, answer: JsonObject) -> None:
     session = object_at(answer, "session")
-    said = [text_at(session, "sessionId"), f"version {answer.get('version')}"]
-    link.tell(answer, ["  ".join([*said, *name_repeat(answer), text_at(session, "title")])])
+    cells = [text_at(session, "sessionId"), f"version {answer.get('version')}"]
+    link.print_answer(
+        answer, ["  ".join([*cells, *name_repeat(answer), text_at(session, "title")])]
+    )
 
 
 def _list(found: list[JsonObject], next_page: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Short ids: the end of an id, as tables in a terminal show it, in place of the whole one."""
+"""Short ids: the end of an id, as tables in a terminal show it, instead of the whole id."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from passerelle.cli.control_client import ControlClient
 
 _END: Final = r"(?=[a-z]*\d)[0-9a-z]{6,25}"
-"""A digit tells it from a word that stands in a path."""
+"""The digit distinguishes a short id from a word in a path."""
 _SHORT: Final = re.compile(rf"/v1/(tasks|sessions|approvals)/({_END})(?=/|$)")
 _KINDS: Final = {
     "tasks": ("taskId", "task", ("tasks",)),
     "sessions": ("sessionId", "session", ("sessions",)),
     "approvals": ("actionId", "action", ("pending", "actions")),
 }
-"""By what a thing is named, what it is, and the members that list it."""
+"""By kind: the id member, the noun, and the list members."""
 _MOST: Final = 200
 
 
 def expand_path(gateway: ControlClient, path: str) -> str:
-    """A path with the whole id where it has a short one.
+    """Replaces a short id in a path by the whole one.
 
     Raises:
         NotFound, BadParameter: as ``find_whole_id`` does.
@@ -40,16 +40,16 @@ def expand_path(gateway: ControlClient, path: str) -> str:
 
 
 def expand_id(gateway: ControlClient, kind: str, text: str) -> str:
-    """An id that is not part of a path: itself, or the whole one of a short one. Raises as ``find_whole_id`` does."""
+    """Returns the whole id for a short one outside a path; other texts unchanged. Raises as ``find_whole_id`` does."""
     return find_whole_id(gateway, kind, text) if re.fullmatch(_END, text) else text
 
 
 def find_whole_id(gateway: ControlClient, kind: str, short: str) -> str:
-    """The id that ends so, among the 200 that a list shows first.
+    """Returns the id with this ending, among the first 200 of the list.
 
     Raises:
-        NotFound: there is none.
-        BadParameter: there are several.
+        NotFound: no id matches.
+        BadParameter: several ids match.
     """
     name, what, members = _KINDS[kind]
     answer = gateway.get(f"/v1/{kind}", {} if kind == "approvals" else {"pageSize": _MOST})

@@ -1,4 +1,4 @@
-"""``passerelle subagents``: contexts that agents have for tasks, spawned, steered and closed."""
+"""``passerelle subagents``: spawns, steers and closes the contexts that agents have for tasks."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def list_all(
     if sum(given is not None for given in scope.values()) != 1:
         raise typer.BadParameter("give one of --task, --thread, --session", param_hint="'--task'")
     answer = link.read(_PATH, scope)
-    link.tell(answer, _list(objects_at(answer, "subagents")))
+    link.print_answer(answer, _list(objects_at(answer, "subagents")))
 
 
 @add_verb(subagents, "subagents show sub_2f…~1~echo")
 def show(link: GatewayLink, subagent: SubagentArgument) -> None:
     """Show a subagent, its parent, and its tasks."""
     answer = link.read(name_path(_PATH, subagent))
-    link.tell(answer, _describe(answer))
+    link.print_answer(answer, _describe(answer))
 
 
 @add_verb(subagents, "subagents events sub_2f…~1~echo")
@@ -69,7 +69,7 @@ def events(
     """Show the events of a subagent in order."""
     query: dict[str, Json] = {"pageSize": limit, "pageToken": page}
     answer = link.read(name_path(_PATH, subagent, "events"), query)
-    link.tell(answer, _describe_events(answer))
+    link.print_answer(answer, _describe_events(answer))
 
 
 @add_verb(subagents, "subagents spawn echo 'Look it up' --parent task_2f…", changes=True)
@@ -89,7 +89,7 @@ def spawn(
         "parentTaskId": parent,
         "sessionId": session,
     }
-    _tell_change(link, link.post(_PATH, body))
+    _print_change(link, link.post(_PATH, body))
 
 
 @add_verb(subagents, "subagents send sub_2f…~1~echo 'And once more'", changes=True)
@@ -99,7 +99,7 @@ def send(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The message.")],
 ) -> None:
     """Send a further message to a subagent."""
-    _tell_change(link, link.post(name_path(_PATH, subagent, "input"), {"text": text}))
+    _print_change(link, link.post(name_path(_PATH, subagent, "input"), {"text": text}))
 
 
 @add_verb(subagents, "subagents wait sub_2f…~1~echo sub_2f…~1~report --timeout 5m")
@@ -115,7 +115,7 @@ def wait(
 ) -> None:
     """Wait until subagents have no work in progress.
 
-    It ends with status 0 when they do, with 1 when the time is over before.
+    It exits with status 0 if they are idle, with 1 if the timeout is reached first.
     """
     try:
         until_s = time.monotonic() + parse_duration(timeout).seconds
@@ -131,7 +131,7 @@ def wait(
         answer = link.read(f"{_PATH}:wait", query)
         if answer.get("timedOut") is not True or not left_ms:
             break
-    link.tell(answer, _describe_wait(answer))
+    link.print_answer(answer, _describe_wait(answer))
     raise typer.Exit(1 if answer.get("timedOut") is True else 0)
 
 
@@ -142,7 +142,7 @@ def resume(
     reason: Annotated[str | None, typer.Option(help="Reason.")] = None,
 ) -> None:
     """Continue a subagent after an interruption."""
-    _tell_change(link, link.post(name_path(_PATH, subagent, "resume"), {"reason": reason}))
+    _print_change(link, link.post(name_path(_PATH, subagent, "resume"), {"reason": reason}))
 
 
 @add_verb(subagents, "subagents close sub_2f…~1~echo", changes=True)
@@ -152,13 +152,13 @@ def close(
     reason: Annotated[str | None, typer.Option(help="Reason.")] = None,
 ) -> None:
     """Stop a subagent, and close its context."""
-    _tell_change(link, link.post(name_path(_PATH, subagent, "close"), {"reason": reason}))
+    _print_change(link, link.post(name_path(_PATH, subagent, "close"), {"reason": reason}))
 
 
-def _tell_change(link: GatewayLink, answer: JsonObject) -> None:
+def _print_change(link: GatewayLink, answer: JsonObject) -> None:
     subagent = object_at(answer, "subagent")
-    said = [text_at(subagent, "subagentId"), text_at(answer, "outcome"), text_at(answer, "taskId")]
-    link.tell(answer, ["  ".join([one for one in (*said, *name_repeat(answer)) if one])])
+    cells = [text_at(subagent, "subagentId"), text_at(answer, "outcome"), text_at(answer, "taskId")]
+    link.print_answer(answer, ["  ".join([one for one in (*cells, *name_repeat(answer)) if one])])
 
 
 def _list(found: list[JsonObject]) -> Iterator[str]:
@@ -206,13 +206,13 @@ def _describe_events(answer: JsonObject) -> Iterator[str]:
     for event in objects_at(answer, "events"):
         payload = object_at(event, "payload")
         error = text_at(object_at(payload, "error"), "message")
-        said = error or next(
+        text = error or next(
             (text for name in ("preview", "summary", "text") if (text := text_at(payload, name))),
             "",
         )
         parts = [
             *(str(event.get("sequence")), text_at(event, "timestamp"), text_at(event, "type")),
-            *(text_at(payload, "status") or text_at(payload, "nativeStatus"), flatten(said)),
+            *(text_at(payload, "status") or text_at(payload, "nativeStatus"), flatten(text)),
         ]
         yield "  ".join(part for part in parts if part)
     if text_at(answer, "nextPageToken"):
@@ -223,4 +223,4 @@ def _describe_wait(answer: JsonObject) -> Iterator[str]:
     for one in objects_at(answer, "subagents"):
         yield f"{text_at(one, 'subagentId')}  {text_at(one, 'state')}"
     if answer.get("timedOut") is True:
-        yield "the time is over"
+        yield "timed out"

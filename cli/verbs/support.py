@@ -1,4 +1,4 @@
-"""``passerelle support-bundle``: one file for whoever helps, without secrets."""
+"""``passerelle support-bundle``: one file for support requests, without secrets."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ support: Final = typer.Typer()
 
 @support.command(epilog="Example: passerelle support-bundle support.tar.gz")
 def support_bundle(
-    file: Annotated[Path, typer.Argument(help="What is written; nothing is there yet.")],
+    file: Annotated[Path, typer.Argument(help="New file to write.")],
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
     """Write a file for support: settings, versions, metrics; no secrets.
 
-    No message, task or fact is in it. Look through it before you send it: names, addresses and rules of yours are.
+    It contains no message, task or fact. Review it before you send it: it has names, addresses and rules of yours.
     """
     from passerelle.cli.support_bundle import make_bundle
     from passerelle.gateway.server import run
@@ -30,4 +30,4 @@ def support_bundle(
     bundle.write(file)
     for name, data in bundle.members.items():
         print(f"{name}  {len(data)} bytes")
-    print(f"{file} is written; look through it before you send it")
+    print(f"{file} is written; review it before you send it")

@@ -1,4 +1,4 @@
-"""The verbs of ``passerelle tasks`` that steer a task which is there."""
+"""The verbs of ``passerelle tasks`` that change an existing task."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from passerelle.a2a_mapping.members import text_at
-from passerelle.cli.verbs.tasks import TaskArgument, VersionFlag, tell_change
+from passerelle.cli.verbs.tasks import TaskArgument, VersionFlag, print_change
 from passerelle.cli.verbs.verb import GatewayLink, add_verb, name_path
 from passerelle.core.errors import CallerError, NotFound
 
@@ -37,7 +37,7 @@ def pause(
 ) -> None:
     """Pause a task: nothing more is sent for it.
 
-    Its run is kept, and what its agent does meanwhile is taken up when it is resumed.
+    Its run is kept; output of its agent is recorded when the task is resumed.
     """
     reach = _name_reach(subtree=subtree)
     _change(link, task, "pause", reason=reason, propagation=reach, version=version)
@@ -71,8 +71,8 @@ def give(
     """
     body: dict[str, Json] = {"owner": owner, "version": version}
     answer = link.post(name_path("/v1/tasks", task, "give"), body)
-    again = " (it was already)" if answer.get("repeated") else ""
-    link.tell(answer, [f"{task}  is {text_at(answer, 'owner')}'s{again}"])
+    again = " (unchanged)" if answer.get("repeated") else ""
+    link.print_answer(answer, [f"{task}  is {text_at(answer, 'owner')}'s{again}"])
 
 
 @add_verb(changes, "tasks cancel task_2f… --subtree", changes=True)
@@ -89,17 +89,17 @@ def cancel(
 ) -> None:
     """Stop a task.
 
-    The wish is stored at once, then the agent is told; the task is cancelled when the agent has confirmed it.
+    The request is stored at once, then sent to the agent; the task is cancelled when the agent has confirmed.
     """
     if subtree and here_only:
-        raise CallerError("--subtree and --here-only do not go together")
+        raise CallerError("--subtree and --here-only cannot be combined")
     propagation = "subtree" if subtree else "none" if here_only else "active_run"
     body: dict[str, Json] = {"reason": reason, "propagation": propagation}
     answer = link.post(name_path("/v1/tasks", task, "cancel"), body)
     outcome = text_at(answer, "outcome")
     if outcome == "not_found":
         raise NotFound("task", task)
-    link.tell(answer, [f"{task}  {outcome}"])
+    link.print_answer(answer, [f"{task}  {outcome}"])
 
 
 @add_verb(changes, "tasks update task_2f… --title Boats --priority 5", changes=True)
@@ -114,7 +114,7 @@ def update(
 ) -> None:
     """Change the description of a task.
 
-    What is left out stays. A task that has ended does not change.
+    Omitted members are not changed. A task that has ended cannot be changed.
     """
     body: dict[str, Json] = {
         "title": title,
@@ -123,7 +123,7 @@ def update(
         "assignee": assignee,
         "version": version,
     }
-    tell_change(link, link.patch(name_path("/v1/tasks", task), body))
+    print_change(link, link.patch(name_path("/v1/tasks", task), body))
 
 
 @add_verb(changes, 'tasks progress task_2f… --percent 40 --step "2 of 5"', changes=True)
@@ -163,7 +163,7 @@ def complete(
 ) -> None:
     """Complete a task, if nothing is missing.
 
-    The agent has ended, its artifacts are stored, and the delivery is recorded; what is missing is named.
+    Requires that the agent has ended, its artifacts are stored, and the delivery is recorded; lists what is missing.
     """
     _change(link, task, "complete", summary=summary, version=version)
 
@@ -193,8 +193,8 @@ def retry(
 ) -> None:
     """Retry a task that has ended or is lost.
 
-    Callers who have seen it end see it go on under another id, in the same context. Below it, what has not completed is
-    tried again.
+    Callers who have seen the task end see it continue under another id, in the same context. With --subtree, tasks
+    below that have not completed are retried too.
     """
     reach = _name_reach(subtree=subtree)
     _change(link, task, "retry", reason=reason, agent=agent, propagation=reach, version=version)
@@ -210,7 +210,7 @@ def link_to(
 ) -> None:
     """Create an edge from a task.
 
-    It leads to another task, or to something else that has a name: an artifact, a thread.
+    The target is another task, or an object with an id: an artifact, a thread.
     """
     _change(link, task, "link", kind=kind, target=target, reason=reason)
 
@@ -225,15 +225,15 @@ def unlink(
 ) -> None:
     """Mark an edge as removed.
 
-    It stays in the record, with what removed it.
+    It stays in the record, with the cause of the removal.
     """
     _change(link, task, "unlink", kind=kind, target=target, reason=reason)
 
 
 def _name_reach(*, subtree: bool) -> Json:
-    """None is the default of the gateway: the task alone."""
+    """Returns None for the gateway's default: the task alone."""
     return "subtree" if subtree else None
 
 
 def _change(link: GatewayLink, task: str, act: str, **members: Json) -> None:
-    tell_change(link, link.post(name_path("/v1/tasks", task, act), members))
+    print_change(link, link.post(name_path("/v1/tasks", task, act), members))

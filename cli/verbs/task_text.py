@@ -1,4 +1,4 @@
-"""Tasks in words: a table, one task with its attempts, why it is as it is."""
+"""Formats tasks: a table, one task with its attempts, and the explanation of its state."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _TOPICS: Final = ("agent", "policy", "limits", "waiting", "messages", "retries",
 def list_tasks(
     answer: JsonObject, *, with_owners: bool = False, found: bool = True
 ) -> Iterator[str]:
-    """One line for each task, how to get the others, and whether what is shown may be behind.
+    """Formats one line per task, the token of the next page, and whether the list may be outdated.
 
-    ``found`` False: one was looked for, and where there is none that is said.
+    ``found`` False: the list is a search; an empty result is stated.
     """
     tasks = objects_at(answer, "tasks")
     if not (tasks or found or text_at(answer, "nextPageToken")):
-        yield "no task has this id or title, or it is not yours"
+        yield "no task of yours has this id or title"
     owner = ("OWNER",) if with_owners else ()
     yield from format_table(
         ("TASK", "STATUS", *owner, "AGENT", "SINCE", "PROGRESS", "TITLE"),
@@ -50,18 +50,18 @@ def list_tasks(
 
 
 def describe_progress(progress: JsonObject) -> str:
-    """How far a task is: percentage, phase, step, as far as they are known."""
+    """Formats progress: percentage, phase and step, as far as known."""
     percent = whole_at(progress, "percent")
-    said = (
+    parts = (
         "" if percent is None else f"{percent}%",
         text_at(progress, "phase"),
         flatten(text_at(progress, "step"), 30),
     )
-    return " ".join(filter(None, said))
+    return " ".join(filter(None, parts))
 
 
 def describe_task(record: JsonObject, summary: JsonObject) -> Iterator[str]:
-    """A record for people; ``summary`` has the status as far as it is known, and what is doubted."""
+    """Formats a record; ``summary`` has the current status, and a mark if it may be outdated."""
     error, back = object_at(record, "lastError"), text_at(record, "rolledBack")
     yield from format_fields(
         [
@@ -69,7 +69,7 @@ def describe_task(record: JsonObject, summary: JsonObject) -> Iterator[str]:
             ("title", flatten(text_at(record, "title"), 100)),
             ("status", f"{text_at(summary, 'status')} since {text_at(record, 'statusAt')}"),
             ("left", f"behind by rollback {back}" if back else ""),
-            ("doubt", _doubt(summary)),
+            ("doubt", _describe_doubt(summary)),
             ("reason", text_at(record, "statusReason")),
             ("error", f"{text_at(error, 'code')}: {text_at(error, 'message')}" if error else ""),
             ("agent", text_at(record, "assignee") or text_at(record, "kind")),
@@ -92,28 +92,28 @@ def describe_task(record: JsonObject, summary: JsonObject) -> Iterator[str]:
 
 
 def describe_blocker(blocker: JsonObject) -> str:
-    """What a task waits for: the kind, the id through which it is resolved, why, and how long or by which rule."""
+    """Formats what a task waits for: the kind, the id that resolves it, the reason, and the deadline or rule."""
     until, rules = text_at(blocker, "until"), texts_at(blocker, "rules")
-    said = (
+    parts = (
         flatten(text_at(blocker, "reason"), 100),
         f"until {until}" if until else "",
         f"rule {', '.join(rules)}" if rules else "",
     )
     what = f"{text_at(blocker, 'kind')} {text_at(blocker, 'target')}"
-    return ": ".join(filter(None, (what, "; ".join(filter(None, said)))))
+    return ": ".join(filter(None, (what, "; ".join(filter(None, parts)))))
 
 
 def describe_spending(spending: JsonObject) -> str:
-    """What a task has cost, and what it has cost with those below it where there are any; empty where nothing has."""
+    """Formats the cost of a task, and of its subtree if there is one; empty if there is none."""
     own, tree = object_at(spending, "own"), object_at(spending, "tree")
     below = (whole_at(tree, "tasks") or 0) - 1
     if not tree:
         return ""
-    said = _describe_sums(own) or "nothing"
+    parts = _describe_sums(own) or "nothing"
     if below < 1:
-        return said
+        return parts
     least = "at least " if spending.get("partial") else ""
-    return f"{said}; with {least}{below} below: {_describe_sums(tree)}"
+    return f"{parts}; with {least}{below} below: {_describe_sums(tree)}"
 
 
 def _describe_sums(sums: JsonObject) -> str:
@@ -129,13 +129,13 @@ def _describe_sums(sums: JsonObject) -> str:
 
 
 def describe_change(task: JsonObject, answer: JsonObject) -> str:
-    """What a command has made of a task, in one line."""
-    said = [text_at(task, "taskId"), text_at(task, "status"), f"version {answer.get('version')}"]
-    return "  ".join([*said, "as before"] if answer.get("repeated") else said)
+    """Formats the result of a command in one line."""
+    parts = [text_at(task, "taskId"), text_at(task, "status"), f"version {answer.get('version')}"]
+    return "  ".join([*parts, "as before"] if answer.get("repeated") else parts)
 
 
 def list_subtree(answer: JsonObject) -> Iterator[str]:
-    """How many tasks of a tree took a verb, and those that did not; nothing where it was for one task."""
+    """Formats how many tasks of a subtree changed, and those that did not; nothing for a single task."""
     subtree = object_at(answer, "subtree")
     if not subtree:
         return
@@ -146,7 +146,7 @@ def list_subtree(answer: JsonObject) -> Iterator[str]:
 
 
 def describe_reasons(explanation: JsonObject) -> Iterator[str]:
-    """The reasons by topic, each with its fact; a topic without one says so."""
+    """Formats the reasons by topic, each with its fact; an empty topic is stated."""
     marks = object_at(explanation, "marks")
     yield f"{text_at(explanation, 'taskId')}  {text_at(explanation, 'status')}"
     for blocker in objects_at(object_at(explanation, "blocked"), "blockers"):
@@ -158,16 +158,16 @@ def describe_reasons(explanation: JsonObject) -> Iterator[str]:
             cited = f"{text_at(fact, 'type')}, event {fact.get('sequence')}"
             yield f"{topic.ljust(9)}{text_at(reason, 'code')}: {text_at(reason, 'text')} ({cited})"
         if not reasons:
-            yield f"{topic.ljust(9)}{_say(object_at(marks, topic))}"
+            yield f"{topic.ljust(9)}{_format_mark(object_at(marks, topic))}"
 
 
-def _say(mark: JsonObject) -> str:
+def _format_mark(mark: JsonObject) -> str:
     return f"{text_at(mark, 'state') or 'none'}: {text_at(mark, 'reason')}".rstrip(": ")
 
 
-def _doubt(summary: JsonObject) -> str:
+def _describe_doubt(summary: JsonObject) -> str:
     mark = object_at(object_at(summary, "marks"), "status")
-    return f"{_say(mark)}; recorded is {text_at(summary, 'recorded')}" if mark else ""
+    return f"{_format_mark(mark)}; recorded is {text_at(summary, 'recorded')}" if mark else ""
 
 
 def _list_attempts(attempts: list[JsonObject]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""``passerelle tasks``: a caller's tasks are listed, shown, explained and sent to agents."""
+"""``passerelle tasks``: lists, shows, explains and creates a caller's tasks, and sends them to agents."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def list_all(
             "owners": "all" if all_owners else None,
         },
     )
-    link.tell(answer, list_tasks(answer, with_owners=all_owners, found=find is None))
+    link.print_answer(answer, list_tasks(answer, with_owners=all_owners, found=find is None))
 
 
 @add_verb(tasks, "tasks show task_2f…")
@@ -86,19 +86,21 @@ def show(link: GatewayLink, task: TaskArgument) -> None:
     """Show a task with its attempts, artifacts and edges."""
     record = link.read(name_path("/v1/tasks", task))
     if link.as_json:
-        link.tell(record, ())
+        link.print_answer(record, ())
         return
-    link.tell(record, describe_task(record, link.read(name_path("/v1/tasks", task, "summary"))))
+    link.print_answer(
+        record, describe_task(record, link.read(name_path("/v1/tasks", task, "summary")))
+    )
 
 
 @add_verb(tasks, "tasks explain task_2f…")
 def explain(link: GatewayLink, task: TaskArgument) -> None:
     """Explain the state of a task.
 
-    Which agent and why, policy, limits, what it waits for, retries, its end: each reason with the fact it is made of.
+    The agent and why, policy, limits, blockers, retries, the end: each reason with its fact.
     """
     answer = link.read(name_path("/v1/tasks", task, "explain"))
-    link.tell(answer, describe_reasons(answer))
+    link.print_answer(answer, describe_reasons(answer))
 
 
 @add_verb(tasks, 'tasks create echo "say hello" --title Hello', changes=True)
@@ -134,17 +136,17 @@ def create(
             "profile": read_profile(profile),
         },
     )
-    tell_change(link, answer)
+    print_change(link, answer)
 
 
 def read_profile(text: str | None) -> JsonObject | None:
-    """What a task asks of an agent: a JSON object, or a tier alone."""
+    """Reads a profile for routing: a JSON object, or a tier."""
     if text is None or not text.startswith("{"):
         return None if text is None else {"tier": text}
     try:
         return cast("JsonObject", json.loads(text))
     except ValueError as error:
-        raise typer.BadParameter(f"is no JSON: {error}", param_hint="--profile") from None
+        raise typer.BadParameter(f"is not valid JSON: {error}", param_hint="--profile") from None
 
 
 @add_verb(tasks, "tasks start task_2f…", changes=True)
@@ -161,9 +163,9 @@ def start(
     version: VersionFlag = None,
 ) -> None:
     """Send a task to its agent."""
-    said = None if text is None else read_text(text)
-    body: JsonObject = {"text": said, "agent": agent, "version": version}
-    tell_change(link, link.post(name_path("/v1/tasks", task, "start"), body))
+    message = None if text is None else read_text(text)
+    body: JsonObject = {"text": message, "agent": agent, "version": version}
+    print_change(link, link.post(name_path("/v1/tasks", task, "start"), body))
 
 
 @add_verb(tasks, 'tasks send echo "say hello"', changes=True)
@@ -177,7 +179,7 @@ def send(
 ) -> None:
     """Send a message to an agent.
 
-    It opens a new task, or goes on with one that waits for it (--task).
+    It opens a new task, or continues one that waits for input (--task).
     """
     answer = link.post(
         "/v1/turns",
@@ -190,11 +192,11 @@ def send(
         },
     )
     again = "  as before" if answer.get("repeated") else ""
-    link.tell(answer, [f"{text_at(answer, 'taskId')}  {text_at(answer, 'state')}{again}"])
+    link.print_answer(answer, [f"{text_at(answer, 'taskId')}  {text_at(answer, 'state')}{again}"])
 
 
 def read_text(given: str) -> str:
-    """The text of an argument, or of standard input.
+    """Returns the text of an argument, or of standard input.
 
     Raises:
         InvalidInput: standard input is not UTF-8.
@@ -207,6 +209,8 @@ def read_text(given: str) -> str:
         raise InvalidInput("standard input", "is not UTF-8") from None
 
 
-def tell_change(link: GatewayLink, answer: JsonObject) -> None:
-    """Prints what a command has made of a task."""
-    link.tell(answer, [describe_change(object_at(answer, "task"), answer), *list_subtree(answer)])
+def print_change(link: GatewayLink, answer: JsonObject) -> None:
+    """Prints the result of a command on a task."""
+    link.print_answer(
+        answer, [describe_change(object_at(answer, "task"), answer), *list_subtree(answer)]
+    )

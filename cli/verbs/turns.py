@@ -1,4 +1,4 @@
-"""``passerelle turns``: the turns that wait in a thread, their order, and what becomes of further messages."""
+"""``passerelle turns``: the waiting turns of a thread, their order, and the policy for further messages."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ def list_all(link: GatewayLink, thread: ThreadArgument) -> None:
     Below them are turns that have started and wait for an approval.
     """
     answer = link.read(name_path(_PATH, thread, "queue"))
-    link.tell(answer, describe_queue(answer))
+    link.print_answer(answer, describe_queue(answer))
 
 
 @add_verb(turns, "turns promote th_2f… turn_2f…", changes=True)
 def promote(link: GatewayLink, thread: ThreadArgument, turn: TurnArgument) -> None:
     """Move a waiting turn to the front."""
     answer = link.post(name_path(_PATH, thread, "queue", turn, "promote"))
-    link.tell(answer, describe_queue(answer))
+    link.print_answer(answer, describe_queue(answer))
 
 
 @add_verb(turns, "turns remove th_2f… turn_2f…", changes=True)
 def remove(link: GatewayLink, thread: ThreadArgument, turn: TurnArgument) -> None:
     """Remove a waiting turn; its task is cancelled."""
     answer = link.delete(name_path(_PATH, thread, "queue", turn))
-    link.tell(answer, describe_queue(answer))
+    link.print_answer(answer, describe_queue(answer))
 
 
 @add_verb(turns, "turns policy th_2f… queue", changes=True)
 def policy(link: GatewayLink, thread: ThreadArgument, wanted: PolicyArgument) -> None:
     """Set the policy for messages to a thread that is working.
 
-    They begin beside it (parallel), wait (queue), are refused (reject), or stop what
-    goes on (interrupt).
+    They start concurrently (parallel), wait (queue), are refused (reject), or stop the
+    running work (interrupt).
     """
     answer = link.post(name_path(_PATH, thread, "queue", "policy"), {"policy": wanted})
-    link.tell(answer, describe_queue(answer))
+    link.print_answer(answer, describe_queue(answer))
 
 
 def describe_queue(queue: JsonObject) -> Iterator[str]:
-    """A line for each turn that waits for others, then for each that waits for an approval, and how many there are."""
+    """Formats one line per waiting turn, then per turn that waits for an approval, then the counts."""
     waiting = objects_at(queue, "turns")
     yield from format_table(
         ("PLACE", "TURN", "TASK", "AGENT", "SINCE", "STATE"),
@@ -82,8 +82,8 @@ def describe_queue(queue: JsonObject) -> Iterator[str]:
     gated = objects_at(queue, "gated")
     for one in gated:
         rules = texts_at(one, "rules")
-        asked = f" (rule {', '.join(rules)})" if rules else ""
-        yield f"{text_at(one, 'turnId')} waits for approval {text_at(one, 'actionId')}{asked}"
+        required_by = f" (rule {', '.join(rules)})" if rules else ""
+        yield f"{text_at(one, 'turnId')} waits for approval {text_at(one, 'actionId')}{required_by}"
     active = len(texts_at(queue, "activeTurns"))
     approval = f", {len(gated)} for approval" if gated else ""
     yield f"policy {text_at(queue, 'policy')}, {active} under way, {len(waiting)} waiting{approval}"

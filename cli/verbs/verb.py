@@ -1,7 +1,7 @@
-"""How a function becomes a verb of the command line: its flags, its link to a gateway, and how answers are printed.
+"""Turns a function into a verb of the command line: shared flags, connection to a gateway, output of responses.
 
-A verb gets a ``GatewayLink`` and has the flags that all verbs share. Tables and fields are for people: columns are as
-wide as they need to be, in the order that they are given in.
+A verb gets a ``GatewayLink`` and the flags that all verbs share. Tables and fields are for people: columns are as wide
+as needed, in the given order.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from urllib.parse import quote
 import typer
 
 from passerelle.cli.settings_flags import load, load_local, name_sources
-from passerelle.cli.verbs.fitting import fit_table, read_now_ms
 from passerelle.cli.verbs.output import OutputForm, render_answer
 from passerelle.cli.verbs.short_ids import expand_path
+from passerelle.cli.verbs.table_layout import fit_table, read_now_ms
 from passerelle.core.errors import InvalidInput
 from passerelle.core.wire.display import escape_text
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def format_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The rows below their titles; nothing where there is no row. In a terminal they fit on it."""
+    """Formats rows below their titles; nothing without rows. In a terminal the table is cut to its width."""
     lines = [titles, *rows]
     if len(lines) == 1:
         return
@@ -49,21 +49,21 @@ def format_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterat
 
 
 def format_fields(fields: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """One line for each field that says something."""
-    said = [(name, text) for name, text in fields if text]
-    width = max((len(name) for name, _ in said), default=0)
-    for name, text in said:
+    """Formats one line for each field that is not empty."""
+    shown = [(name, text) for name, text in fields if text]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, text in shown:
         yield f"{name.ljust(width)}  {text}"
 
 
 def flatten(text: str, most: int = 60) -> str:
-    """A text in one line, cut where it is longer than ``most`` characters."""
+    """Returns a text in one line, cut to ``most`` characters."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def name_repeat(answer: JsonObject) -> list[str]:
-    """Words for an answer that was given before, under the same key."""
+    """Returns the note for a response that was given before, under the same key."""
     return ["as before"] if answer.get("repeated") else []
 
 
@@ -73,7 +73,7 @@ PageFlag = Annotated[
 
 
 def make_group(about: str, example: str, *, name: str | None = None) -> typer.Typer:
-    """A group of commands that shows its help when it is given none; ``about`` is its line in the help above it."""
+    """Creates a group of commands that shows its help if called without one; ``about`` is its line in the help."""
     return typer.Typer(
         name=name,
         help=about,
@@ -85,9 +85,9 @@ def make_group(about: str, example: str, *, name: str | None = None) -> typer.Ty
 
 @dataclass(frozen=True, slots=True)
 class GatewayLink:
-    """Opened with the first call, so that a flag that is wrong is complained about before a token is looked for.
+    """Connects at the first call, so that a wrong flag is reported before a missing token.
 
-    ``key`` makes a change safe to repeat: a repeat with the same key gets the first answer.
+    ``key`` makes a change safe to repeat: a repeat with the same key returns the first response.
     """
 
     url: str | None = None
@@ -95,86 +95,86 @@ class GatewayLink:
     config: Path | None = None
     data_dir: Path | None = None
     as_json: bool = False
-    """Whether a program reads it, in whatever form."""
+    """Whether the output is machine-readable, in any form."""
     key: str | None = None
     form: OutputForm = "json"
 
     def load_settings(self) -> Settings:
-        """The whole of the settings, for what the gateway does not say. Raises ConfigInvalid."""
+        """Loads all settings, for data that the gateway does not return. Raises ConfigInvalid."""
         return load(self._name_sources())
 
     def find_local(self) -> LocalGateway:
-        """The gateway of this machine, by the settings. Raises ConfigInvalid."""
+        """Returns the gateway of this machine, from the settings. Raises ConfigInvalid."""
         return load_local(self._name_sources())
 
     def _name_sources(self) -> Sources:
         return name_sources(self.config, data_dir=self.data_dir)
 
     def open(self) -> ControlClient:
-        """A client for the gateway. Raises ConfigInvalid: there is no token."""
+        """Opens a client for the gateway. Raises ConfigInvalid: there is no token."""
         from passerelle.cli.control_client import open_client
 
         is_local = self.config is not None or self.data_dir is not None
         return open_client(self.find_local(), self.url, self.token_env, is_local=is_local)
 
     def read(self, path: str, params: Mapping[str, Json] | None = None) -> JsonObject:
-        """The answer of a query; parameters without a value are left out."""
+        """Returns the response of a query; parameters without a value are omitted."""
         gateway = self.open()
         return gateway.get(expand_path(gateway, path), _leave_out(params or {}))
 
     def read_lines(self, path: str) -> list[JsonObject]:
-        """The answer of a query that is a line for each thing."""
+        """Returns the JSON lines of a query."""
         return self.open().get_lines(path)
 
     def post(
         self, path: str, body: Mapping[str, Json] | None = None, key: str | None = None
     ) -> JsonObject:
-        """The answer of a command; members without a value are left out."""
+        """Returns the response of a command; members without a value are omitted."""
         gateway = self.open()
         return gateway.send(
             "POST", expand_path(gateway, path), _leave_out(body or {}), key or self.key
         )
 
     def patch(self, path: str, body: Mapping[str, Json]) -> JsonObject:
-        """The answer of a command that changes what describes something."""
+        """Returns the response of a PATCH."""
         gateway = self.open()
         return gateway.send("PATCH", expand_path(gateway, path), _leave_out(body), self.key)
 
     def put(self, path: str, body: Mapping[str, Json]) -> JsonObject:
-        """The answer of a command that puts something in the place of what was there."""
+        """Returns the response of a PUT."""
         gateway = self.open()
         return gateway.send("PUT", expand_path(gateway, path), _leave_out(body), self.key)
 
     def delete(self, path: str) -> JsonObject:
-        """The answer of a command that ends something."""
+        """Returns the response of a DELETE."""
         gateway = self.open()
         return gateway.send("DELETE", expand_path(gateway, path), {}, self.key)
 
     def refuse_forms(self) -> None:
-        """For a verb that prints one line for each change. Raises BadParameter: a form that has no lines."""
+        """For a verb that prints one line per change. Raises BadParameter: the form has no lines."""
         if self.as_json and self.form != "json":
-            raise typer.BadParameter("is json for what goes on", param_hint="--output")
+            raise typer.BadParameter("must be json for a stream of changes", param_hint="--output")
 
-    def tell(self, answer: JsonObject, lines: Iterable[str]) -> None:
-        """Prints an answer: as it is for programs, as ``lines`` for people."""
+    def print_answer(self, answer: JsonObject, lines: Iterable[str]) -> None:
+        """Prints a response: unchanged for programs, as ``lines`` for people."""
         if self.as_json:
             print(render_answer(answer, self.form))
             return
         for line in lines:
-            # What agents say must not act on the terminal.
+            # escape control characters in an agent's text: they would act on the terminal
             print(escape_text(line.replace("\n", " ")))
 
 
 def print_now(line: str) -> None:
-    """Prints one line of what goes on: a program behind a pipe gets it at once."""
+    """Prints one line and flushes, so that a program behind a pipe gets it at once."""
     print(line, flush=True)
 
 
 def name_path(*steps: str) -> str:
-    """A path out of fixed steps and ids.
+    """Joins fixed steps and ids to a path.
 
     Raises:
-        InvalidInput: an id is no text, or a step that proxies take away.
+        InvalidInput: an id is not UTF-8, or a step that proxies would remove.
     """
     first, *rest = steps
     try:
@@ -182,7 +182,7 @@ def name_path(*steps: str) -> str:
     except UnicodeEncodeError:
         raise InvalidInput("id", "is not UTF-8") from None
     if not {"", ".", ".."}.isdisjoint(quoted):
-        raise InvalidInput("id", "is none")
+        raise InvalidInput("id", "is not valid")
     return "/".join((first, *quoted))
 
 
@@ -207,8 +207,8 @@ def add_verb(
 ]:
     """Adds a function to a group of verbs, under its own name or another.
 
-    Its first parameter is the Link, the others are arguments and flags as typer reads them. Its docstring is the help.
-    A verb that changes something has the flag ``--key`` besides. ``is_default``: it is what the group does by itself.
+    Its first parameter is the GatewayLink, the others are arguments and flags as typer reads them. Its docstring is the
+    help. A verb that ``changes`` something also has ``--key``. ``is_default``: it runs when the group has no verb.
     """
 
     def register(
@@ -216,12 +216,12 @@ def add_verb(
     ) -> Callable[Concatenate[GatewayLink, P], None]:
         own = _list_parameters(act)[1:]
         shared = [
-            *(_list_shared(_name_key) if changes else ()),
-            *_list_shared(_name_long_output if _has_short(own, "-o") else _name_output),
-            *_list_shared(_name_flags),
+            *(_list_shared(_declare_key) if changes else ()),
+            *_list_shared(_declare_long_output if _has_short(own, "-o") else _declare_output),
+            *_list_shared(_declare_flags),
         ]
         parameters = [
-            *_list_shared(_take_context if is_default else _take_nothing),
+            *_list_shared(_declare_context if is_default else _declare_nothing),
             *own,
             *shared,
         ]
@@ -230,27 +230,27 @@ def add_verb(
             context = cast("typer.Context | None", given.pop(_CONTEXT, None))
             if context is not None and context.invoked_subcommand is not None:
                 return
-            told = {one.name: given.pop(one.name) for one in shared}
-            form = cast("OutputForm | None", told.pop("output"))
-            told["as_json"] = told["as_json"] or form is not None
-            link = GatewayLink(**told, form=form or "json")
+            result = {one.name: given.pop(one.name) for one in shared}
+            form = cast("OutputForm | None", result.pop("output"))
+            result["as_json"] = result["as_json"] or form is not None
+            link = GatewayLink(**result, form=form or "json")
             cast("Callable[..., None]", act)(link, **given)
 
         run.__annotations__ = {one.name: one.annotation for one in parameters}
-        # Read by inspect, and so by typer.
+        # typer reads the signature through inspect
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
         )
-        said, epilog = inspect.getdoc(act), f"Example: passerelle {example}"
+        help_text, epilog = inspect.getdoc(act), f"Example: passerelle {example}"
         if is_default:
-            # The flags behind the name of a verb are that verb's.
+            # flags after the name of a verb belong to that verb
             before = {"allow_interspersed_args": False}
             group.callback(
-                invoke_without_command=True, context_settings=before, help=said, epilog=epilog
+                invoke_without_command=True, context_settings=before, help=help_text, epilog=epilog
             )(run)
         else:
             own_name = name or getattr(act, "__name__", None)
-            group.command(name=own_name, help=said, epilog=epilog)(run)
+            group.command(name=own_name, help=help_text, epilog=epilog)(run)
         return act
 
     return register
@@ -260,15 +260,15 @@ _CONTEXT: Final = "group_context"
 """No flag of a verb has this name."""
 
 
-def _take_context(*, group_context: typer.Context) -> None:
-    """What a group that does something by itself is told: whether another verb follows."""
+def _declare_context(*, group_context: typer.Context) -> None:
+    """Declares the typer context: tells a default verb whether another verb follows."""
 
 
-def _take_nothing() -> None:
-    """A verb needs no more than its flags."""
+def _declare_nothing() -> None:
+    """Declares nothing: a verb that is not the default needs only its flags."""
 
 
-def _name_flags(
+def _declare_flags(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
     url: Annotated[
@@ -282,37 +282,37 @@ def _name_flags(
     config: Annotated[Path | None, typer.Option("--config", "-c", help="YAML file.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the owner token.")] = None,
 ) -> None:
-    """The flags of every verb."""
+    """Declares the flags of every verb."""
 
 
 _OUTPUT_HELP: Final = "Print it for programs; name: only the ids."
 
 
-def _name_output(
+def _declare_output(
     *,
     output: Annotated[OutputForm | None, typer.Option("--output", "-o", help=_OUTPUT_HELP)] = None,
 ) -> None:
-    """The flag of every verb that has no ``-o`` of its own."""
+    """Declares the flag of every verb that has no ``-o`` of its own."""
 
 
-def _name_long_output(
+def _declare_long_output(
     *, output: Annotated[OutputForm | None, typer.Option("--output", help=_OUTPUT_HELP)] = None
 ) -> None:
-    """The same for one that has."""
+    """Declares the same flag for a verb with its own ``-o``."""
 
 
 def _has_short(parameters: list[inspect.Parameter], flag: str) -> bool:
-    said = (one for each in parameters for one in getattr(each.annotation, "__metadata__", ()))
-    return any(flag in (getattr(one, "param_decls", None) or ()) for one in said)
+    metadata = (one for each in parameters for one in getattr(each.annotation, "__metadata__", ()))
+    return any(flag in (getattr(one, "param_decls", None) or ()) for one in metadata)
 
 
-def _name_key(*, key: Annotated[str | None, typer.Option(help=KEY_HELP)] = None) -> None:
-    """The flag of verbs that change something."""
+def _declare_key(*, key: Annotated[str | None, typer.Option(help=KEY_HELP)] = None) -> None:
+    """Declares the flag of verbs that change something."""
 
 
 @cache
 def _list_shared(declared: Callable[..., None]) -> list[inspect.Parameter]:
-    """Those of a function whose flags many verbs have: they are read once for all of these."""
+    """Returns the parameters of a declaration; read once for all verbs that share it."""
     return _list_parameters(declared)
 
 

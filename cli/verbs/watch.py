@@ -1,4 +1,4 @@
-"""``passerelle tasks watch``: a table that moves in a terminal, one line for each change elsewhere."""
+"""``passerelle tasks watch``: a live table in a terminal; elsewhere one line per change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def watch(
     link: GatewayLink,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TASK...", help="Ids of tasks; without any, whatever is open."),
+        typer.Argument(metavar="TASK...", help="Ids of tasks; default: all open tasks."),
     ] = None,
     *,
     session: Annotated[
@@ -30,7 +30,7 @@ def watch(
         bool, typer.Option("--keep", help="Continue after every task has ended, for further ones.")
     ] = False,
     all_owners: Annotated[
-        bool, typer.Option("--all-owners", help="Whatever is open of anybody; takes tasks:oversee.")
+        bool, typer.Option("--all-owners", help="Open tasks of all owners; needs tasks:oversee.")
     ] = False,
     patience: Annotated[
         float, typer.Option(min=0, help="Seconds for which the gateway may be unavailable.")
@@ -38,8 +38,8 @@ def watch(
 ) -> None:
     """Watch tasks: status, progress and events per second.
 
-    A table in a terminal; elsewhere, or with --json, one line for each change. It ends with status 0 when every task
-    that was named has completed, with 1 when one ended otherwise, and lasts through restarts of the gateway.
+    A table in a terminal; elsewhere, or with --json, one line for each change. It exits with status 0 if every named
+    task completed, with 1 if one ended otherwise, and reconnects when the gateway restarts.
     """
     import asyncio
 

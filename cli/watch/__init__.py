@@ -1,1 +1,1 @@
-"""``passerelle tasks watch``: tasks as they go on, on a screen or line by line."""
+"""``passerelle tasks watch``: live tasks on a screen or line by line."""

@@ -1,6 +1,6 @@
-"""What is watched, as it stands: the records of tasks, folded as the gateway folds them, and how fast they go on.
+"""The watched tasks: their records, folded from events as the gateway folds them, and their event rates.
 
-A snapshot replaces what is known, and an event that it has in it already changes nothing. Time is an argument.
+A snapshot replaces the state; an event that the snapshot already contains changes nothing. Time is an argument.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 RATE_OVER_MS: Final = 10_000
 KEPT_ENDED: Final = 50
-"""Tasks that have ended and are still shown, the last ones, so that watching for days needs no more memory."""
+"""Number of ended tasks that are kept, the latest ones; bounds the memory of a long watch."""
 _GOOD: Final = frozenset({Status.COMPLETED, Status.ARCHIVED})
 
 
@@ -39,15 +39,15 @@ class _Watched:
 
 @dataclass(slots=True)
 class Board:
-    """Tasks by their local id. ``only_open``: a task that had ended when it was first seen is none of them."""
+    """Tasks by local id. ``only_open``: excludes tasks that had ended when first seen."""
 
     only_open: bool = False
-    went_well: bool = True
-    """Whether every task that has ended was completed."""
+    all_completed: bool = True
+    """Whether every ended task is completed."""
     _tasks: dict[str, _Watched] = field(default_factory=dict[str, _Watched])
 
-    def replace(self, snapshot: JsonObject) -> list[str]:
-        """Takes the snapshot of a task or of a session; returns the tasks in it that are watched."""
+    def apply_snapshot(self, snapshot: JsonObject) -> list[str]:
+        """Applies the snapshot of a task or a session; returns the ids of its watched tasks."""
         listed = objects_at(snapshot, "tasks") or [object_at(snapshot, "task")]
         records = [from_wire(TaskRecord, one, newer=True) for one in listed if one]
         changed: list[str] = []
@@ -59,12 +59,12 @@ class Board:
             changed.append(record.task_id)
         return changed
 
-    def take(self, data: JsonObject, now_ms: int) -> str | None:
-        """Folds one event as it is stored; returns the task that it changed."""
+    def apply_event(self, data: JsonObject, now_ms: int) -> str | None:
+        """Applies one stored event; returns the id of the task that it changed."""
         try:
             event = decode_event(orjson.dumps(data))
         except InvalidInput:
-            # Of a form that this version cannot read: the next snapshot has what it said.
+            # a form that this version cannot read: the next snapshot has its content
             return None
         known = self._tasks.get(event.fact.scope.task_id or "")
         before = known.record if known else None
@@ -77,17 +77,17 @@ class Board:
         return record.task_id
 
     def show(self, task_id: str, now_ms: int) -> TaskLine:
-        """The line of a task."""
+        """Returns the line of a task."""
         return show_task(self._tasks[task_id].record, now_ms)
 
     def list_all(self) -> list[str]:
-        """All tasks, the open ones first, and among these the oldest first."""
+        """Returns all task ids, open ones first, then by creation time."""
         order = sorted(self._tasks.values(), key=lambda one: one.record.created_at)
         order.sort(key=lambda one: one.record.status in ENDED)
         return [one.record.task_id for one in order]
 
     def measure(self, task_id: str, now_ms: int) -> float:
-        """Events per second of a task, over the last ten seconds."""
+        """Returns events per second of a task over the last ten seconds."""
         seen = self._tasks[task_id].seen_ms
         while seen and seen[0] <= now_ms - RATE_OVER_MS:
             seen.popleft()
@@ -99,14 +99,14 @@ class Board:
         return all(one.record.status in ENDED for one in self._tasks.values())
 
     def count(self) -> dict[str, int]:
-        """How many tasks stand where, by status."""
+        """Counts the tasks by status."""
         return Counter(one.record.status.value for one in self._tasks.values())
 
     def _keep(self, watched: _Watched, record: TaskRecord) -> None:
         watched.record = record
         self._tasks[record.task_id] = watched
         if record.status in ENDED:
-            self.went_well = self.went_well and record.status in _GOOD
+            self.all_completed = self.all_completed and record.status in _GOOD
             for task_id in [*self._list_ended()][:-KEPT_ENDED]:
                 del self._tasks[task_id]
 

@@ -1,7 +1,7 @@
-"""The inbox of a person as a terminal shows it: which questions are open, which one is looked at, and what keys do.
+"""State of the inbox screen: pending approvals, the selected one, and the effect of keys.
 
-Pure: what comes in is folded, a key gives at most one act, and nothing is decided here. A yes is always said twice; at
-high risk it is spelled out. What was answered stands until the gateway says so, and is never shown as decided before.
+Pure: events are folded, a key returns at most one action, and nothing is decided here. Approving always takes a second
+key; at high risk the word is typed out. A decided approval is shown as pending until the gateway confirms the decision.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
 
 YES: Final = "yes"
-_GRAVE: Final = frozenset({"high", "critical"})
+_HIGH_RISK: Final = frozenset({"high", "critical"})
 _KINDS: Final[dict[str, tuple[str, ...]]] = {
     "allow": ("allow_once",),
     "deny": ("reject_once", "reject_always", "cancel"),
@@ -34,7 +34,7 @@ AnswerChoice: TypeAlias = Literal["allow", "deny", "reply"]
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """The person wants this option chosen, for the question as it stood before its eyes."""
+    """The person chose this option, for the approval as it was displayed."""
 
     view: JsonObject
     option_id: str
@@ -43,7 +43,7 @@ class Decide:
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    """The person has seen enough."""
+    """The person quits."""
 
 
 Act: TypeAlias = Decide | Quit
@@ -51,34 +51,34 @@ Act: TypeAlias = Decide | Quit
 
 @dataclass(slots=True)
 class Inbox:
-    """Open questions, the oldest first. ``wish`` and ``typed`` are what is being said of the selected one."""
+    """Pending approvals, the oldest first. ``choice`` and ``typed`` are the unfinished input for the selected one."""
 
     selected: str | None = None
     is_open: bool = False
-    wish: AnswerChoice | None = None
+    choice: AnswerChoice | None = None
     typed: str = ""
     notes: deque[str] = field(default_factory=lambda: deque[str](maxlen=_NOTES))
     frozen: set[str] = field(default_factory=set[str])
-    """Questions whose answer is on its way: no key does anything to them."""
+    """Approvals whose decision is in flight; keys have no effect on them."""
     _views: dict[str, JsonObject] = field(default_factory=dict[str, "JsonObject"])
 
     def replace(self, pending: Iterable[JsonObject]) -> None:
-        """Takes the whole of it, in place of what is known."""
+        """Replaces all pending approvals."""
         self._views = {text_at(view, "actionId"): view for view in pending}
-        self._settle()
+        self._fix_selection()
 
     def put(self, view: JsonObject) -> None:
-        """A question as it stands now."""
+        """Adds or updates an approval; removes it if it is no longer pending."""
         action = text_at(view, "actionId")
         if text_at(view, "state") != "pending":
             self.close(action, object_at(view, "decision"))
             return
         self._views[action] = view
         self.frozen.discard(action)
-        self._settle()
+        self._fix_selection()
 
     def close(self, action: str, decision: JsonObject) -> None:
-        """A question has ended, whoever ended it."""
+        """Removes an approval that was closed, by this or another device."""
         view = self._views.pop(action, None)
         self.frozen.discard(action)
         if view is not None:
@@ -87,21 +87,21 @@ class Inbox:
             where = f" on {device}" if device else ""
             outcome = text_at(decision, "outcome") or "closed"
             self.notes.append(f"{outcome} by {who}{where}: {text_at(view, 'title')}")
-        self._settle()
+        self._fix_selection()
 
     def list_all(self) -> list[JsonObject]:
-        """Open questions, the oldest first."""
+        """Returns the pending approvals, the oldest first."""
         return sorted(self._views.values(), key=lambda view: text_at(view, "createdAt"))
 
     @property
     def current(self) -> JsonObject | None:
-        """The question that is selected."""
+        """The selected approval."""
         return self._views.get(self.selected or "")
 
     def press(self, key: str) -> Act | None:
-        """What a key does."""
-        if self.wish is not None:
-            return self._say(key)
+        """Applies a key; returns the action to execute."""
+        if self.choice is not None:
+            return self._take_choice_key(key)
         view = self.current
         match key:
             case "q" | "\x04":
@@ -113,56 +113,56 @@ class Inbox:
             case "\r" | "\n" | " ":
                 self.is_open = not self.is_open
             case "a" | "d" | "r" if view is not None and self.selected not in self.frozen:
-                self._begin(view, {"a": "allow", "d": "deny", "r": "reply"}[key])
+                self._begin_choice(view, {"a": "allow", "d": "deny", "r": "reply"}[key])
             case _:
                 pass
         return None
 
-    def describe_wish(self) -> str:
-        """What is to be typed next."""
+    def describe_prompt(self) -> str:
+        """Returns the prompt for the next input."""
         view = self.current
-        if self.wish is None or view is None:
+        if self.choice is None or view is None:
             return "a allow · d deny · r reply · enter details · j k move · q quit"
-        if self.wish == "reply":
+        if self.choice == "reply":
             return f"reply: {self.typed}▏(enter sends, esc goes back)"
-        if self._spells_out(view):
+        if self._needs_typed_yes(view):
             return f"type {YES} to allow this at {text_at(view, 'risk')} risk: {self.typed}▏"
-        return f"{self.wish} this? y / n"
+        return f"{self.choice} this? y / n"
 
-    def _begin(self, view: JsonObject, wish: str) -> None:
-        if find_option(view, wish) is None:
-            self.notes.append(f"this approval offers no way to {wish}")
+    def _begin_choice(self, view: JsonObject, choice: str) -> None:
+        if find_option(view, choice) is None:
+            self.notes.append(f"this approval has no option to {choice}")
             return
-        self.wish = "allow" if wish == "allow" else "deny" if wish == "deny" else "reply"
+        self.choice = "allow" if choice == "allow" else "deny" if choice == "deny" else "reply"
         self.typed = ""
-        # Nobody says yes to what is not shown in full.
+        # show the details before the person can confirm
         self.is_open = True
 
-    def _say(self, key: str) -> Act | None:
-        view, wish = self.current, self.wish
-        if view is None or wish is None or key == _ESCAPE:
-            self.wish = None
+    def _take_choice_key(self, key: str) -> Act | None:
+        view, choice = self.current, self.choice
+        if view is None or choice is None or key == _ESCAPE:
+            self.choice = None
             return None
-        if wish != "reply" and not self._spells_out(view):
-            self.wish = None
-            return self._decide(view, wish) if key in {"y", "Y"} else None
+        if choice != "reply" and not self._needs_typed_yes(view):
+            self.choice = None
+            return self._decide(view, choice) if key in {"y", "Y"} else None
         if key in _ENTER:
-            self.wish = None
-            said = self.typed.strip()
-            if wish == "reply":
-                return self._decide(view, wish, said) if said else None
-            return self._decide(view, wish) if said.lower() == YES else None
+            self.choice = None
+            text = self.typed.strip()
+            if choice == "reply":
+                return self._decide(view, choice, text) if text else None
+            return self._decide(view, choice) if text.lower() == YES else None
         if key in _BACKSPACE:
             self.typed = self.typed[:-1]
         elif len(key) == 1 and key.isprintable():
             self.typed += key
         return None
 
-    def _spells_out(self, view: JsonObject) -> bool:
-        return self.wish == "allow" and text_at(view, "risk") in _GRAVE
+    def _needs_typed_yes(self, view: JsonObject) -> bool:
+        return self.choice == "allow" and text_at(view, "risk") in _HIGH_RISK
 
-    def _decide(self, view: JsonObject, wish: str, words: str | None = None) -> Act | None:
-        option = find_option(view, wish)
+    def _decide(self, view: JsonObject, choice: str, words: str | None = None) -> Act | None:
+        option = find_option(view, choice)
         if option is None:
             return None
         self.frozen.add(text_at(view, "actionId"))
@@ -174,17 +174,17 @@ class Inbox:
             at = names.index(self.selected) if self.selected in names else 0
             self.selected = names[max(0, min(at + by, len(names) - 1))]
 
-    def _settle(self) -> None:
+    def _fix_selection(self) -> None:
         names = [text_at(view, "actionId") for view in self.list_all()]
         if self.selected not in names:
-            # What was being said was about another question.
-            self.selected, self.wish, self.typed = (names[0] if names else None), None, ""
+            # the unfinished input belonged to another approval
+            self.selected, self.choice, self.typed = (names[0] if names else None), None, ""
             self.is_open = False
 
 
-def find_option(view: JsonObject, wish: str) -> str | None:
-    """The option that a wish means."""
-    for kind in _KINDS[wish]:
+def find_option(view: JsonObject, choice: str) -> str | None:
+    """Returns the id of the option for a choice."""
+    for kind in _KINDS[choice]:
         for option in objects_at(view, "options"):
             if text_at(option, "kind") == kind:
                 return text_at(option, "optionId")

@@ -1,4 +1,4 @@
-"""The inbox drawn into a terminal, and as lines where there is none."""
+"""Draws the inbox in a terminal, or prints it as lines elsewhere."""
 
 from __future__ import annotations
 
@@ -43,44 +43,44 @@ class InboxScreen:
         self._live.start()
 
     def show(self, inbox: Inbox, link: str, now_ms: int) -> None:
-        """Draws everything anew."""
+        """Redraws the screen."""
         parts: list[RenderableType] = [_draw_table(inbox, now_ms)]
         if inbox.is_open and inbox.current is not None:
             parts.append(_draw_question(inbox.current))
         parts += [Text(escape_line(note), style="dim") for note in inbox.notes]
         head = f"{len(inbox.list_all())} open{f' | {link}' if link else ''}"
-        parts += [Text(head, style="dim"), Text(escape_line(inbox.describe_wish()), style="bold")]
+        parts += [Text(head, style="dim"), Text(escape_line(inbox.describe_prompt()), style="bold")]
         self._live.update(Group(*parts), refresh=True)
 
     def close(self) -> None:
-        """Leaves the last picture and gives the cursor back."""
+        """Leaves the last screen and restores the cursor."""
         self._live.stop()
 
 
 @dataclass(slots=True)
 class InboxLines:
-    """A line for each approval that arrives, and for each that ends."""
+    """Prints a line for each approval that opens or closes."""
 
     write: Callable[[str], None]
     as_json: bool
     _known: dict[str, JsonObject] = field(default_factory=dict[str, "JsonObject"])
 
     def show(self, inbox: Inbox, link: str, now_ms: int) -> None:
-        """Says what is new."""
+        """Prints the changes."""
         views = {text_at(view, "actionId"): view for view in inbox.list_all()}
         for action, view in views.items():
             if action not in self._known:
-                self._say("open", view, now_ms)
+                self._write("open", view, now_ms)
         for action, view in self._known.items():
             if action not in views:
-                self._say("closed", view, now_ms)
+                self._write("closed", view, now_ms)
         self._known = views
         del link
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Does nothing: there is nothing to close."""
 
-    def _say(self, word: str, view: JsonObject, now_ms: int) -> None:
+    def _write(self, word: str, view: JsonObject, now_ms: int) -> None:
         at = format_ms(now_ms)
         if self.as_json:
             self.write(orjson.dumps({"at": at, "inbox": word, "question": view}).decode())

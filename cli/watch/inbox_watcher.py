@@ -1,7 +1,7 @@
-"""Follows an inbox over a channel, and says over the same channel what the person decides.
+"""Follows an inbox over a channel, and sends the person's decisions over the same channel.
 
-After an answer without a result the question is read again before anything else can be said about it: nothing is shown
-as decided that the gateway has not told.
+After each decision the approval is read again before the next input: the screen shows it as decided only if the gateway
+says so.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, assert_never, cast
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.cli.watch.inbox import Decide, Inbox, Quit
-from passerelle.cli.watch.link import Absence, open_link
+from passerelle.cli.watch.link import OutageTimer, open_link
 from passerelle.client.items import (
     CallRefused,
     Event,
@@ -48,44 +48,44 @@ Sign: TypeAlias = Callable[["dict[str, Json]", str], "dict[str, Json]"]
 
 
 class InboxOutput(Protocol):
-    """Where the inbox is shown."""
+    """Displays the inbox."""
 
     def show(self, inbox: Inbox, link: str, now_ms: int) -> None:
-        """Shows it as it stands."""
+        """Displays the current state."""
         ...
 
     def close(self) -> None:
-        """Shows nothing more."""
+        """Ends the display."""
         ...
 
 
 @dataclass(slots=True)
 class InboxWatcher:
-    """Watches until the person quits, or the gateway stays away for ``patience_s``."""
+    """Watches until the person quits, or the gateway is unavailable for longer than ``patience_s``."""
 
     output: InboxOutput
     clock: Clock
     sign: Sign
     patience_s: float
     once: bool = False
-    """Ends when the inbox has been shown once: for programs."""
+    """Ends once the inbox has been shown: for scripts."""
     inbox: Inbox = field(default_factory=Inbox)
     _over: asyncio.Event = field(default_factory=asyncio.Event)
     _link: str = ""
-    _absence: Absence = field(init=False)
-    _sayings: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
+    _outage: OutageTimer = field(init=False)
+    _decisions: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
     def __post_init__(self) -> None:
-        self._absence = Absence(self.patience_s)
+        self._outage = OutageTimer(self.patience_s)
 
     async def watch(self, url: str, token: str | None, tls: SSLContext | None = None) -> None:
-        """Returns when it is over.
+        """Runs until it is over.
 
         Raises:
-            Forbidden, RemoteError: the gateway does not let us look, or is away for too long.
+            Forbidden, RemoteError: the gateway refuses the stream, or is unavailable for too long.
         """
         try:
-            async with open_link(url, token, tls, "inbox", self._learn) as client:
+            async with open_link(url, token, tls, "inbox", self._on_status) as client:
                 await self._follow(client)
         finally:
             self.output.close()
@@ -95,47 +95,49 @@ class InboxWatcher:
             helpers = [group.create_task(self._tick()), group.create_task(self._read(client))]
             with read_keys(lambda key: self._press(group, client, key)):
                 await self._over.wait()
-            for task in (*helpers, *self._sayings):
+            for task in (*helpers, *self._decisions):
                 task.cancel()
 
     def _press(self, group: asyncio.TaskGroup, client: ChannelClient, key: str) -> None:
-        # Somebody sits here: no phone needs to ring for what stands before their eyes.
+        # report the person as active: phones need not ring for approvals on this screen
         client.say_presence("active", (STREAM,))
         match self.inbox.press(key):
             case Quit():
                 self._over.set()
-            case Decide() as wish:
-                saying = group.create_task(self._decide(client, wish))
-                self._sayings.add(saying)
-                saying.add_done_callback(self._sayings.discard)
+            case Decide() as decision:
+                sending = group.create_task(self._decide(client, decision))
+                self._decisions.add(sending)
+                sending.add_done_callback(self._decisions.discard)
             case None:
                 pass
         self._show()
 
-    async def _decide(self, client: ChannelClient, wish: Decide) -> None:
-        action = text_at(wish.view, "actionId")
-        said: dict[str, Json] = {
-            "rev": wish.view.get("rev"),
-            "digest": text_at(wish.view, "digest"),
-            "optionId": wish.option_id,
+    async def _decide(self, client: ChannelClient, decision: Decide) -> None:
+        action = text_at(decision.view, "actionId")
+        body: dict[str, Json] = {
+            "rev": decision.view.get("rev"),
+            "digest": text_at(decision.view, "digest"),
+            "optionId": decision.option_id,
             "decisionId": f"dec_{secrets.token_hex(16)}",
-            **({"content": {"text": wish.words}} if wish.words else {}),
+            **({"content": {"text": decision.words}} if decision.words else {}),
         }
-        signed = {**self.sign(said, action), "actionId": action}
+        signed = {**self.sign(body, action), "actionId": action}
         try:
-            told = await client.call("respond_action", signed, idem=str(said["decisionId"]))
-            if text_at(told, "outcome") == "vote_recorded":
-                self.inbox.notes.append(f"vote recorded: {told.get('votes')} of {told.get('need')}")
+            result = await client.call("respond_action", signed, idem=str(body["decisionId"]))
+            if text_at(result, "outcome") == "vote_recorded":
+                self.inbox.notes.append(
+                    f"vote recorded: {result.get('votes')} of {result.get('need')}"
+                )
         except CallRefused as refused:
             winner = object_at(refused.data, "winner")
             who = f", decided by {text_at(winner, 'decidedBy')}" if winner else ""
             self.inbox.notes.append(f"refused ({refused.code}){who}")
         except UnknownOutcome:
-            self.inbox.notes.append("no word of the answer; looking again")
-        await self._look(client, action)
+            self.inbox.notes.append("no response to the decision; reading the approval again")
+        await self._refresh(client, action)
 
-    async def _look(self, client: ChannelClient, action: str) -> None:
-        """The question as the gateway has it."""
+    async def _refresh(self, client: ChannelClient, action: str) -> None:
+        """Reads the approval from the gateway."""
         with contextlib.suppress(CallRefused, UnknownOutcome):
             self.inbox.put(await client.call("get_action", {"actionId": action}))
         self._show()
@@ -156,7 +158,7 @@ class InboxWatcher:
                 if self.once:
                     self._over.set()
             case Gap(why=why):
-                self.inbox.notes.append(f"missed events ({why.value}), shown anew")
+                self.inbox.notes.append(f"missed events ({why.value}), shown from a snapshot")
             case _:
                 assert_never(item)
         self._show()
@@ -166,28 +168,28 @@ class InboxWatcher:
         if kind == EventType.ACTION_RESOLVED:
             self.inbox.close(action, object_at(object_at(data, "payload"), "decision"))
         elif kind in _ASKING:
-            await self._look(client, action)
+            await self._refresh(client, action)
 
     def _show(self) -> None:
         self.output.show(self.inbox, self._link, self.clock.now_ms())
 
-    def _learn(self, status: LinkStatus) -> None:
-        word = self._absence.learn(status)
+    def _on_status(self, status: LinkStatus) -> None:
+        word = self._outage.update(status)
         if word is not None:
             self._link = word if isinstance(status, Offline) else ""
         self._show()
 
     async def _tick(self) -> None:
-        """Time left falls without an event; and a gateway that stays away ends it."""
+        """Updates the remaining times each second, and ends the watch if the gateway stays unavailable."""
         while True:
-            self._absence.check()
+            self._outage.check()
             self._show()
             await asyncio.sleep(_TICK_S)
 
 
 @contextlib.contextmanager
 def read_keys(press: Callable[[str], None]) -> Generator[None]:
-    """Hands each key of a terminal on while the block lasts; without a terminal there are none."""
+    """Passes each key of the terminal to ``press`` while the block runs; without a terminal does nothing."""
     if not sys.stdin.isatty():
         yield
         return

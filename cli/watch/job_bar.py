@@ -1,4 +1,4 @@
-"""A bar that fills as the items of a job end, for a terminal."""
+"""A progress bar of a job's items, for a terminal."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ _ENDED: Final = ("completed", "failed", "cancelled")
 
 
 class JobBar:
-    """While it is entered, it shows the job that it is told of."""
+    """A context manager that yields the function to update the bar with a job."""
 
     def __init__(self, console: Console | None = None) -> None:
-        # Counts are whole: on a narrow terminal first the bar gives way, then the title.
+        # never cut the counts: on a narrow terminal first the bar shrinks, then the title
         self._progress = Progress(
             TextColumn("{task.description}", markup=False, table_column=_cut_at(_TITLE)),
             BarColumn(bar_width=None, table_column=Column(ratio=1)),
             MofNCompleteColumn(table_column=_cut_at(None)),
-            TextColumn("{task.fields[said]}", markup=False, table_column=_cut_at(None)),
+            TextColumn("{task.fields[detail]}", markup=False, table_column=_cut_at(None)),
             TimeElapsedColumn(table_column=_cut_at(None)),
             console=console,
             expand=True,
         )
-        self._bar = self._progress.add_task("", total=None, said="")
+        self._bar = self._progress.add_task("", total=None, detail="")
 
     def __enter__(self) -> Callable[[JsonObject], None]:
-        """What is to be told."""
+        """Starts the bar; returns its update function."""
         self._progress.start()
-        return self._tell
+        return self._update
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def _tell(self, job: JsonObject) -> None:
+    def _update(self, job: JsonObject) -> None:
         counts = {name: _read(count) for name, count in object_at(job, "counts").items()}
-        said = [f"{name} {counts[name]}" for name in ("running", "failed") if counts.get(name)]
+        detail = [f"{name} {counts[name]}" for name in ("running", "failed") if counts.get(name)]
         self._progress.update(
             self._bar,
             description=escape_text(text_at(job, "title")),
             total=_read(job.get("items")),
             completed=sum(counts.get(name, 0) for name in _ENDED),
-            said=" ".join([text_at(job, "status"), *said]),
+            detail=" ".join([text_at(job, "status"), *detail]),
         )
 
 

@@ -1,7 +1,7 @@
-"""A job as it goes on, read off the stream of jobs, which says what changes when it does.
+"""Follows a job over the stream of jobs, which reports each change.
 
-Over HTTP, so it takes no more than the right to read the job. A gateway that is away for a while is waited for, and the
-cursor says what came meanwhile; where that is kept no longer, the job is read anew.
+Uses HTTP, so the permission to read the job suffices. It waits for an unavailable gateway, and the cursor returns the
+changes in between; if those have expired, the job is read again.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
 
 _STREAM: Final = "/v1/streams/jobs/events"
 _WAIT_S: Final = 20
-"""The gateway answers within that time, with nothing where nothing has changed."""
+"""Long-poll timeout: the gateway responds within this time, with no event if nothing changed."""
 _RETRY_S: Final = 1.0
 
 
 class JobReader(Protocol):
-    """Reads the answers of a gateway."""
+    """Reads responses of a gateway."""
 
     def __call__(self, path: str, params: Mapping[str, Json] | None = None, /) -> JsonObject:
-        """The answer of a query; raises CallerError or RemoteError."""
+        """Returns the response of a query; raises CallerError or RemoteError."""
         ...
 
 
 def follow_job(read: JobReader, path: str, patience_s: float) -> Iterator[JsonObject]:
-    """The job at ``path`` as it stands, then again with each change; whoever has seen enough stops.
+    """Yields the job at ``path`` now and after each change, until the caller stops.
 
     Raises:
-        NotFound: there is no such job, or not any more.
-        Forbidden: jobs may not be read.
-        RemoteError: the gateway has been away for longer than ``patience_s`` seconds.
+        NotFound: the job does not exist, or was deleted.
+        Forbidden: the token may not read jobs.
+        RemoteError: the gateway was unavailable for longer than ``patience_s`` seconds.
     """
     since_s: float | None = None
     cursor, job = "", dict[str, "Json"]()
     while True:
         try:
             if not cursor:
-                # The cursor first: what changes in between is told once more.
+                # read the cursor first: a change between the two reads is then reported twice, not lost
                 begun = text_at(read(_STREAM), "cursor")
                 job, cursor = {**read(path)}, begun
                 yield job
@@ -59,7 +59,7 @@ def follow_job(read: JobReader, path: str, patience_s: float) -> Iterator[JsonOb
         except CallerError as error:
             if not cursor or isinstance(error, NotFound | Forbidden | Unauthenticated):
                 raise
-            cursor = ""  # what followed it is kept no longer
+            cursor = ""  # the events behind it have expired
             continue
         since_s, cursor = None, text_at(page, "cursor")
         for event in objects_at(page, "events"):

@@ -1,4 +1,4 @@
-"""One line for each change of a task: words for people, JSON for programs."""
+"""Prints one line per change of a task: text for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Lines:
-    """Prints a line when what a line shows has changed. ``write`` gets it without its end."""
+    """Prints a line when the visible state of a task changes. ``write`` gets it without a newline."""
 
     write: Callable[[str], None]
     as_json: bool
@@ -30,31 +30,31 @@ class Lines:
     _shown: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
 
     def show(self, board: Board, changed: Iterable[str], note: str, now_ms: int) -> None:
-        """Prints what is new of the tasks that may have changed, and ``note`` where the link has news."""
+        """Prints the changes of these tasks, and ``note`` if the link state changed."""
         if note:
-            self._tell(note, now_ms)
+            self._write_note(note, now_ms)
         for task_id in changed:
             line = board.show(task_id, now_ms)
-            told = describe(line)
+            shown = describe(line)
             if self.with_owners:
-                told = {**told, "owner": line.scope.principal}
-            if self._shown.get(task_id) != told:
-                self._shown[task_id] = told
-                self.write(self._render(line, told, board.measure(task_id, now_ms), now_ms))
+                shown = {**shown, "owner": line.scope.principal}
+            if self._shown.get(task_id) != shown:
+                self._shown[task_id] = shown
+                self.write(self._render(line, shown, board.measure(task_id, now_ms), now_ms))
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Does nothing: there is nothing to close."""
 
-    def _tell(self, note: str, now_ms: int) -> None:
+    def _write_note(self, note: str, now_ms: int) -> None:
         at = format_ms(now_ms)
-        news = orjson.dumps({"at": at, "link": note}).decode()
-        self.write(news if self.as_json else f"{at}  {note}")
+        text = orjson.dumps({"at": at, "link": note}).decode()
+        self.write(text if self.as_json else f"{at}  {note}")
 
-    def _render(self, line: TaskLine, told: JsonObject, rate: float, now_ms: int) -> str:
+    def _render(self, line: TaskLine, shown: JsonObject, rate: float, now_ms: int) -> str:
         at = format_ms(now_ms)
         if self.as_json:
-            return orjson.dumps({"at": at, **told, "rate": rate}).decode()
-        owner = escape_line(str(told.get("owner", "")))
+            return orjson.dumps({"at": at, **shown, "rate": rate}).decode()
+        owner = escape_line(str(shown.get("owner", "")))
         cells = (
             *(at, line.task_id, owner, line.status.value),
             *(*describe_progress(line), f"{rate:.1f}/s"),
@@ -63,7 +63,7 @@ class Lines:
 
 
 def describe(line: TaskLine) -> JsonObject:
-    """What a reader sees of a task: when this changes, there is a new line."""
+    """Returns the visible state of a task; a change of it makes a new line."""
     doubt = line.marks.get("status")
     return {
         "taskId": line.task_id,
@@ -82,7 +82,7 @@ def describe(line: TaskLine) -> JsonObject:
 
 
 def describe_progress(line: TaskLine) -> tuple[str, str, str]:
-    """Phase, percentage (or chunks), and what is going on, safe to be shown on a terminal."""
+    """Returns phase, percentage (or chunks), and current activity, escaped for a terminal."""
     progress = line.progress
     chunks = progress.counters.get("chunks")
     amount = f"{chunks} chunks" if chunks else ""

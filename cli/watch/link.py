@@ -1,4 +1,4 @@
-"""The link of a screen to the gateway: how it is opened, how it ends, and how long the gateway may be away."""
+"""The channel of a watch screen: opening, errors, and how long the gateway may be unavailable."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Absence:
-    """How long the gateway has been away; ``patience_s`` is how long it may be."""
+class OutageTimer:
+    """Measures how long the gateway is unavailable, up to ``patience_s`` seconds."""
 
     patience_s: float
     _since_s: float | None = None
 
-    def learn(self, status: LinkStatus) -> str | None:
-        """What a change of the link means to whoever looks; None where it means nothing, empty where all is well."""
+    def update(self, status: LinkStatus) -> str | None:
+        """Updates the outage; returns a note for the user, empty if connected, None if the change is not worth one."""
         match status:
             case Connected():
                 was_away, self._since_s = self._since_s is not None, None
@@ -49,16 +49,16 @@ class Absence:
                 assert_never(status)
 
     def check(self) -> None:
-        """Ends the looking where the gateway stays away.
+        """Ends the watch if the gateway is unavailable for too long.
 
         Raises:
-            RemoteError: it has been away for too long.
+            RemoteError: it has been unavailable for too long.
         """
         if self._since_s is None:
             return
         away_s = asyncio.get_running_loop().time() - self._since_s
         if away_s > self.patience_s:
-            raise RemoteError(f"the gateway has been away for {away_s:.0f} s")
+            raise RemoteError(f"the gateway has been unavailable for {away_s:.0f} s")
 
 
 @contextlib.asynccontextmanager
@@ -69,10 +69,10 @@ async def open_link(
     name: str,
     on_status: Callable[[LinkStatus], None],
 ) -> AsyncGenerator[ChannelClient]:
-    """A client for as long as the block lasts; what it has missed it shows from a snapshot. ``name`` names its device.
+    """Opens a client for the block; after a gap it takes a snapshot. ``name`` is the prefix of its device name.
 
     Raises:
-        NotFound, Forbidden, RemoteError: what the gateway would not let us look at, from a group of tasks too.
+        NotFound, Forbidden, RemoteError: the gateway refused the stream; also raised out of a task group.
     """
     client = ChannelClient(
         f"{url.replace('http', 'ws', 1)}/v1/channel",

@@ -1,4 +1,4 @@
-"""A table in a terminal that is drawn again as tasks go on."""
+"""A live table of tasks in a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from passerelle.cli.verbs.fitting import GAP, fit_columns, shorten_ids
+from passerelle.cli.verbs.table_layout import GAP, fit_columns, shorten_ids
 from passerelle.cli.watch.lines import describe_progress
 from passerelle.core.task.status import ENDED, WAITING, Status
 from passerelle.core.wire.display import escape_line
@@ -32,14 +32,14 @@ _COLOURS: Final = {
     Status.CANCELLING: "yellow",
 }
 _ROOMY: Final = 120
-"""Columns of a terminal in which ids are whole."""
+"""Terminal width from which ids are shown whole."""
 _TITLES: Final = ("TASK", "AGENT", "STATUS", "PHASE", "PROGRESS", "RATE", "WHAT")
 _STATUS: Final = _TITLES.index("STATUS")
 
 
 @dataclass(slots=True)
 class Screen:
-    """Draws into ``console`` until it is closed; what it drew last stays."""
+    """Draws into ``console`` until it is closed; the last table stays."""
 
     console: Console
     with_owners: bool = False
@@ -50,7 +50,7 @@ class Screen:
         self._live.start()
 
     def show(self, board: Board, changed: Iterable[str], note: str, now_ms: int) -> None:
-        """Draws everything anew."""
+        """Redraws the table."""
         del changed
         counts = ", ".join(f"{count} {status}" for status, count in sorted(board.count().items()))
         foot = Text(f"{counts or 'no task yet'}{f' | {note}' if note else ''}", style="dim")
@@ -58,7 +58,7 @@ class Screen:
         self._live.update(Group(table, foot), refresh=True)
 
     def close(self) -> None:
-        """Leaves the last picture and gives the cursor back."""
+        """Leaves the last table and restores the cursor."""
         self._live.stop()
 
 
@@ -70,7 +70,7 @@ def _draw(board: Board, now_ms: int, width: int, *, with_owners: bool) -> Table:
     if with_owners:
         owners = [escape_line(line.scope.principal) for line in lines]
         columns.append(["OWNER", *owners])
-        # What a task does is the last column, as it is cut.
+        # keep the task's activity as the last column, since it is cut first
         columns[-2:] = [columns[-1], columns[-2]]
     titles, *fitted = fit_columns(columns, width)
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))

@@ -1,4 +1,4 @@
-"""Follows what is watched over a channel: resumes by its cursors, and knows when there is nothing more to see."""
+"""Follows tasks over a channel: resumes with cursors, and stops when every task has ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol, assert_never, cast
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.cli.exit_status import ExitStatus
 from passerelle.cli.watch.board import Board
-from passerelle.cli.watch.link import Absence, open_link
+from passerelle.cli.watch.link import OutageTimer, open_link
 from passerelle.client.items import Event, Gap, Item, Live, Snapshot, StreamClosed
 from passerelle.core.task.status import ENDED
 
@@ -28,36 +28,36 @@ _MOST_STREAMS: Final = 100
 
 
 class BoardOutput(Protocol):
-    """Where the board is shown."""
+    """Displays the board."""
 
     def show(self, board: Board, changed: Iterable[str], note: str, now_ms: int) -> None:
-        """Shows what may have changed; ``note`` is news of the link."""
+        """Displays changes; ``note`` is a change of the link."""
         ...
 
     def close(self) -> None:
-        """Shows nothing more."""
+        """Ends the display."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """What to watch: streams as channels name them, or without any whatever is open. ``keep``: and what comes after.
+    """What to watch: named streams, or all open tasks if there are none. ``keep``: continue after all have ended.
 
-    ``all_owners``: whatever is open of anybody, for whoever oversees.
+    ``all_owners``: open tasks of all owners, for a caller with tasks:oversee.
     """
 
     streams: tuple[str, ...] = ()
     keep: bool = False
     patience_s: float = 60.0
-    """How long a gateway may be away."""
+    """Seconds for which a gateway may be unavailable."""
     all_owners: bool = False
 
 
 @dataclass(slots=True)
 class Watcher:
-    """Watches until there is nothing more to show."""
+    """Watches until every task has ended."""
 
-    wish: WatchOptions
+    options: WatchOptions
     output: BoardOutput
     clock: Clock
     board: Board = field(init=False)
@@ -65,32 +65,32 @@ class Watcher:
     _live: set[str] = field(default_factory=set[str])
     _readers: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
     _note: str = ""
-    _absence: Absence = field(init=False)
+    _outage: OutageTimer = field(init=False)
 
     def __post_init__(self) -> None:
-        self.board = Board(only_open=not self.wish.streams)
-        self._absence = Absence(self.wish.patience_s)
+        self.board = Board(only_open=not self.options.streams)
+        self._outage = OutageTimer(self.options.patience_s)
 
     async def watch(self, url: str, token: str | None, tls: SSLContext | None = None) -> ExitStatus:
-        """Returns DONE when every task was completed, REMOTE when one ended otherwise.
+        """Returns DONE if every task completed, REMOTE if one ended otherwise.
 
         Raises:
-            NotFound: there is no such task or session.
-            RemoteError: the gateway is away for too long, or does not let us follow.
+            NotFound: the task or session does not exist.
+            RemoteError: the gateway is unavailable for too long, or refused a stream.
         """
         try:
-            async with open_link(url, token, tls, "watch", self._learn) as client:
+            async with open_link(url, token, tls, "watch", self._on_status) as client:
                 await self._follow_all(client)
         finally:
             self.output.close()
-        return ExitStatus.DONE if self.board.went_well else ExitStatus.REMOTE
+        return ExitStatus.DONE if self.board.all_completed else ExitStatus.REMOTE
 
     async def _follow_all(self, client: ChannelClient) -> None:
         async with asyncio.TaskGroup() as group:
             helpers = [group.create_task(self._tick())]
-            for stream in self.wish.streams:
+            for stream in self.options.streams:
                 self._open(group, client, stream)
-            if not self.wish.streams:
+            if not self.options.streams:
                 helpers.append(group.create_task(self._search(group, client)))
             await self._over.wait()
             for task in (*helpers, *self._readers.values()):
@@ -101,11 +101,11 @@ class Watcher:
             self._readers[stream] = group.create_task(self._read(client, stream))
 
     async def _search(self, group: asyncio.TaskGroup, client: ChannelClient) -> None:
-        """Follows every session in which something is open, and those that come to it.
+        """Follows every session with an open task, also those that open later.
 
-        Of others each task by itself, since not every session of theirs may be read.
+        With ``all_owners``, follows single tasks, since sessions of other owners may not be readable.
         """
-        every = self.wish.all_owners
+        every = self.options.all_owners
         opened = client.stream("tasks:tenant" if every else "tasks", start="snap")
         async with contextlib.aclosing(cast("AsyncGenerator[Item]", opened)) as items:
             async for item in items:
@@ -129,10 +129,12 @@ class Watcher:
             async with contextlib.aclosing(cast("AsyncGenerator[Item]", opened)) as items:
                 async for item in items:
                     changed = self._take(stream, item)
-                    if stream not in self.wish.streams and self._has_ended(stream, item, changed):
+                    if stream not in self.options.streams and self._has_ended(
+                        stream, item, changed
+                    ):
                         break
         except StreamClosed as closed:
-            if not self.wish.all_owners:
+            if not self.options.all_owners:
                 raise
             self._note = f"{stream} is not shown: {closed.code}"
             self._show(())
@@ -140,7 +142,7 @@ class Watcher:
             del self._readers[stream]
 
     def _has_ended(self, stream: str, item: Item, changed: list[str]) -> bool:
-        """Whether the one task of a stream has, so that another one can be followed in its place."""
+        """Returns whether the task of a ``task:`` stream has ended, so that the stream can be closed."""
         if not stream.startswith("task:"):
             return False
         now_ms = self.clock.now_ms()
@@ -151,9 +153,9 @@ class Watcher:
         changed: list[str] = []
         match item:
             case Snapshot(data=data):
-                changed = self.board.replace(data)
+                changed = self.board.apply_snapshot(data)
             case Event(data=data):
-                task = self.board.take(data, self.clock.now_ms())
+                task = self.board.apply_event(data, self.clock.now_ms())
                 changed = [task] if task else []
             case Live():
                 self._live.add(stream)
@@ -163,27 +165,27 @@ class Watcher:
                 assert_never(item)
         if changed or self._note:
             self._show(changed)
-        self._look_whether_over()
+        self._stop_when_done()
         return changed
 
-    def _look_whether_over(self) -> None:
-        """Nothing more is to be seen when all streams are live and no task in them is open."""
-        is_finite = bool(self.wish.streams) and not self.wish.keep
-        if is_finite and self._live.issuperset(self.wish.streams) and self.board.has_ended:
+    def _stop_when_done(self) -> None:
+        """Stops the watch when all streams are live and no task is open."""
+        is_finite = bool(self.options.streams) and not self.options.keep
+        if is_finite and self._live.issuperset(self.options.streams) and self.board.has_ended:
             self._over.set()
 
     def _show(self, changed: Iterable[str]) -> None:
         self.output.show(self.board, changed, self._note, self.clock.now_ms())
         self._note = ""
 
-    def _learn(self, status: LinkStatus) -> None:
-        self._note = self._absence.learn(status) or self._note
+    def _on_status(self, status: LinkStatus) -> None:
+        self._note = self._outage.update(status) or self._note
         if self._note:
             self._show(())
 
     async def _tick(self) -> None:
-        """Rates fall and silence grows without an event; and a gateway that stays away ends it."""
+        """Updates the rates each second, and ends the watch if the gateway stays unavailable."""
         while True:
-            self._absence.check()
+            self._outage.check()
             self._show(self.board.list_all())
             await asyncio.sleep(_TICK_S)

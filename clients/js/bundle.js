@@ -1,4 +1,4 @@
-// `npm run bundle`: everything for a page in one file, dist/passerelle.js, whose names stand in `Passerelle`.
+// `npm run bundle`: everything for a page in one file, dist/passerelle.js, whose names are members of `Passerelle`.
 
 import { build } from "esbuild";
 

@@ -1,8 +1,8 @@
-"""Makes the package ``passerelle_client`` out of the gateway's tree, for the wheel and for the source distribution.
+"""Builds the package ``passerelle_client`` from the gateway's tree, for the wheel and for the source distribution.
 
-In the tree the client is ``passerelle.client``, and what it shares with the gateway is ``passerelle.protocol`` and some
-modules of other rooms. A wheel with these names would overwrite the gateway's. So everything that the client imports,
-directly or not, is copied below ``passerelle_client``, with its imports renamed. Nothing is listed by hand.
+In the tree the client is ``passerelle.client``; the code that it shares with the gateway is ``passerelle.protocol`` and
+some modules of other packages. A wheel with these names would overwrite the gateway's. So the build copies every module
+that the client imports, directly or not, to ``passerelle_client`` and renames its imports. No list is kept by hand.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ NAME: Final = "passerelle_client"
 _TREE: Final = "passerelle"
 _CLIENT: Final = "passerelle.client"
 _WHOLE: Final = ("client", "protocol")
-"""Rooms that are shipped whole; of all others what is imported."""
+"""Packages that are shipped whole; of the others only the modules that are imported."""
 
 
 class ClientPackage(BuildHookInterface[Any]):
-    """Adds the package to what is built. From a source distribution it is taken as it stands there."""
+    """Adds the package to the build. A source distribution contains it already, so it is taken from there."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Writes the package into a folder of its own; ``finalize`` removes it.
+        """Writes the package to a temporary folder, which ``finalize`` removes.
 
         Raises:
-            ValueError: the install would be editable, with modules that import ``passerelle``.
+            ValueError: the install is editable, but the modules would import ``passerelle``.
         """
         if version == "editable":
             raise ValueError("passerelle-client is made when it is built: install it without -e")
@@ -47,14 +47,14 @@ class ClientPackage(BuildHookInterface[Any]):
         build_data["force_include"][str(package)] = NAME
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Removes what ``initialize`` wrote."""
+        """Removes the files that ``initialize`` wrote."""
         del version, build_data, artifact_path
         if hasattr(self, "_folder"):
             self._folder.cleanup()
 
 
 def write_package(tree: Path, target: Path) -> None:
-    """Writes the package to ``target``; ``tree`` is the folder that is imported as ``passerelle``."""
+    """Writes the package to ``target``. ``tree`` is the folder of the package ``passerelle``."""
     for name in sorted(find_modules(tree)):
         source = find_file(tree, name)
         written = target / source.relative_to(tree / "client" if is_of_client(name) else tree)
@@ -68,7 +68,7 @@ def write_package(tree: Path, target: Path) -> None:
 
 
 def find_modules(tree: Path) -> set[str]:
-    """Names in the tree of all modules that are shipped, and of their packages."""
+    """Returns the names of all modules that are shipped, and of their packages."""
     found: set[str] = set()
     waiting = [name for room in _WHOLE for name in list_modules(tree, room)]
     while waiting:
@@ -82,14 +82,14 @@ def find_modules(tree: Path) -> set[str]:
 
 
 def list_modules(tree: Path, room: str) -> Iterator[str]:
-    """Every module of a room."""
+    """Yields every module of a package."""
     for path in (tree / room).rglob("*.py"):
         parts = path.relative_to(tree).with_suffix("").parts
         yield ".".join((_TREE, *(parts[:-1] if parts[-1] == "__init__" else parts)))
 
 
 def list_imports(tree: Path, text: str) -> Iterator[str]:
-    """The modules of the tree that a module imports, for its types as well."""
+    """Yields the modules of the tree that a module imports, including those for type checking."""
     for node in find_imports(text):
         for alias in node.names:
             inner = f"{node.module}.{alias.name}"
@@ -97,25 +97,25 @@ def list_imports(tree: Path, text: str) -> Iterator[str]:
 
 
 def find_imports(text: str) -> Iterator[ast.ImportFrom]:
-    """The statements that import from the tree; ``import passerelle.x`` is written nowhere."""
+    """Yields the import statements that name the tree. The form ``import passerelle.x`` is never used."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{_TREE}."):
             yield node
 
 
 def find_file(tree: Path, name: str) -> Path:
-    """Where a module of the tree is, or would be."""
+    """Returns the path of a module of the tree, whether or not the file exists."""
     path = tree.joinpath(*name.split(".")[1:])
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def is_of_client(name: str) -> bool:
-    """Whether a module is one of the client itself, which lose their room's name."""
+    """Returns whether a module belongs to ``passerelle.client``, whose name is dropped from the path."""
     return f"{name}.".startswith(f"{_CLIENT}.")
 
 
 def rename_imports(text: str) -> str:
-    """The same module below ``passerelle_client``; every line keeps its number."""
+    """Returns the module text with renamed imports; line numbers do not change."""
     lines = text.splitlines(keepends=True)
     for node in find_imports(text):
         old = _CLIENT if is_of_client(str(node.module)) else _TREE

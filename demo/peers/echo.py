@@ -1,7 +1,7 @@
-"""``echo`` says what it was told, as a task with one artifact.
+"""``echo`` repeats the text that it receives, as a task with one artifact.
 
-A text that begins with ``message:`` is answered with a bare Message, one that begins with ``ask:`` with a
-question in plain words; the answer to it is echoed.
+A text that begins with ``message:`` gets a bare Message. A text that begins with ``ask:`` gets a plain-text
+question; the answer to it is echoed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ ASK_PREFIX: Final = "ask:"
 
 
 class EchoAgent(SampleAgent):
-    """Task, Message or question, by the prefix of the text."""
+    """Responds with a task, a Message or a question, depending on the prefix of the text."""
 
     name = "echo"
-    description = "Says what it was told."
+    description = "Repeats the text that it receives."
 
     async def answer(self, context: RequestContext, queue: EventQueue) -> None:
         text = context.get_user_input()
         if context.current_task is None and text.startswith(MESSAGE_PREFIX):
-            said = text.removeprefix(MESSAGE_PREFIX).strip()
+            reply = text.removeprefix(MESSAGE_PREFIX).strip()
             await queue.enqueue_event(
-                new_text_message(said, context_id=context.context_id, role=Role.ROLE_AGENT)
+                new_text_message(reply, context_id=context.context_id, role=Role.ROLE_AGENT)
             )
             return
         task = open_updater(context, queue)

@@ -1,8 +1,8 @@
-"""``payments`` asks before it acts, in the words of our permission extension.
+"""``payments`` requests an approval before it acts, with our permission extension.
 
-The first message of a task names what to pay; the task then waits with a typed question. It pays once, on
-a typed answer that names this question as it stands. Anything else, a friendly "yes" included, is answered
-by asking again.
+The first message of a task names the bill; the task then waits with a typed approval request. It pays once,
+after a typed decision that matches the current request. Any other message, including a plain-text "yes", gets
+the request again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REJECT: Final = "reject"
 
 
 class PaymentsAgent(SampleAgent):
-    """Keeps the open question of each task; a question is forgotten once it is answered."""
+    """Keeps the pending request of each task; removes it once it is decided."""
 
     name = "payments"
     description = "Pays a bill, after asking."
@@ -64,7 +64,7 @@ class PaymentsAgent(SampleAgent):
 
 
 def compose_question(task_id: str, bill: str, now_ms: int) -> JsonObject:
-    """What is asked for one bill; the digest binds an answer to all the rest of it."""
+    """Returns the approval request for a bill; its digest binds a decision to all other members."""
     question: JsonObject = {
         "action_id": f"pay-{task_id}",
         "rev": 1,
@@ -82,7 +82,7 @@ def compose_question(task_id: str, bill: str, now_ms: int) -> JsonObject:
 
 
 def read_option(context: RequestContext, question: JsonObject) -> str | None:
-    """The chosen option, if a data part answers exactly ``question``."""
+    """Returns the chosen option if a data part matches ``question`` exactly."""
     parts = context.message.parts if context.message else ()
     for data in cast("list[Json]", get_data_parts(parts)):
         answer = object_at(data, EXTENSION) if isinstance(data, dict) else {}

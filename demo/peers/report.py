@@ -1,6 +1,6 @@
-"""``report`` streams one artifact in chunks, over some seconds.
+"""``report`` streams one artifact in chunks, over a few seconds.
 
-``chunks=12 every=0.4`` in the text says how many and how many seconds apart; these are also the defaults.
+``chunks=12 every=0.4`` in the text sets the number of chunks and the seconds between them; these are the defaults.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EVERY: Final = re.compile(r"\bevery=([0-9]{1,2}(?:\.[0-9]{1,3})?)\b")
 
 @dataclass(frozen=True, slots=True)
 class ReportPace:
-    """How many chunks, and the seconds between two of them."""
+    """Number of chunks, and the seconds between two of them."""
 
     chunks: int
     every_s: float
@@ -34,7 +34,7 @@ DEFAULT: Final = ReportPace(chunks=12, every_s=0.4)
 
 
 def read_pace(text: str) -> ReportPace:
-    """The pace that a text asks for, within bounds."""
+    """Reads the pace from a text, within bounds."""
     chunks, every = _CHUNKS.search(text), _EVERY.search(text)
     return ReportPace(
         min(max(int(chunks[1]), 1), CHUNKS_MAX) if chunks else DEFAULT.chunks,
@@ -43,7 +43,7 @@ def read_pace(text: str) -> ReportPace:
 
 
 class ReportAgent(SampleAgent):
-    """One artifact, ``lines`` of it at a time."""
+    """Streams one artifact, one line per chunk."""
 
     name = "report"
     description = "Writes a report, a line at a time."

@@ -1,4 +1,4 @@
-"""Serving one agent: card, JSON-RPC, HTTP+JSON, and a page that says what it has received.
+"""Serves one agent: card, JSON-RPC, HTTP+JSON, and statistics of the messages received.
 
 ``GET /stats`` counts messages by message id, so a test can prove that a message arrived once.
 """
@@ -42,7 +42,7 @@ _BINDINGS: Final = ("JSONRPC", "HTTP+JSON")
 
 
 class SampleAgent(AgentExecutor):
-    """An agent that counts what it gets. A subclass says what it does, in :meth:`answer`."""
+    """An agent that counts its messages. A subclass implements :meth:`answer`."""
 
     name: str
     description: str
@@ -54,7 +54,7 @@ class SampleAgent(AgentExecutor):
 
     @abstractmethod
     async def answer(self, context: RequestContext, queue: EventQueue) -> None:
-        """Answers one message."""
+        """Handles one message."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         if context.message is not None:
@@ -66,19 +66,19 @@ class SampleAgent(AgentExecutor):
         await open_updater(context, event_queue).cancel()
 
     async def report_stats(self, _: Request) -> JSONResponse:
-        """How often each message id arrived, and which tasks were cancelled."""
+        """Returns how often each message id arrived, and which tasks were cancelled."""
         return JSONResponse(
             {"agent": self.name, "received": self._received, "cancelled": self._cancelled}
         )
 
 
 def open_updater(context: RequestContext, queue: EventQueue) -> TaskUpdater:
-    """The SDK's writer of task events for the task of ``context``."""
+    """Returns the SDK's writer of task events for the task of ``context``."""
     return TaskUpdater(queue, context.task_id or "", context.context_id or "")
 
 
 def make_card(agent: SampleAgent, url: str) -> AgentCard:
-    """The card of an agent that is served at ``url``."""
+    """Returns the card of an agent that is served at ``url``."""
     extensions = [AgentExtension(uri=agent.extension)] if agent.extension else []
     return AgentCard(
         name=agent.name,
@@ -100,7 +100,7 @@ def make_card(agent: SampleAgent, url: str) -> AgentCard:
 
 
 def make_app(agent: SampleAgent, url: str) -> Starlette:
-    """The application of one agent."""
+    """Returns the application of one agent."""
     card = make_card(agent, url)
     handler = DefaultRequestHandler(agent, InMemoryTaskStore(), card)
 
@@ -121,7 +121,7 @@ def make_app(agent: SampleAgent, url: str) -> Starlette:
 
 
 def serve(agent: SampleAgent) -> None:
-    """Serves until SIGTERM or SIGINT, which end the process with status 0 within about a second."""
+    """Serves until SIGTERM or SIGINT, then exits with status 0 within about a second."""
     parser = argparse.ArgumentParser(description=agent.description)
     parser.add_argument("--port", type=int, default=0, help="0 takes a free port (default)")
     try:
@@ -129,9 +129,9 @@ def serve(agent: SampleAgent) -> None:
     except ConfigInvalid as error:
         parser.error(error.message)
     for number in (signal.SIGTERM, signal.SIGINT):
-        # uvicorn raises the signal again once it has shut down.
+        # uvicorn raises the signal again after its shutdown
         signal.signal(number, _leave)
-    # The SDK warns of each stream that a shutdown closes.
+    # the SDK warns about each stream that a shutdown closes
     logging.getLogger("a2a").setLevel(logging.ERROR)
     line = {"agent": agent.name, "url": listener.url, "port": listener.port}
     print(orjson.dumps(line).decode(), flush=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from passerelle.demo.checks import StoryBroken, wait_for
+from passerelle.demo.checks import CheckFailed, wait_for
 from passerelle.demo.devices import open_device
 from tests.chaos.callers import Cut, Refused, read_results
 from tests.chaos.plan import GATEWAYS, Way
@@ -102,7 +102,7 @@ class Shown:
         stream, top = f"session:{session}", await self.records.read_top(session)
         try:
             await wait_for(f"{session} is read", lambda: device.find_end(stream) >= top)
-        except StoryBroken as error:
+        except CheckFailed as error:
             self.verdict.blame(label, str(error))
         if device.sequences(stream) != list(range(1, top + 1)):
             self.verdict.blame(label, f"its session has {device.sequences(stream)}, up to {top}")

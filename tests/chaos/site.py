@@ -23,7 +23,7 @@ import yaml
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.wire.json import JsonObject
-from passerelle.demo.checks import StoryBroken
+from passerelle.demo.checks import CheckFailed
 from passerelle.demo.processes import Child, GatewayProcess, start
 from passerelle.store.engine_binary import find_engine
 from tests.chaos.plan import GATEWAYS, LASTING, SDK
@@ -74,7 +74,7 @@ class AgentProcess:
         """Starts a life.
 
         Raises:
-            StoryBroken: it ended by itself. One that is killed while it starts has another life already.
+            CheckFailed: it ended by itself. One that is killed while it starts has another life already.
         """
         told = (self.name, str(self.folder / f"{self.name}.journal"))
         module = ("tests.chaos.sdk_agent",) if self.name == SDK else ("tests.chaos.agent", *told)
@@ -82,7 +82,7 @@ class AgentProcess:
         self.child = child
         try:
             await child.read_line("{")
-        except StoryBroken:
+        except CheckFailed:
             if self.child is child:
                 raise
 

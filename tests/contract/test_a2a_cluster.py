@@ -338,7 +338,7 @@ async def test_reader_without_hints_looks_by_itself(
 ) -> None:
     versions = await fill(tasks, 1)
     opened = await tasks.open()
-    deaf = SharedEvents(opened.tasks, cast("RedisHints", NoHints()), look_s=0.05)
+    deaf = SharedEvents(opened.tasks, cast("RedisHints", NoHints()), poll_s=0.05)
     async with aclosing(deaf.follow("t1", 1)) as events:
         coming = asyncio.create_task(anext(events))
         await wait_until(lambda: deaf.watched == 1, 5, "it follows")

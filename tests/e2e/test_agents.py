@@ -76,7 +76,7 @@ async def test_command_says_what_is_wrong(gateway: GatewayProcess) -> None:
     unset = run(gateway, "--token-env", "UNSET")
     assert (unset.returncode, "holds no token" in unset.stderr) == (2, True)
     away = run(gateway, "--url", "http://127.0.0.1:9")
-    assert away.stderr.startswith("passerelle: error: no gateway answers at http://127.0.0.1:9")
+    assert away.stderr.startswith("passerelle: error: no gateway responds at http://127.0.0.1:9")
 
 
 def run_from_elsewhere(folder: Path, *flags: str, **environ: str) -> str:
@@ -110,5 +110,5 @@ async def test_the_environment_names_the_gateway_and_the_token(
     assert "is an unknown setting" not in listed
     assert "not known" in await ask("--token-env", "OTHER", **told)
     nobody = "http://127.0.0.1:9"
-    assert f"no gateway answers at {nobody}" in await ask("--url", nobody, **told)
+    assert f"no gateway responds at {nobody}" in await ask("--url", nobody, **told)
     assert "PASSERELLE_TOKEN" in await ask(PASSERELLE_URL=gateway.url)

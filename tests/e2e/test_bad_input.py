@@ -216,5 +216,5 @@ async def test_refused_socket_and_caller_that_leaves_in_its_body_are_no_errors_o
     async with open_caller(gateway) as caller:
         assert (await caller.http.get("/v1/agents")).status_code == 200
     assert gateway.child is not None
-    lines = gateway.child.complained.read_text("utf-8").splitlines()
+    lines = gateway.child.stderr_file.read_text("utf-8").splitlines()
     assert [line for line in lines if '"level":"error"' in line] == []

@@ -183,7 +183,7 @@ def test_completion_is_offered_for_shells(tmp_path: Path) -> None:
         (("signing-key",), "Missing argument '"),
         (
             ("check", "a.yaml", "--config", "b.yaml"),
-            "Invalid value for --config: one file is all that is checked",
+            "Invalid value for --config: only one file can be checked",
         ),
         (("key", "Not A Name"), "Invalid value for 'name': should be 1 to 63 of a-z"),
         (
@@ -315,7 +315,7 @@ def test_serve_refuses_settings_that_cannot_hold_before_it_starts_anything(
 def test_a_call_before_anything_was_started_says_what_to_start(tmp_path: Path) -> None:
     done = run(tmp_path, "call", "echo", "hello", "--data-dir", tmp_path / "data")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "is not there yet: start `passerelle serve` first" in done.stderr
+    assert "does not exist yet: start `passerelle serve`" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_argument_in_another_encoding_is_a_mistake_of_the_caller(
     there = {"PASSERELLE_TOKEN": "psr_x", "PASSERELLE_URL": "http://127.0.0.1:9"}
     done = run(tmp_path, *words, variables=there)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "passerelle: error: text: an argument, or what was read, is not UTF-8\n"
+    assert done.stderr == "passerelle: error: text: an argument or the input is not UTF-8\n"
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_letters_that_the_terminal_does_not_have_are_escaped(tmp_path: Path) -> 
 def test_output_for_which_there_is_no_room_is_no_fault(tmp_path: Path, unbuffered: str) -> None:
     with Path("/dev/full").open("wb") as full:
         done = print_to(full, tmp_path, unbuffered)
-    said = "what was printed could not be written: No space left on device"
+    said = "standard output could not be written: No space left on device"
     assert (done.returncode, done.stderr) == (2, f"passerelle: error: {said}\n")
 
 
@@ -428,8 +428,8 @@ def test_first_configuration_is_written_once_and_can_be_read(tmp_path: Path) -> 
     assert "agents.echo: its card at http://127.0.0.1:9/" in checked.stdout, "the agent is reached"
     again = run(tmp_path, "init", "--yes")
     assert again.returncode == ExitStatus.CALLER
-    assert "is there already; nothing was changed" in again.stderr
+    assert "exists already; nothing was changed" in again.stderr
     unasked = run(tmp_path, "init", "other.yaml")
     assert unasked.returncode == ExitStatus.CALLER
-    assert "--yes asks nothing" in unasked.stderr
+    assert "--yes skips the questions" in unasked.stderr
     assert not (tmp_path / "other.yaml").exists()

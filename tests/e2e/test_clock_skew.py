@@ -74,7 +74,7 @@ async def look_at_clocks(caller: Caller) -> float:
 
 def has_logged(gateway: GatewayProcess, event: str) -> bool:
     assert gateway.child is not None
-    return f'"{event}"' in gateway.child.complained.read_text("utf-8")
+    return f'"{event}"' in gateway.child.stderr_file.read_text("utf-8")
 
 
 async def test_deadlines_expiries_and_times_follow_the_store_whatever_the_machine_says(

@@ -157,7 +157,7 @@ async def test_a_command_that_asks_a_gateway_loads_no_gateway(tmp_path: Path) ->
         assert done.returncode == 0, done.stderr
     for asked, (status, told, modules) in zip(ASKING, json.loads(done.stdout), strict=True):
         assert status in {0, 2, 7}, (asked, told)
-        assert "no gateway answers" not in cast("str", told), asked
+        assert "no gateway responds" not in cast("str", told), asked
         assert [one for one in cast("list[str]", modules) if is_heavy(one)] == [], asked
 
 

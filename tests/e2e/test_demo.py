@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from passerelle.demo import story
-from passerelle.demo.checks import Checks, StoryBroken, wait_for
+from passerelle.demo.checks import CheckFailed, Checks, wait_for
 from passerelle.demo.stage import Stage
 from tests.support.processes import Answer
 from tests.support.waiting import block_until
@@ -91,12 +91,12 @@ async def test_story_that_breaks_says_where_and_keeps_its_data(
 
 @pytest.mark.anyio
 async def test_wait_of_the_story_says_what_it_saw_last() -> None:
-    with pytest.raises(StoryBroken, match=r"a miracle: not within 0 s; last seen: \[\]"):
+    with pytest.raises(CheckFailed, match=r"a miracle: not within 0 s; last seen: \[\]"):
         await wait_for("a miracle", list, within_s=0.05)
 
 
 def test_failed_check_is_not_counted() -> None:
     checks = Checks()
-    with pytest.raises(StoryBroken, match="it rains"):
+    with pytest.raises(CheckFailed, match="it rains"):
         checks.check("it rains", holds=False)
     assert checks.passed == 0

@@ -87,7 +87,7 @@ async def test_an_approval_is_exported_and_checked_without_the_gateway(
     ]
     kept = await run_command(gateway, "evidence", "export", task, "--out", str(file))
     assert kept.status == ExitStatus.CALLER
-    assert "is there already, with something else in it" in kept.err
+    assert "exists already with other content" in kept.err
     assert file.read_bytes() == content
 
 
@@ -100,4 +100,4 @@ async def test_replay_and_review_are_written_beside_it(
         told = await run_command(gateway, "evidence", kind, task, "--out", str(file))
         assert (told.status, word in told.out) == (0, True)
     wrong = await run_command(gateway, "evidence", "export", "act_1")
-    assert (wrong.status, "is no id of a session" in wrong.err) == (ExitStatus.CALLER, True)
+    assert (wrong.status, "is not an id of a session" in wrong.err) == (ExitStatus.CALLER, True)

@@ -40,12 +40,12 @@ async def test_sample_agents_are_there_at_once_and_a_line_to_paste_calls_one(
 ) -> None:
     async with serve(tmp_path, "--demo-agents") as (child, gateway):
         line = await child.read_line("try: ")
-        said = child.said.read_text("utf-8")
+        said = child.stdout_file.read_text("utf-8")
         for name in ("echo", "report", "payments"):
             assert f"  agent {name}: {gateway.url}/agents/{name}\n" in said
         assert f"  metrics: {gateway.url}/metrics\n" in said
         assert f"  OpenAPI: {gateway.url}/v1/openapi.json\n" in said
-        assert "away" not in said
+        assert "unavailable" not in said
         program, *words = shlex.split(line.removeprefix("try: "))
         assert program == "passerelle"
         done = await run_command(gateway, *words)
@@ -56,7 +56,7 @@ async def test_sample_agents_are_there_at_once_and_a_line_to_paste_calls_one(
         assert streamed.out.splitlines()[:2] == ["line 1 of 12", "line 2 of 12"]
         late = await run_command(gateway, "call", "report", "every=1", "--timeout", "1")
         assert late.status == ExitStatus.REMOTE
-        assert late.err.endswith("within 1 s; its task goes on: passerelle tasks list shows it\n")
+        assert late.err.endswith("within 1 s; its task continues: see passerelle tasks list\n")
         as_json = await run_command(gateway, "call", "echo", "-", "--json", stdin="from a pipe")
         assert as_json.out.startswith("{\n")
         assert "from a pipe" in as_json.out
@@ -136,14 +136,14 @@ async def test_agents_that_are_away_are_named_with_the_reason(tmp_path: Path) ->
     public = "https://agents.example.com"
     config.write_text(yaml.safe_dump({"agents": agents, "public_url": public}), "utf-8")
     async with serve(tmp_path, "--config", str(config)) as (child, _):
-        line = await child.read_line("away: ")
-        assert line.startswith("away: agent builder: its card at ")
+        line = await child.read_line("unavailable: ")
+        assert line.startswith("unavailable: agent builder: its card at ")
         assert "refused" in line
-        said = child.said.read_text("utf-8")
+        said = child.stdout_file.read_text("utf-8")
         assert f"  from outside: {public}\n" in said
 
         def is_logged() -> bool:
-            return '"event":"agent.away"' in child.complained.read_text("utf-8")
+            return '"event":"agent.away"' in child.stderr_file.read_text("utf-8")
 
         await wait_until(is_logged, 10, "the log names it as well")
         assert "try: " not in said
@@ -158,7 +158,7 @@ async def test_agents_of_the_configuration_go_before_sample_agents_of_their_name
     async with serve(tmp_path, "--demo-agents", "--config", str(config)) as (child, gateway):
         line = await child.read_line("try: ")
         assert line.startswith(f"try: passerelle call report hello --config {config}")
-        assert "away: agent echo: " in child.said.read_text("utf-8")
+        assert "unavailable: agent echo: " in child.stdout_file.read_text("utf-8")
         # A reload reads the file again; agents that were started beside it stay.
         config.write_text(yaml.safe_dump({"agents": [], "log_level": "warning"}), "utf-8")
 
@@ -189,4 +189,4 @@ async def test_configuration_may_name_sample_agents(tmp_path: Path) -> None:
     finally:
         status = await refused.stop()
     assert status == ExitStatus.CALLER
-    assert "there is no agent 'ecko'" in refused.complained.read_text("utf-8")
+    assert "there is no agent 'ecko'" in refused.stderr_file.read_text("utf-8")

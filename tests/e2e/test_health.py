@@ -46,7 +46,7 @@ async def test_a_gateway_is_healthy_while_it_takes_work(tmp_path: Path) -> None:
         assert elsewhere.returncode == 0
     gone = await ask_health(tmp_path, PASSERELLE_PORT=port)
     assert gone.returncode == 1
-    assert f"no gateway answers at http://127.0.0.1:{port}/readyz" in gone.stderr
+    assert f"no gateway responds at http://127.0.0.1:{port}/readyz" in gone.stderr
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ async def test_a_gateway_is_healthy_while_it_takes_work(tmp_path: Path) -> None:
     [
         (File(b'{"status":"unready","reason":"stopping"}', JSON, 503), "unready: stopping"),
         (File(b'{"status":"unready","reason":"a\\u001b[2Jb"}', JSON, 503), "unready: a\\u{1b}[2Jb"),
-        (File(b"[]", JSON), "does not answer as a gateway does"),
-        (File(b"hello", "text/html"), "does not answer as a gateway does"),
+        (File(b"[]", JSON), "is no gateway: it responded with HTTP"),
+        (File(b"hello", "text/html"), "is no gateway: it responded with HTTP"),
         (File(b"{}", JSON, 500), "500: "),
     ],
 )
@@ -82,7 +82,7 @@ async def test_who_does_not_answer_in_time_is_not_healthy(tmp_path: Path) -> Non
         url = f"http://127.0.0.1:{port}"
         told = await ask_health(tmp_path, "--url", url, "--timeout", "0.2")
     assert told.returncode == 1
-    assert f"no gateway answers at {url}/readyz" in told.stderr
+    assert f"no gateway responds at {url}/readyz" in told.stderr
 
 
 async def test_a_configuration_that_does_not_hold_is_another_status(tmp_path: Path) -> None:

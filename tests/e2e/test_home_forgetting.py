@@ -143,7 +143,7 @@ async def test_markers_of_a_person_are_nowhere_and_it_comes_back_as_a_new_one(
         kept = await read_all(gateway, tmp_path, bob.markers)
         counted = await anyio.to_thread.run_sync(partial(forget, tmp_path, "owner", "--dry-run"))
         assert f"{ROUNDS} devices, {ROUNDS} grants and 1 edited rule\n" in counted.stdout
-        assert "the 1 edited rule goes too, and for everybody" in counted.stdout
+        assert "the 1 edited rule goes too, for all callers" in counted.stdout
         await check_closed(gateway, tmp_path, gateway.token, devices[0].token)
         assert await read_all(gateway, tmp_path / "data", owner.markers) == set()
         assert await read_all(gateway, tmp_path, bob.markers) == kept == set(bob.markers)

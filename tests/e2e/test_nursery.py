@@ -33,8 +33,8 @@ async def test_a_command_ends_as_a_process_of_its_own_does(
     forked = nursery.start("forked", ("passerelle", *words), tmp_path)
     started = start("started", ("passerelle", *words), tmp_path)
     assert await wait_for_end(forked) == await wait_for_end(started) == status
-    assert forked.said.read_text("utf-8") == started.said.read_text("utf-8")
-    assert forked.complained.read_text("utf-8") == started.complained.read_text("utf-8")
+    assert forked.stdout_file.read_text("utf-8") == started.stdout_file.read_text("utf-8")
+    assert forked.stderr_file.read_text("utf-8") == started.stderr_file.read_text("utf-8")
 
 
 async def test_a_forked_gateway_is_killed_and_stopped_as_any(
@@ -64,7 +64,7 @@ async def test_its_environment_is_what_it_is_given_and_no_more(
     child = nursery.start("shown", ("passerelle", "contexts", "show"), tmp_path, own)
     assert await wait_for_end(child) == 2
     assert f"{tmp_path}/passerelle/contexts.yaml: has no context 'elsewhere'" in (
-        child.complained.read_text("utf-8")
+        child.stderr_file.read_text("utf-8")
     )
 
 

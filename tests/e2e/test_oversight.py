@@ -52,7 +52,9 @@ async def test_the_owner_lists_and_shows_the_tasks_of_a_program(
         for words, place in ((("--find", "boats", "--all-owners"), 1), (("--find", task), 0)):
             found = await run_command(gateway, "tasks", "list", *words)
             assert found.lines[-1] == f"tasks: {place}"
-            assert (found.lines[0].startswith("no task has this id or title")) == (not place)
+            assert (found.lines[0].startswith("no task of yours has this id or title")) == (
+                not place
+            )
         overview = await run_command(gateway, "overview")
         said = [line.split() for line in overview.lines]
         assert said[0] == ["tasks", "1", "open"]

@@ -51,7 +51,7 @@ async def test_owner_token_is_rotated_beside_a_gateway_and_kept_by_its_store(
         await gateway.start()
         assert gateway.token == new.strip()
         assert gateway.child is not None
-        assert new not in gateway.child.said.read_text("utf-8")
+        assert new not in gateway.child.stdout_file.read_text("utf-8")
         await gateway.stop()
         (data_dir / "secret-key").unlink()
         done = await call("serve", "--port", "0")

@@ -41,7 +41,7 @@ async def test_serve_without_arguments_is_ready_and_says_how_to_go_on(tmp_path: 
     try:
         url = f"http://127.0.0.1:{read_port(await child.read_line('passerelle '))}"
         assert await is_ready(url)
-        said = child.said.read_text("utf-8")
+        said = child.stdout_file.read_text("utf-8")
         assert "no agent is configured; add one:" in said
         data_dir = tmp_path / "state" / "passerelle"
         assert data_dir.stat().st_mode & 0o777 == 0o700

@@ -135,7 +135,7 @@ async def test_a_backup_that_is_not_whole_is_refused_and_leaves_nothing(tmp_path
         partial(run, tmp_path, "store", "backup", tmp_path / "b", variables=elsewhere)
     )
     assert served.returncode == ExitStatus.CALLER
-    assert "redis_url: is given: its server is no part of a backup" in served.stderr
+    assert "redis_url: is set: a backup does not include its server" in served.stderr
 
 
 @pytest.mark.requirement("EXP-3")

@@ -171,7 +171,7 @@ async def test_an_export_beside_traffic_is_read_elsewhere_with_the_same_evidence
             assert went_on["status"]["state"] == "TASK_STATE_COMPLETED"
         left = await anyio.to_thread.run_sync(lambda: run(target, "store", "import", file, *flags))
         assert left.returncode == ExitStatus.CALLER
-        assert "is here with other bytes" in left.stdout
+        assert "exists here with other bytes" in left.stdout
 
 
 async def export_evidence(caller: Caller, task: Answer) -> str:

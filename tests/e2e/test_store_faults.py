@@ -133,7 +133,7 @@ async def test_engine_that_is_gone_for_good_is_a_runtime_error_and_writes_are_re
             assert gateway.child is not None
             await wait_until(gateway.child.has_ended, GIVEN_UP_WITHIN_S, "the gateway gives up")
             assert gateway.child.process.returncode == 1
-            text = gateway.child.complained.read_text("utf-8")
+            text = gateway.child.stderr_file.read_text("utf-8")
     assert "passerelle: error: the engine failed 5 times" in text
     events = [event for event in map(read_log, text.splitlines()) if event]
     parts = [event["part"] for event in events if event["event"] == "runtime.error"]

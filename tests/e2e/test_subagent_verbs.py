@@ -41,7 +41,7 @@ async def test_one_is_spawned_waited_for_sent_more_and_closed(
     late = await run_command(gateway, "subagents", "spawn", AGENT, "slow 60")
     slow = late.lines[0].split("  ")[0]
     timed_out = await run_command(gateway, "subagents", "wait", slow, "--timeout", "0s")
-    assert (timed_out.status, timed_out.out.splitlines()[-1]) == (1, "the time is over")
+    assert (timed_out.status, timed_out.out.splitlines()[-1]) == (1, "timed out")
     for name in (subagent, slow):
         closed = await run_command(gateway, "subagents", "close", name, "--reason", "enough")
         assert closed.lines[0].startswith(f"{name}  closed")

@@ -241,7 +241,7 @@ async def test_complaints_name_what_is_wrong(gateway: GatewayProcess, peer: Scri
         (
             ("tasks", "create", "passerelle", "hello", "--profile", "{"),
             ExitStatus.CALLER,
-            "Invalid value for --profile: is no JSON",
+            "Invalid value for --profile: is not valid JSON",
         ),
         (("tasks", "complete", task_id), ExitStatus.CALLER, ""),
         (("sessions", "rename", "se_1"), ExitStatus.CALLER, "Invalid value for 'TITLE': give a"),

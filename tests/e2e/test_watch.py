@@ -171,4 +171,4 @@ async def test_what_is_not_there_is_a_complaint(gateway: GatewayProcess) -> None
         check=False,
     )
     assert away.returncode == ExitStatus.REMOTE
-    assert "the gateway has been away for " in away.stderr
+    assert "the gateway has been unavailable for " in away.stderr

@@ -163,7 +163,7 @@ def find_growth(resting: Sequence[int]) -> Iterator[str]:
 def _read_log(site: Site) -> str:
     child = site.gateway.child
     assert child is not None
-    return child.complained.read_text(encoding="utf-8")
+    return child.stderr_file.read_text(encoding="utf-8")
 
 
 def find_told(log: str) -> Iterator[str]:

@@ -76,7 +76,7 @@ async def test_store_keys_and_identity_providers_are_tried_and_named(
     assert "secret_key: can be used" in report.lines
     assert "issuers.good: reached, 1 key" in report.lines
     assert [fault.partition(":")[0] for fault in report.faults] == ["issuers.bad"]
-    assert [line for line in report.lines if line.startswith("notice: no blobs: another gateway")]
+    assert [line for line in report.lines if line.startswith("notice: no blobs: other gateways")]
 
 
 @pytest.mark.anyio
@@ -139,4 +139,4 @@ async def test_an_agent_that_dials_in_is_named_with_who_may_be_it(tmp_path: Path
     report = await run_check(Sources({}, tmp_path), SystemClock())
     assert report.faults == ()
     assert report.lines[-2] == "agents.a: dials in, as home"
-    assert report.lines[-1].startswith("notice: agents.b: dials in; only the owner may be it")
+    assert report.lines[-1].startswith("notice: agents.b: dials in; only the owner may serve it")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from passerelle.cli.control_client import ControlClient
-from passerelle.cli.http_request import HttpAnswer, NoAnswer, Unasked, ask, split_address
+from passerelle.cli.http_request import HttpAnswer, NoAnswer, UnsendableRequest, ask, split_address
 from passerelle.cli.verbs.health import ask_health
 from passerelle.core.errors import InvalidInput, RemoteError
 from passerelle.core.wire.json import JsonObject
@@ -114,11 +114,11 @@ async def test_what_is_said_on_the_way_to_an_answer_is_no_answer(early: bytes) -
     [
         (
             b"HTTP/1.1 301 Moved\r\nLocation: https://a.example/\x1b[2Jx\r\nContent-Length: 2\r\n\r\n{}",
-            "does not answer as a gateway does: HTTP 301, it sends to https://a.example/\\u{1b}[2Jx",
+            "is no gateway: it responded with HTTP 301, redirect to https://a.example/\\u{1b}[2Jx",
         ),
         (
             b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 6\r\n\r\n<html>",
-            "does not answer as a gateway does: HTTP 502",
+            "is no gateway: it responded with HTTP 502",
         ),
     ],
 )
@@ -178,11 +178,11 @@ async def test_who_does_not_answer_in_time_is_late() -> None:
         ("http://[::1", "IPv6"),
         ("http://127.0.0.1:99999", "0-65535"),
         ("http://nowhere.invalid", "Errno"),
-        ("http://.example:80", "no name that can be looked up"),
-        (f"http://{'a' * 70}.example", "no name that can be looked up"),
-        ("http://ann:secret@127.0.0.1:1", "neither a user"),
-        ("http://127.0.0.1:1/?a=b", "neither a user"),
-        ("http://127.0.0.1:1/#a", "neither a user"),
+        ("http://.example:80", "is not a valid name"),
+        (f"http://{'a' * 70}.example", "is not a valid name"),
+        ("http://ann:secret@127.0.0.1:1", "must not have a user"),
+        ("http://127.0.0.1:1/?a=b", "must not have a user"),
+        ("http://127.0.0.1:1/#a", "must not have a user"),
     ],
 )
 async def test_what_is_no_address_is_said(url: str, reason: str) -> None:
@@ -229,7 +229,7 @@ async def test_a_key_that_no_header_carries_is_named(key: str) -> None:
 
 @pytest.mark.parametrize("url", ["http://[::1", "https://ann:secret@h", "ftp://h", "http://h/?a"])
 async def test_nobody_is_asked_for_what_is_no_address(url: str) -> None:
-    with pytest.raises(Unasked):
+    with pytest.raises(UnsendableRequest):
         split_address(url)
 
 

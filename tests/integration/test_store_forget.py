@@ -73,7 +73,7 @@ async def test_a_dry_run_and_a_no_change_nothing(settings: Settings) -> None:
     assert not no.lines
     [line] = counted
     assert line.startswith("of ada: 2 sessions, 1 of them in the archive, with 2 tasks and 2 app")
-    assert await forget(settings, no) == ["nothing else is changed"]
+    assert await forget(settings, no) == ["nothing else was changed"]
     assert no.lines == counted
     assert await run_forget(settings, ADA, dry_run=True, confirm=no) == counted
 
@@ -82,7 +82,7 @@ async def test_what_was_done_and_what_is_left_is_said(settings: Settings) -> Non
     counted, done, log, rest = await forget(settings, Asked())
     assert counted.startswith("of ada: 2 sessions")
     assert done.startswith("forgotten: ada, tombstone ")
-    assert "append-only file of the embedded engine was written anew" in log
+    assert "append-only file of the embedded engine was rewritten" in log
     assert rest == OUT_OF_REACH
     [nothing] = await forget(settings, Asked())
     assert nothing.startswith("of ada: 0 sessions")
@@ -105,7 +105,7 @@ async def test_a_hold_is_said_to_whoever_forgets_until_it_is_released(settings: 
     with pytest.raises(InvalidInput, match=r"owner: ada is held since .*: case 12"):
         await forget(settings, Asked())
     assert await run_release(settings, ADA) == ["released: ada"]
-    assert await run_release(settings, ADA) == ["nobody holds ada"]
+    assert await run_release(settings, ADA) == ["no hold on ada"]
     assert len(await forget(settings, Asked())) == 4
 
 
@@ -141,11 +141,11 @@ async def test_one_session_is_counted_and_forgotten_and_the_other_stays(settings
     assert counted.startswith(f"of {session}: 1 session, 1 of them in the archive, with 1 task ")
     assert not asked.lines
     no = Asked(answer=False)
-    assert await forget_sessions(settings, no, selection) == ["nothing else is changed"]
+    assert await forget_sessions(settings, no, selection) == ["nothing else was changed"]
     assert no.lines == [counted]
     _, done, log, rest = await forget_sessions(settings, asked, selection)
     assert done.startswith("forgotten: 1 session, tombstone ")
-    assert "append-only file of the embedded engine was written anew" in log
+    assert "append-only file of the embedded engine was rewritten" in log
     assert rest == OUT_OF_REACH
     [nothing] = await forget_sessions(settings, asked, selection)
     assert nothing.startswith(f"of {session}: 0 sessions")
@@ -183,12 +183,15 @@ async def test_a_held_session_stays_and_is_named(settings: Settings) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ((None, None, None, ()), "owner: or session or before has to be said"),
-        (("ada", None, "1h", ()), "owner: or session or before has to be said"),
-        (("ada", None, None, ("failed",)), "outcome: is said with before alone"),
+        ((None, None, None, ()), "owner: exactly one of owner, session and before is required"),
+        (("ada", None, "1h", ()), "owner: exactly one of owner, session and before is required"),
+        (("ada", None, None, ("failed",)), "outcome: is allowed only with before"),
         ((None, "task_1", None, ()), "session: 'task_1' is no id of a session"),
         ((None, None, "soon", ()), "before: 'soon' is neither a time"),
-        ((None, None, "1h", ("done",)), "outcome: 'done' is none of cancelled, completed, failed"),
+        (
+            (None, None, "1h", ("done",)),
+            "outcome: 'done' is not one of cancelled, completed, failed",
+        ),
     ],
 )
 async def test_flags_that_mean_nothing_are_refused(

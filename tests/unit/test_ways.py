@@ -15,7 +15,7 @@ _STEP = re.compile(r"^\d\. \[(?P<path>[^\]]+)\]\((?P=path)\) (?P<names>[^:\n]+):
 def list_ways() -> dict[str, list[tuple[Path, list[str]]]]:
     """The steps of each way, by its title: a file, and the names to look for."""
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-    section = text.partition("## Ways through the code")[2].partition("\n## ")[0]
+    section = text.partition("## Walks through the code")[2].partition("\n## ")[0]
     ways: dict[str, list[tuple[Path, list[str]]]] = {}
     for title, body in re.findall(
         r"^\*\*(.+?)\*\*(.*?)(?=^\*\*|\Z)", section, re.MULTILINE | re.DOTALL

@@ -1,13 +1,13 @@
-// Answering a question: what is sent, and what the result means.
+// Decides an approval: the request that is sent, and the meaning of its result.
 
 /** @import { JsonObject } from "./frames.js" */
 
 import { CallRefused } from "./errors.js";
 
 /**
- * What came of an answer. `won`: it counts. `replayed`: we had answered so before, and it counted. `lost`: somebody else
- * answered first, and `winner` says who and how. `refused`: it does not count, and nobody won by it. `unsure`: no result
- * came; `action` is the canonical state as it was read afterwards. Show that, not a guess.
+ * The result of a decision. `won`: it counts. `replayed`: it repeats an earlier decision of this client, which counted.
+ * `lost`: another decision came first; `winner` describes it. `refused`: it does not count, and no other decision won.
+ * `unsure`: no result arrived; `action` is the approval as read afterwards. Show that state, not a guess.
  *
  * @typedef {{ outcome: "won" | "replayed", decision: JsonObject }
  *   | { outcome: "lost", winner: JsonObject }
@@ -16,7 +16,7 @@ import { CallRefused } from "./errors.js";
  */
 
 /**
- * The data of `respond_action`: the answer, and the exact state of the question that was shown.
+ * Returns the data of `respond_action`: the decision, with revision and digest of the approval as shown.
  *
  * @param {JsonObject} action
  * @param {string} decisionId
@@ -36,7 +36,7 @@ export function composeAnswer(action, decisionId, { option, content, comment }) 
 }
 
 /**
- * What a carried-out answer came to.
+ * Returns the result of a decision that was accepted.
  *
  * @param {JsonObject} answer
  * @returns {AnswerResult}
@@ -47,7 +47,7 @@ export function readResult(answer) {
 }
 
 /**
- * A refused answer: lost to somebody else, or not valid.
+ * Returns the result of a refused decision: `lost` if another decision came first, else `refused`.
  *
  * @param {CallRefused} error
  * @returns {AnswerResult}

@@ -1,4 +1,4 @@
-// Calls in flight: which are sent again over the next link, and which have an outcome that nobody knows.
+// Calls in flight: decides after a lost link which calls are sent again and which have an unknown outcome.
 
 /** @import * as frames from "./frames.js" */
 
@@ -12,14 +12,14 @@ import { CallRefused, CallTimeout, UnknownOutcome } from "./errors.js";
  * @property {(error: Error) => void} reject
  */
 
-/** Calls by id; ids are never used twice, so a late answer finds nobody. */
+/** Calls by id. Ids are never reused, so a late response matches no call. */
 export class CallsInFlight {
   /** @type {Map<string, Flight>} */
   #flights = new Map();
   #count = 0;
 
   /**
-   * A new call and the promise of its result.
+   * Returns a new call and the promise of its result.
    *
    * @param {string} method
    * @param {frames.JsonObject} data
@@ -54,7 +54,7 @@ export class CallsInFlight {
   }
 
   /**
-   * It may have reached the server from now on.
+   * Marks a call as sent: from now on it may have reached the server.
    *
    * @param {frames.Call} call
    */
@@ -64,7 +64,7 @@ export class CallsInFlight {
   }
 
   /**
-   * Hands an answer to whoever waits for it.
+   * Settles the promise of a call with its response.
    *
    * @param {frames.Answer | frames.Failure} frame
    */
@@ -75,7 +75,7 @@ export class CallsInFlight {
     else flight.reject(new CallRefused(frame.code, frame.msg, frame.retry ?? null, frame.d ?? {}));
   }
 
-  /** The link was lost: a call without a key that was sent has an unknown outcome. */
+  /** The link is lost: rejects the calls that were sent without a key with an unknown outcome. */
   cut() {
     for (const flight of [...this.#flights.values()]) {
       if (flight.sent && flight.call.idem === undefined) {
@@ -84,13 +84,13 @@ export class CallsInFlight {
     }
   }
 
-  /** What has to be sent over a new link. */
+  /** Returns the calls to send over a new link. */
   unanswered() {
     return [...this.#flights.values()].map((flight) => flight.call);
   }
 
   /**
-   * The channel ends: everybody who waits gets `error`.
+   * The channel ends: rejects every call with `error`.
    *
    * @param {Error} error
    */

@@ -1,9 +1,9 @@
-// The channel client: follows streams across lost links, and hides nothing that the server says.
+// The channel client: follows streams across reconnects, and reports every gap and refusal of the server.
 
 /** @import * as frames from "./frames.js" */
 /** @import { AnswerResult } from "./answers.js" */
 /** @import { Cursors } from "./cursors.js" */
-/** @import { Followed } from "./followed.js" */
+/** @import { ClientStream } from "./client_stream.js" */
 /** @import { Gap, Item } from "./items.js" */
 /** @import { WebSocketClass } from "./link.js" */
 /** @import { Wish } from "./track.js" */
@@ -24,7 +24,7 @@ const SDK = "js/1";
 const CAPABILITIES = ["perm", "rpc", "vol"];
 
 /**
- * Where the channel stands. `offline` is the time between two attempts.
+ * State of the channel. `offline` is the time between two attempts.
  *
  * @typedef {{ state: "connecting" }
  *   | { state: "replaying", streams: string[] }
@@ -35,33 +35,33 @@ const CAPABILITIES = ["perm", "rpc", "vol"];
 
 /**
  * @typedef {object} Options
- * @property {string} device lasting name of this device
- * @property {string | (() => string | Promise<string>)} [token] bearer, or what gives one before each attempt
- * @property {() => string | Promise<string>} [ticket] gets a ticket before each attempt, in place of a bearer
+ * @property {string} device permanent name of this device
+ * @property {string | (() => string | Promise<string>)} [token] bearer, or a function called before each attempt
+ * @property {() => string | Promise<string>} [ticket] returns a ticket before each attempt, instead of a bearer
  * @property {string} [tab] one of several connections of the device
  * @property {frames.Hello["role"]} [role]
- * @property {Cursors} [cursors] where positions are kept; in memory by default
- * @property {(gap: Gap) => "snapshot" | "stop" | Promise<"snapshot" | "stop">} [onGap] required, or a gap is thrown
+ * @property {Cursors} [cursors] store of positions; in memory by default
+ * @property {(gap: Gap) => "snapshot" | "stop" | Promise<"snapshot" | "stop">} [onGap] without it a gap is thrown
  * @property {(status: Status) => void} [onStatus]
- * @property {(devices: frames.JsonObject[]) => void} [onPresence] told of the person's devices that are there, once this
- *   one has said that it is
- * @property {(action: string, why: frames.Withdrawn["why"]) => void} [onWithdrawn] told of an open question that this
- *   device may no longer see or answer: take its prompt away; the question itself is unchanged
+ * @property {(devices: frames.JsonObject[]) => void} [onPresence] receives the user's devices that are present, once this
+ *   device has reported its presence
+ * @property {(action: string, why: frames.Withdrawn["why"]) => void} [onWithdrawn] receives a pending approval that this
+ *   device may no longer see or decide: remove its prompt; the approval itself is unchanged
  * @property {() => number} [jitter] numbers from 0 to 1
  * @property {WebSocketClass} [webSocket] the platform's by default
  */
 
 /**
- * A device's link to the gateway. It connects at once and stays until `close`.
+ * A device's link to the gateway. It connects at once and reconnects until `close`.
  *
  * ```js
  * const channel = new Channel(url, { token, device, cursors: indexedDbCursors(), onGap: () => "snapshot" });
  * for await (const item of channel.stream("inbox")) { render(item); item.ack?.(); }
  * ```
  *
- * It always tries to resume, however long it was away; the server alone decides what can be honoured. It keeps a cursor per
- * stream and gives no event twice. Calls with `idem` are sent again after a lost link; a call without one that was cut off
- * throws UnknownOutcome.
+ * It always tries to resume, however long it was offline; the server decides whether it can. It keeps a cursor per stream
+ * and delivers no event twice. Calls with `idem` are sent again after a lost link; a call without one throws
+ * UnknownOutcome.
  */
 export class Channel {
   #url;
@@ -73,7 +73,7 @@ export class Channel {
   #pauses;
   /** @type {Link | null} */
   #link = null;
-  /** The link that is to take the place of one that drains.
+  /** The link that replaces one that drains.
    * @type {Link | null} */
   #replacement = null;
   /** @type {frames.Welcome | null} */
@@ -84,9 +84,9 @@ export class Channel {
   #timers = new Set();
   #acksOwed = false;
   #ackTimed = false;
-  /** When the present link was welcomed. */
+  /** When the current link got its welcome. */
   #began = 0;
-  /** What this device says of itself; said again on each link.
+  /** The presence of this device; sent again on each link.
    * @type {frames.SayPresence | null} */
   #presence = null;
 
@@ -111,21 +111,21 @@ export class Channel {
     return streams.length > 0 ? { state: "replaying", streams } : this.#status;
   }
 
-  /** The last welcome: channel, generation, limits, and the open questions as they were then. */
+  /** The last welcome frame: channel, generation, limits, and the actions that were open at that time. */
   get welcome() {
     return this.#welcome;
   }
 
   /**
-   * Follows a stream from its saved cursor, or from `from` where none is saved. The cursor of an item is saved when the
-   * application asks for the next one.
+   * Follows a stream from its saved cursor, or from `from` if none is saved. The cursor of an item is saved when the
+   * application requests the next one.
    *
    * @param {string} name
    * @param {Wish} [wish]
    * @returns {AsyncGenerator<Item, void, void>}
-   * @throws {GapError} a gap came and the channel has no `onGap`
-   * @throws {StreamClosed} the server refuses the stream or has ended it
-   * @throws {ChannelStopped} the channel has ended for good
+   * @throws {GapError} a gap occurred and the channel has no `onGap`
+   * @throws {StreamClosed} the server refused or ended the stream
+   * @throws {ChannelStopped} the channel has stopped
    */
   async *stream(name, wish = {}) {
     this.#requireRunning();
@@ -153,15 +153,15 @@ export class Channel {
   }
 
   /**
-   * Carries out a command or a read; waits for a link if there is none.
+   * Executes a command or a query; waits for a link if there is none.
    *
    * @param {string} method
    * @param {frames.JsonObject} [data]
    * @param {{ idem?: string, timeoutS?: number }} [options]
    * @returns {Promise<frames.JsonObject>}
    * @throws {CallRefused} the server answered with an error
-   * @throws {UnknownOutcome} cut off without `idem`
-   * @throws {CallTimeout} no answer came in time
+   * @throws {UnknownOutcome} the link was lost and the call has no `idem`
+   * @throws {CallTimeout} no response arrived in time
    */
   async call(method, data = {}, { idem, timeoutS = CALL_S } = {}) {
     this.#requireRunning();
@@ -174,7 +174,7 @@ export class Channel {
   }
 
   /**
-   * Answers a question as it was shown (`action` is its view); the first valid answer wins.
+   * Decides an approval (`action` is its view, as shown to the user); the first valid decision wins.
    *
    * @param {frames.JsonObject} action
    * @param {{ option?: string, content?: frames.JsonObject, comment?: string }} given
@@ -195,7 +195,7 @@ export class Channel {
   }
 
   /**
-   * Says who sits before this device, and which streams they look at; holds until it is said otherwise.
+   * Reports the presence of the user and the streams that are in view; it holds until the next report.
    *
    * @param {frames.SayPresence["state"]} state
    * @param {string[]} [focus]
@@ -205,7 +205,7 @@ export class Channel {
     this.#link?.send(this.#presence);
   }
 
-  /** Ends the channel: what is acknowledged is sent, streams and calls end with ChannelStopped. */
+  /** Ends the channel: sends outstanding acknowledgements; streams and calls end with ChannelStopped. */
   close() {
     const link = this.#link;
     if (link !== null) this.#sendAcks(link);
@@ -222,7 +222,7 @@ export class Channel {
     }
   }
 
-  /** @param {Followed} followed */
+  /** @param {ClientStream} followed */
   async #next(followed) {
     if (followed.isPaused && followed.isEmpty) this.#link?.send(this.#streams.ask(followed));
     return followed.next();
@@ -234,7 +234,7 @@ export class Channel {
     return (await this.#options.onGap(gap)) === "snapshot";
   }
 
-  /** The first goes at once, what follows within a second in one write at its end. */
+  /** Sends the first at once; batches those within the next second. */
   #oweAcks() {
     this.#acksOwed = true;
     if (this.#ackTimed) return;
@@ -302,7 +302,7 @@ export class Channel {
   }
 
   /**
-   * Shows a new token before the old one ends; a token that was given as a text is the only one there is.
+   * Sends a new token before the old one expires. A token passed as a text cannot be renewed.
    * @param {Link} link
    * @param {number} expires
    */
@@ -356,7 +356,7 @@ export class Channel {
         void this.#renew(link, frame.exp);
         break;
       case "drain":
-        // The next link is opened first and this one closed then, so that there is no hole between them.
+        // Opens the next link first, then closes this one, so that delivery is not interrupted.
         this.#after(frame.jitter * this.#jitter(), () => {
           if (this.#link === link && this.#replacement === null) void this.#dial();
         });
@@ -396,7 +396,7 @@ export class Channel {
   #end(link, code, reason) {
     if (link === this.#replacement) {
       this.#replacement = null;
-      // While the old link lives it goes on; the server closes it when its time is up.
+      // The old link is still used until the server closes it.
       if (this.#link !== null) return;
     } else if (link === this.#link) {
       this.#link = null;

@@ -1,9 +1,9 @@
-// Cursors are kept and returned whole; their parts are only ever compared.
+// Cursors are stored and returned unchanged; their parts are only compared.
 
 const TEXT = /^([0-9a-f]{8})\.(0|[1-9][0-9]{0,15})\.([0-9a-f]{8})$/;
 
 /**
- * A position after `sequence`; `text` is what travels.
+ * The position after `sequence`; `text` is the form on the wire.
  *
  * @typedef {{ epoch: string, sequence: number, text: string }} Cursor
  */
@@ -11,7 +11,7 @@ const TEXT = /^([0-9a-f]{8})\.(0|[1-9][0-9]{0,15})\.([0-9a-f]{8})$/;
 /**
  * @param {string} text
  * @returns {Cursor}
- * @throws {TypeError} it is no cursor
+ * @throws {TypeError} the text is no cursor
  */
 export function parseCursor(text) {
   const parts = TEXT.exec(text);

@@ -1,16 +1,16 @@
-// Where a channel keeps its cursors between runs: whole texts, saved after the application took the item.
+// Stores for a channel's cursors between runs. A cursor is a text, saved after the application processed the item.
 
 /**
- * A store of cursors by stream. Put it into the transaction of the state that it belongs to where you can.
+ * A store of cursors by stream. If you can, save a cursor in the transaction of its state.
  *
  * @typedef {object} Cursors
- * @property {(stream: string) => string | null | Promise<string | null>} load the cursor that was saved last
- * @property {(stream: string, cursor: string) => void | Promise<void>} save called once the application has taken the
+ * @property {(stream: string) => string | null | Promise<string | null>} load returns the last saved cursor
+ * @property {(stream: string, cursor: string) => void | Promise<void>} save called once the application has processed the
  *   item that the cursor belongs to
  */
 
 /**
- * Cursors for as long as the page or process lives.
+ * Cursors in memory; they are lost with the page or process.
  *
  * @returns {Cursors}
  */
@@ -40,7 +40,7 @@ export function localStorageCursors(prefix = "passerelle:", storage = globalThis
 const STORE = "cursors";
 
 /**
- * Cursors in IndexedDB: lasting, and beside the application's own data if it names its database.
+ * Cursors in IndexedDB: permanent, and in the application's own database if `name` is given.
  *
  * @param {string} [name]
  * @param {IDBFactory} [factory]

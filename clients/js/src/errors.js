@@ -1,9 +1,9 @@
-// What a client throws.
+// Errors that a client throws.
 
 /** @import { Gap } from "./items.js" */
 /** @import { JsonObject } from "./frames.js" */
 
-/** The root of what a client throws. */
+/** The base of the errors of a client. */
 export class ChannelError extends Error {
   /** @param {string} message */
   constructor(message) {
@@ -12,7 +12,7 @@ export class ChannelError extends Error {
   }
 }
 
-/** A gap came and nobody was there to handle it: give the channel an `onGap`. */
+/** A gap occurred and no handler is set: pass `onGap` to the channel. */
 export class GapError extends ChannelError {
   /** @param {Gap} gap */
   constructor(gap) {
@@ -21,7 +21,7 @@ export class GapError extends ChannelError {
   }
 }
 
-/** The server will not send this stream, or not any more; `code` says why. */
+/** The server refused or ended this stream; `code` is the reason. */
 export class StreamClosed extends ChannelError {
   /**
    * @param {string} stream
@@ -34,7 +34,7 @@ export class StreamClosed extends ChannelError {
   }
 }
 
-/** The channel has ended for good. */
+/** The channel has stopped for good. */
 export class ChannelStopped extends ChannelError {
   /**
    * @param {number} code
@@ -46,7 +46,7 @@ export class ChannelStopped extends ChannelError {
   }
 }
 
-/** A call was answered with an error; `retry` are seconds after which a retry can help. */
+/** A call failed with an error; `retry` is the number of seconds after which a retry can help, or null. */
 export class CallRefused extends ChannelError {
   /**
    * @param {string} code
@@ -63,8 +63,8 @@ export class CallRefused extends ChannelError {
 }
 
 /**
- * The gateway refused a request of `/v1`: `status` of HTTP, `code` of the error, `problem` the whole answer (RFC 9457),
- * `field` the member that is wrong, `retryAfterS` when a retry can help. `status` 0: it was not the gateway.
+ * The gateway refused a request of `/v1`: `status` is the HTTP status, `code` the error code, `problem` the whole response
+ * (RFC 9457), `field` the invalid member, `retryAfterS` when a retry can help. `status` 0: no response from the gateway.
  */
 export class ApiError extends ChannelError {
   /**
@@ -82,8 +82,8 @@ export class ApiError extends ChannelError {
   }
 }
 
-/** The link was lost under a call without `idem`: it may or may not have been carried out. */
+/** The link was lost during a call without `idem`: it may or may not have been executed. */
 export class UnknownOutcome extends ChannelError {}
 
-/** No answer came in time. */
+/** No response arrived in time. */
 export class CallTimeout extends ChannelError {}

@@ -1,4 +1,4 @@
-// Calls of `/v1`: tasks and approvals over HTTP, where no channel is open.
+// Client of `/v1`: tasks and approvals over HTTP, without a channel.
 
 /** @import { JsonObject } from "./frames.js" */
 /** @import { AnswerResult } from "./answers.js" */
@@ -8,8 +8,8 @@ import { ApiError } from "./errors.js";
 
 /**
  * @typedef {object} GatewayOptions
- * @property {string | (() => string | Promise<string>)} token asked for before each request, where it is a function
- * @property {number} [tries] how often a request is sent that is safe to send again; 3
+ * @property {string | (() => string | Promise<string>)} token a function is called before each request
+ * @property {number} [tries] attempts of a request that is safe to send again; default 3
  * @property {typeof globalThis.fetch} [fetch]
  */
 
@@ -25,7 +25,7 @@ const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 30_000;
 const LOOK_MS = 500;
 
-/** A gateway and the right to call it. What changes something has a key, so that it can be sent again. */
+/** A client of one gateway. Each change has an idempotency key, so that it can be sent again. */
 export class Gateway {
   #url;
   #token;
@@ -44,7 +44,7 @@ export class Gateway {
   }
 
   /**
-   * Sends a message to an agent; resolves once it is accepted, with `taskId` and the other ids.
+   * Sends a message to an agent. Resolves once it is accepted, with `taskId` and the other ids.
    *
    * @param {string} agent
    * @param {string | JsonObject} message a text, or an A2A message
@@ -73,7 +73,7 @@ export class Gateway {
   }
 
   /**
-   * A page of tasks, those with the newest change of status first.
+   * Returns a page of tasks, the latest change of status first.
    *
    * @param {{ status?: string, agent?: string, pageSize?: number, pageToken?: string }} [query]
    * @returns {Promise<ListPage>}
@@ -115,7 +115,7 @@ export class Gateway {
   }
 
   /**
-   * Stops a task. `outcome` is requested, already_cancelled, already_done or not_found.
+   * Cancels a task. `outcome` is requested, already_cancelled, already_done or not_found.
    *
    * @param {string} taskId
    * @param {{ reason?: string, key?: string }} [given]
@@ -125,7 +125,7 @@ export class Gateway {
   }
 
   /**
-   * The task once it has ended or has a status of `until`, such as waiting_permission; rejects after `timeoutS`.
+   * Waits until a task has ended or has a status of `until`, such as waiting_permission; rejects after `timeoutS`.
    *
    * @param {string} taskId
    * @param {{ until?: string[], timeoutS?: number }} [given]
@@ -144,7 +144,7 @@ export class Gateway {
   }
 
   /**
-   * A page of approvals: pending ones, or with `state` those that ended, such as closed and expired.
+   * Returns a page of approvals: pending ones, or those with the end state `state`, such as closed and expired.
    *
    * @param {{ state?: string, risk?: string, taskId?: string, pageSize?: number, pageToken?: string }} [query]
    * @returns {Promise<ListPage>}
@@ -155,7 +155,7 @@ export class Gateway {
   }
 
   /**
-   * One approval; with `wait` seconds, up to 25, after its next change.
+   * Returns one approval; with `wait` seconds (at most 25), waits for its next change.
    *
    * @param {string} actionId
    * @param {{ wait?: number, rev?: number }} [query]
@@ -199,7 +199,7 @@ export class Gateway {
   }
 
   /**
-   * Sends a request, and again where that is safe and can help.
+   * Sends a request; retries it if that is safe and can help.
    *
    * @param {ApiRequest} request
    * @returns {Promise<JsonObject>}
@@ -212,8 +212,8 @@ export class Gateway {
       } catch (error) {
         const helps = !(error instanceof ApiError) || BUSY.has(error.status);
         if (!safe || !helps || tries >= this.#tries) throw error;
-        const told = error instanceof ApiError ? error.retryAfterS : null;
-        await pause(Math.min(told === null ? FIRST_PAUSE_MS * 2 ** (tries - 1) : told * 1000, LONGEST_PAUSE_MS));
+        const waitS = error instanceof ApiError ? error.retryAfterS : null;
+        await pause(Math.min(waitS === null ? FIRST_PAUSE_MS * 2 ** (tries - 1) : waitS * 1000, LONGEST_PAUSE_MS));
       }
     }
   }
@@ -286,7 +286,7 @@ function name(...steps) {
   return ["/v1", ...steps.map(encodeURIComponent)].join("/");
 }
 
-/** A key that nobody else has; pages without TLS have no `randomUUID`. */
+/** Returns a unique key; pages without TLS have no `randomUUID`. */
 function newKey() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((one) => one.toString(16).padStart(2, "0")).join("");
 }

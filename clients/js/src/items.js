@@ -1,4 +1,4 @@
-// What an application sees of a stream.
+// The items of a stream.
 
 /** @import { GapReason, JsonObject } from "./frames.js" */
 
@@ -18,13 +18,13 @@ class Positioned {
     this.#acknowledge = acknowledge;
   }
 
-  /** Says that the application has everything of the stream up to here for good; sent with others, within a second. */
+  /** Reports that the application has stored every event up to here durably; sent with others, within a second. */
   ack() {
     this.#acknowledge(this.stream, this.cursor);
   }
 }
 
-/** One stored event. `replayed`: a snapshot that came before contains it already; do not fold it again. */
+/** One stored event. `replayed`: an earlier snapshot contains it already; do not apply it again. */
 export class Event extends Positioned {
   type = /** @type {const} */ ("event");
 
@@ -42,7 +42,7 @@ export class Event extends Positioned {
   }
 }
 
-/** The read model as of `cursor`: replaces what the application has of this stream. */
+/** The read model as of `cursor`. Replace the application's state of this stream with it. */
 export class Snapshot extends Positioned {
   type = /** @type {const} */ ("snapshot");
 
@@ -58,7 +58,7 @@ export class Snapshot extends Positioned {
   }
 }
 
-/** The replay has ended; what follows is new. */
+/** The replay is complete; later items are new events. */
 export class Live extends Positioned {
   type = /** @type {const} */ ("live");
 
@@ -74,7 +74,7 @@ export class Live extends Positioned {
   }
 }
 
-/** Events between `have` and `top` cannot be given; a snapshot follows where `hasSnapshot`. */
+/** Events between `have` and `top` cannot be delivered. If `hasSnapshot`, a snapshot follows. */
 export class Gap {
   type = /** @type {const} */ ("gap");
 
@@ -88,14 +88,14 @@ export class Gap {
     this.have = have;
     this.top = top;
     this.hasSnapshot = hasSnapshot;
-    /** Where a state is that was too large to come by itself; the stream ends, and is followed anew from its cursor. */
+    /** Address of a state that is too large for a frame. The stream ends; load the state and follow from its cursor. */
     this.url = url;
   }
 }
 
 /**
- * Text on its way, with `vol`: put it behind what `block` shows, or in place of it where `anew`. It may break off at any
- * point. The event that closes the block has all of it, and takes its place.
+ * Text in progress, with `vol`: append it to `block`, or replace the block if `anew`. It may stop at any point. The event
+ * that closes the block contains the whole text and replaces it.
  */
 export class Delta {
   type = /** @type {const} */ ("delta");

@@ -1,4 +1,4 @@
-// One WebSocket of a channel: dial, greet, beat, read. It ends with a close code and knows nothing of the next one.
+// One WebSocket of a channel: dial, handshake, heartbeat, read. It ends with a close code; the channel reconnects.
 
 /** @import * as frames from "./frames.js" */
 
@@ -6,7 +6,7 @@ import { ABNORMAL, NORMAL } from "./closing.js";
 
 const SUBPROTOCOL = "passerelle.v1+json";
 const OPEN_MS = 10_000;
-/** What a silent server is given up with; a browser may send only 1000 and its own range from 3000 on. */
+/** Close code for a server that does not respond; a browser may send only 1000 and codes from 3000 on. */
 const SILENT = 4012;
 
 /** @typedef {typeof WebSocket} WebSocketClass */
@@ -14,7 +14,7 @@ const SILENT = 4012;
 /**
  * @typedef {object} Listener
  * @property {(frame: frames.ServerFrame) => void} onFrame
- * @property {(code: number, reason: string) => void} onEnd called once, however the link ends
+ * @property {(code: number, reason: string) => void} onEnd called once, when the link ends for any reason
  */
 
 export class Link {
@@ -32,7 +32,7 @@ export class Link {
   #timer;
 
   /**
-   * Opens a socket and greets; `welcome` comes to the listener like every frame.
+   * Opens a socket and sends the hello; the listener gets `welcome` like every frame.
    *
    * @param {string} url
    * @param {frames.Hello} hello
@@ -50,7 +50,7 @@ export class Link {
   }
 
   /**
-   * Sends a frame, if the socket is there.
+   * Sends a frame, if the socket is open.
    *
    * @param {frames.ClientFrame} frame
    */
@@ -59,7 +59,7 @@ export class Link {
   }
 
   /**
-   * Beats, carrying acks, until nothing was heard for too long; gives the socket up then.
+   * Sends heartbeats with acknowledgements. Drops the socket if no frame arrives for too long.
    *
    * @param {frames.Welcome} welcome
    * @param {() => number} jitter
@@ -88,7 +88,7 @@ export class Link {
   }
 
   /**
-   * Closes the socket; the listener hears of the end.
+   * Closes the socket; the listener gets `onEnd`.
    *
    * @param {number} [code]
    * @param {string} [reason]

@@ -1,11 +1,11 @@
-// What only Node has: cursors in a file.
+// Only for Node: cursors in a file.
 
 /** @import { Cursors } from "./cursors.js" */
 
 import { existsSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 
 /**
- * Cursors in one JSON file, replaced as a whole so that a crash leaves the old one or the new one.
+ * Cursors in one JSON file, replaced atomically: a crash leaves the old or the new one.
  *
  * @param {string} path
  * @returns {Cursors}

@@ -1,12 +1,12 @@
-// How long to wait before the next attempt: full jitter below a bound that doubles, unless the server named a time.
+// The pause before the next attempt: full jitter below a bound that doubles, unless the server sent a time.
 
 const FIRST_S = 0.5;
 const LONGEST_S = 20;
-/** A link that lasted so long makes the next pause short again. */
+/** A link that lasted this long resets the pause to its shortest. */
 const STABLE_S = 30;
 
 export class Pauses {
-  /** When the server wants to see us again, in seconds, where it said so.
+  /** Seconds until the server accepts a new attempt, if it sent a time.
    * @type {number | null} */
   retryS = null;
   #failures = 0;
@@ -18,7 +18,7 @@ export class Pauses {
   }
 
   /**
-   * A link has ended after so many seconds.
+   * Updates the backoff: a link ended after `lastedS` seconds.
    *
    * @param {number} lastedS
    */
@@ -26,7 +26,7 @@ export class Pauses {
     if (lastedS >= STABLE_S) this.#failures = 0;
   }
 
-  /** Seconds until the next attempt. */
+  /** Returns the seconds until the next attempt. */
   choose() {
     const bound = Math.min(LONGEST_S, FIRST_S * 2 ** this.#failures);
     this.#failures += 1;

@@ -1,32 +1,32 @@
-// All streams of a channel: what the server was asked for, where its frames go, what is owed to it. Knows no socket: it
-// returns the frames that are to be sent.
+// All streams of a channel: subscriptions, dispatch of frames, and pending acknowledgements. Holds no socket: it returns
+// the frames to send.
 
 /** @import * as frames from "./frames.js" */
 /** @import { StreamFrame, Wish } from "./track.js" */
 
 import { StreamClosed } from "./errors.js";
-import { Followed } from "./followed.js";
+import { ClientStream } from "./client_stream.js";
 import { Track } from "./track.js";
 
 export class Streams {
-  /** @type {Map<string, Followed>} */
+  /** @type {Map<string, ClientStream>} */
   #followed = new Map();
   /** @type {Set<string>} */
   #asked = new Set();
-  #onAckOwed;
+  #onAckPending;
 
-  /** @param {() => void} onAckOwed */
-  constructor(onAckOwed) {
-    this.#onAckOwed = onAckOwed;
+  /** @param {() => void} onAckPending */
+  constructor(onAckPending) {
+    this.#onAckPending = onAckPending;
   }
 
-  /** The streams that have not caught up. */
+  /** The streams that are not live yet. */
   get replaying() {
     return [...this.#followed].filter(([, one]) => !one.track.isLive).map(([name]) => name);
   }
 
   /**
-   * Begins to follow a stream; it is asked for by `ask` or with the next `hello`.
+   * Starts to follow a stream. `ask` or the next `hello` subscribes it.
    *
    * @param {string} name
    * @param {string | null} saved
@@ -38,17 +38,17 @@ export class Streams {
     }
     const acknowledge = (/** @type {string} */ stream, /** @type {string} */ cursor) => {
       this.#followed.get(stream)?.acknowledge(cursor);
-      this.#onAckOwed();
+      this.#onAckPending();
     };
-    const followed = new Followed(new Track(name, acknowledge, saved, wish));
+    const followed = new ClientStream(new Track(name, acknowledge, saved, wish));
     this.#followed.set(name, followed);
     return followed;
   }
 
   /**
-   * The frame that asks for a stream over a link that is there.
+   * Returns the frame that subscribes to a stream over the current link.
    *
-   * @param {Followed} followed
+   * @param {ClientStream} followed
    */
   ask(followed) {
     followed.isPaused = false;
@@ -56,13 +56,13 @@ export class Streams {
     return followed.track.ask();
   }
 
-  /** What goes into a `hello`: every stream, where we are. */
+  /** Returns the subscriptions of a `hello`: every stream, from its position. */
   askAll() {
     this.#asked.clear();
     return this.askRest();
   }
 
-  /** What was opened since the `hello` was composed. */
+  /** Returns the subscriptions of streams that were opened after the `hello` was composed. */
   askRest() {
     return [...this.#followed]
       .filter(([name, one]) => !this.#asked.has(name) && (one.isEmpty || !one.isPaused))
@@ -70,9 +70,9 @@ export class Streams {
   }
 
   /**
-   * Stops following; what is still acknowledged goes first.
+   * Stops following a stream. Returns its last acknowledgement, then the unsubscription.
    *
-   * @param {Followed} followed
+   * @param {ClientStream} followed
    * @returns {frames.ClientFrame[]}
    */
   close(followed) {
@@ -87,7 +87,7 @@ export class Streams {
   }
 
   /**
-   * Hands a frame to its stream. One that is full is left, and taken up again when it is empty.
+   * Passes a frame to its stream. A full stream is unsubscribed, and resumed when it is empty.
    *
    * @param {StreamFrame} frame
    * @returns {frames.ClientFrame[]}
@@ -102,12 +102,12 @@ export class Streams {
     }
     followed.take(frame);
     if (frame.t === "sub") followed.repeatAck(frame.c);
-    if (followed.owesAck) this.#onAckOwed();
+    if (followed.isAckPending) this.#onAckPending();
     return followed.track.resubscribe ? [followed.track.ask()] : [];
   }
 
   /**
-   * Moves filtered views past events that they hide.
+   * Moves filtered views past events that they do not show.
    *
    * @param {Record<string, string>} cursors
    */
@@ -118,7 +118,7 @@ export class Streams {
   }
 
   /**
-   * The server sends no more of a stream.
+   * Ends a stream that the server has closed.
    *
    * @param {string} stream
    * @param {string} code
@@ -129,7 +129,7 @@ export class Streams {
   }
 
   /**
-   * The channel ends.
+   * Ends every stream: the channel stops.
    *
    * @param {Error} error
    */
@@ -138,7 +138,7 @@ export class Streams {
   }
 
   /**
-   * The acknowledgements that are owed, each once.
+   * Returns the pending acknowledgements, each once.
    *
    * @returns {Record<string, string>}
    */

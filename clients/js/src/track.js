@@ -1,9 +1,9 @@
-// One stream as a client follows it: which frames become items, and when something is missing. Knows no socket.
+// The position of one followed stream: converts frames to items and detects missing events. Holds no socket.
 //
-// `held` is the position that the server has given us: the cursor of the last `sub`, `ev`, `live`, `snap` or `hb`. An
-// event at or below it is a repeat and is dropped. An event whose `p` lies above it proves that something is missing: the
-// stream is asked for again with the cursor held, and nothing of it is taken until the answer. A snapshot or a gap sets the
-// position anew, which may then go back.
+// `held` is the position from the server: the cursor of the last `sub`, `ev`, `live`, `snap` or `hb`. An event at or below
+// it is a duplicate and is dropped. An event whose `p` is above it proves that an event is missing: the client then
+// subscribes again with the cursor held and ignores the stream until the reply. A snapshot or a gap sets the position
+// anew, also backwards.
 
 /** @import * as frames from "./frames.js" */
 /** @import { Cursor } from "./cursor.js" */
@@ -14,20 +14,20 @@ import { Delta, Event, Gap, Live, Snapshot } from "./items.js";
 
 /** @typedef {frames.Subscribed | frames.Event | frames.Live | frames.Gap | frames.Snapshot | frames.Volatile} StreamFrame */
 /**
- * `vol`: text on its way, too.
+ * `vol`: also text in progress.
  * @typedef {{ full?: boolean, from?: frames.Subscribe["from"], snap?: frames.Subscribe["snap"], vol?: boolean }} Wish
  */
 
-/** Blocks whose length is known; the text of an older one breaks off. */
+/** Number of blocks whose length is known; the text of an older block stops. */
 const BLOCKS = 1024;
 
 export class Track {
   /** @type {Cursor | null} */
   held;
   isLive = false;
-  /** Set when the server has to be asked again. */
+  /** Set when a new subscription is needed. */
   resubscribe = false;
-  /** How often something was found missing: each is a fault of the server, and repaired. */
+  /** Number of detected losses: each is a fault of the server, repaired by a new subscription. */
   localGaps = 0;
 
   /** @type {(stream: string, cursor: string) => void} */
@@ -37,14 +37,14 @@ export class Track {
   /** Sequence of the last snapshot while events that it contains may come; -1 otherwise. */
   #asOf = -1;
   #asked = true;
-  /** How many characters (code points) of a block the application was given.
+  /** Characters (code points) of each block that the application has received.
    * @type {Map<string, number>} */
   #blocks = new Map();
 
   /**
    * @param {string} stream
    * @param {(stream: string, cursor: string) => void} acknowledge
-   * @param {string | null} saved the cursor that was kept from an earlier run
+   * @param {string | null} saved the cursor from an earlier run
    * @param {Wish} [wish]
    */
   constructor(stream, acknowledge, saved, wish = {}) {
@@ -54,13 +54,13 @@ export class Track {
     this.#wish = wish;
   }
 
-  /** Whether the server has said where the stream goes on for us. */
+  /** Whether the server has confirmed the position of the subscription. */
   get isAnswered() {
     return !this.#asked;
   }
 
   /**
-   * The subscription that goes on where we are.
+   * Returns the subscription that continues from the position held.
    *
    * @returns {frames.Subscribe}
    */
@@ -80,14 +80,14 @@ export class Track {
     };
   }
 
-  /** Takes nothing more until `ask`: the application has enough to do. */
+  /** Ignores frames until `ask`: the application's queue is full. */
   pause() {
     this.#asked = true;
     this.isLive = false;
   }
 
   /**
-   * Moves past events that this view does not show; whether that was forward.
+   * Moves past events that this view does not show. Returns whether the position moved forward.
    *
    * @param {string} text
    */
@@ -101,7 +101,7 @@ export class Track {
   }
 
   /**
-   * The item that a frame is, or null where the application need not see it.
+   * Returns the item of a frame, or null if the application need not see it.
    *
    * @param {StreamFrame} frame
    * @returns {Item | null}
@@ -129,12 +129,12 @@ export class Track {
 
   /** @param {frames.Subscribed} frame */
   #begin(frame) {
-    // Its `gap` follows; a link cut before it must find the cursor that does not hold.
+    // A `gap` frame follows; if the link is cut before it, the invalid cursor must still be held.
     if (frame.mode === "gap") return;
     this.#asked = false;
     const held = this.held;
     const begun = parseCursor(frame.c);
-    // Two links may be open for a moment: the younger one began where the older one has already gone on.
+    // During a link replacement both links deliver: the newer one may start behind the older one's position.
     const isBehind = held !== null && held.epoch === begun.epoch && begun.sequence < held.sequence;
     if (frame.mode === "resumed" && isBehind && this.#asOf < 0) return;
     this.held = begun;

@@ -1,4 +1,4 @@
-"""A2A over WebSocket for clients made with the a2a-sdk: a transport for its client factory.
+"""A2A over WebSocket for clients of the a2a-sdk: a transport for its client factory.
 
 ::
 
@@ -6,9 +6,9 @@
     factory.register(BINDING, open_websocket)
     client = factory.create(card)
 
-It is the SDK's own JSON-RPC transport; only its way to the server is another one. What would be the headers of a
-request goes along as service parameters; ``Authorization`` and the like belong into ``headers``, which are those of the
-handshake. A socket that ends fails the calls that are open on it, and the next call opens another one.
+It reuses the SDK's JSON-RPC transport over a WebSocket. Per-request headers are sent as service parameters. Headers of
+the handshake, such as ``Authorization``, go into ``headers``. When a socket closes, the calls in flight on it fail; the
+next call opens a new socket.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ _END: Final = b""
 def open_websocket(
     card: AgentCard, url: str, config: ClientConfig, headers: Mapping[str, str] | None = None
 ) -> JsonRpcTransport:
-    """What a factory makes a transport with; ``headers`` of the handshake are bound with ``functools.partial``."""
+    """Creates a transport; a factory calls it. Bind ``headers`` of the handshake with ``functools.partial``."""
     del config
     return JsonRpcTransport(httpx.AsyncClient(transport=SocketTransport(url, headers)), card, url)
 
 
 def bind_headers(headers: Mapping[str, str]) -> partial[JsonRpcTransport]:
-    """The same with headers, such as ``Authorization``."""
+    """Returns ``open_websocket`` with headers bound, such as ``Authorization``."""
     return partial(open_websocket, headers=dict(headers))
 
 
 class SocketTransport(httpx.AsyncBaseTransport):
-    """Requests of JSON-RPC over one socket, which is opened with the first of them."""
+    """JSON-RPC requests over one socket, opened by the first request."""
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
         self._url = url
@@ -74,20 +74,20 @@ class SocketTransport(httpx.AsyncBaseTransport):
         self._calls: dict[Json, asyncio.Queue[JsonObject | None]] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """One call; its answer as JSON-RPC over HTTP would give it.
+        """Sends one call and returns its response in the form of JSON-RPC over HTTP.
 
         Raises:
             httpx.ConnectError: the socket cannot be opened; nothing was sent.
-            httpx.RemoteProtocolError: it ended under the call; nobody knows what became of it.
+            httpx.RemoteProtocolError: it closed during the call; the outcome is unknown.
         """
         call: JsonObject = orjson.loads(await request.aread())
         socket = await self._open()
-        heard: asyncio.Queue[JsonObject | None] = asyncio.Queue()
+        queue: asyncio.Queue[JsonObject | None] = asyncio.Queue()
         rpc_id = call["id"]
-        self._calls[rpc_id] = heard
+        self._calls[rpc_id] = queue
         try:
             await socket.send(orjson.dumps(_add_parameters(call, request.headers)).decode())
-            first = await self._hear(heard)
+            first = await self._receive(queue)
         except ConnectionClosed:
             self._calls.pop(rpc_id, None)
             raise httpx.RemoteProtocolError("the socket has ended") from None
@@ -97,7 +97,7 @@ class SocketTransport(httpx.AsyncBaseTransport):
         if call["method"] not in _STREAMS or "error" in first:
             self._calls.pop(rpc_id, None)
             return httpx.Response(200, json=first)
-        events = _Events(self, rpc_id, first, heard)
+        events = _Events(self, rpc_id, first, queue)
         return httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=events)
 
     async def aclose(self) -> None:
@@ -108,15 +108,15 @@ class SocketTransport(httpx.AsyncBaseTransport):
             await asyncio.gather(self._reading, return_exceptions=True)
 
     async def leave(self, rpc_id: Json) -> None:
-        """Nobody reads a stream any more; its task goes on."""
+        """Cancels a stream that the caller no longer reads; its task continues."""
         if self._calls.pop(rpc_id, None) is None or self._socket is None:
             return
-        said: JsonObject = {"jsonrpc": "2.0", "method": "cancelStream", "params": {"id": rpc_id}}
+        frame: JsonObject = {"jsonrpc": "2.0", "method": "cancelStream", "params": {"id": rpc_id}}
         with suppress(ConnectionClosed):
-            await self._socket.send(orjson.dumps(said).decode())
+            await self._socket.send(orjson.dumps(frame).decode())
 
-    async def _hear(self, heard: asyncio.Queue[JsonObject | None]) -> JsonObject:
-        frame = await heard.get()
+    async def _receive(self, queue: asyncio.Queue[JsonObject | None]) -> JsonObject:
+        frame = await queue.get()
         if frame is None:
             raise httpx.RemoteProtocolError("the socket has ended")
         return frame
@@ -150,7 +150,7 @@ class SocketTransport(httpx.AsyncBaseTransport):
                 if call is not None:
                     call.put_nowait(frame)
         except ConnectionClosed:
-            pass  # told to every call below
+            pass  # reported to every call below
         finally:
             for call in self._calls.values():
                 call.put_nowait(None)
@@ -165,12 +165,12 @@ class _Events(httpx.AsyncByteStream):
         transport: SocketTransport,
         rpc_id: Json,
         first: JsonObject,
-        heard: asyncio.Queue[JsonObject | None],
+        queue: asyncio.Queue[JsonObject | None],
     ) -> None:
         self._transport = transport
         self._id = rpc_id
         self._first: JsonObject | None = first
-        self._heard = heard
+        self._queue = queue
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         frame: JsonObject | None = self._first
@@ -180,7 +180,7 @@ class _Events(httpx.AsyncByteStream):
             yield b"data: %b\n\n" % orjson.dumps(frame)
             if "error" in frame:
                 return
-            frame = await self._heard.get()
+            frame = await self._queue.get()
         if frame is None:
             raise httpx.RemoteProtocolError("the socket has ended")
 
@@ -189,7 +189,7 @@ class _Events(httpx.AsyncByteStream):
 
 
 def _read_frame(message: str | bytes) -> JsonObject | None:
-    """The frame, or None for rubbish; an id that names no call of ours could be of any type."""
+    """Returns the frame, or None if it is invalid. The id of an unknown call can have any type."""
     try:
         frame: Json = orjson.loads(message)
     except orjson.JSONDecodeError:
@@ -199,15 +199,15 @@ def _read_frame(message: str | bytes) -> JsonObject | None:
 
 
 def _add_parameters(call: JsonObject, headers: httpx.Headers) -> JsonObject:
-    said: dict[str, Json] = {name: value for name, value in headers.items() if name in _CARRIED}
+    service: dict[str, Json] = {name: value for name, value in headers.items() if name in _CARRIED}
     params = call.get("params")
     known: JsonObject = dict(params) if isinstance(params, dict) else {}
     after = headers.get("last-event-id")
     if after is not None and call["method"] == "SubscribeToTask":
         known["after"] = after
-    if said:
+    if service:
         metadata = known.get("metadata")
         kept: JsonObject = dict(metadata) if isinstance(metadata, dict) else {}
-        kept[SERVICE_PARAMETERS] = said
+        kept[SERVICE_PARAMETERS] = service
         known["metadata"] = kept
     return {**call, "params": known}

@@ -1,15 +1,15 @@
-"""An agent behind NAT: it dials in, and is served by the gateway at ``/agents/<name>``.
+"""A reverse agent, for agents behind NAT: it connects to the gateway, which serves it at ``/agents/<name>``.
 
 ::
 
     async with ReverseAgent(url, token=get_token, name="builder", handler=app) as agent:
         await agent.serve_forever()
 
-``handler`` is any ASGI application that speaks A2A over JSON-RPC, such as one made with the a2a-sdk; it is called in
-process, and needs no port. The link is opened again whenever it ends. A call that was under way then goes on in the
-application, and its answer is lost: the gateway asks for the task over the next link, and sends nothing twice.
+``handler`` is any ASGI application that speaks A2A over JSON-RPC, such as one built with the a2a-sdk. It is called in
+process and needs no port. The link reconnects whenever it ends. A call in progress then continues in the application,
+but its reply is lost: the gateway reads the task over the next link and never sends a message twice.
 
-The same link takes the agent's own calls to other agents, within the rights of its credential::
+The same link carries the agent's own calls to other agents, within the permissions of its credential::
 
     answer = await agent.call("planner", "SendMessage", {"message": message}, idem="k-81")
 """
@@ -21,9 +21,8 @@ import secrets
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import urlsplit
 
-from passerelle.client.agent_calls import CallsAtWork
-from passerelle.client.asgi_app import App, InProcess, live, read_own_card
-from passerelle.client.asks import Asks, Reply
+from passerelle.client.agent_calls import ServedCalls
+from passerelle.client.asgi_app import App, InProcess, read_own_card, run_lifespan
 from passerelle.client.dialer import Credential, Identity
 from passerelle.client.items import (
     AnswersCut,
@@ -35,6 +34,7 @@ from passerelle.client.items import (
     UnknownOutcome,
 )
 from passerelle.client.keeper import LinkKeeper, draw
+from passerelle.client.outbound_calls import OutboundCalls, Reply
 from passerelle.client.upload import upload
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import Answer, Drain, Expiry, Failure, Refusal
@@ -67,7 +67,7 @@ _RETRIED_REFUSALS: Final = frozenset({"store_unavailable", "draining"})
 
 
 class ReverseAgent:
-    """An agent's link to the gateway; use it as an async context manager."""
+    """An agent's link to the gateway. Use it as an async context manager."""
 
     def __init__(  # noqa: PLR0913 - each is one property of an agent, most with a default
         self,
@@ -84,10 +84,10 @@ class ReverseAgent:
         jitter: Callable[[], float] = draw,
         tls: SSLContext | None = None,
     ) -> None:
-        """``url`` is that of the gateway's ``/v1/channel``, and begins with ws:// or wss://.
+        """``url`` is the gateway's ``/v1/channel``, with the scheme ws:// or wss://.
 
-        ``card`` is the agent card as JSON; absent, it is asked of the handler. ``path`` is where the handler speaks
-        JSON-RPC; absent, it is read off the card. ``most`` calls are taken at once.
+        ``card`` is the agent card as JSON; if None, it is fetched from the handler. ``path`` is the handler's JSON-RPC
+        endpoint; if None, it is read from the card. At most ``most`` calls run at a time.
         """
         identity = Identity(
             url, device or f"agent-{name}", token, secrets.token_hex(4), "agent", tls
@@ -100,7 +100,7 @@ class ReverseAgent:
         self._path = path
         self._most = most
         self._app: InProcess | None = None
-        self._asks = Asks()
+        self._outbound = OutboundCalls()
         self._served = asyncio.Event()
         self._over = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -130,19 +130,19 @@ class ReverseAgent:
 
     @property
     def status(self) -> LinkStatus:
-        """Connecting, Connected (and served), Offline or Stopped."""
+        """Connecting, Connected (the gateway serves the agent), Offline or Stopped."""
         return self._keeper.status
 
     async def wait_served(self) -> None:
-        """Returns when the gateway serves the agent.
+        """Waits until the gateway serves the agent.
 
         Raises:
-            ChannelStopped: it never will: the name is not granted, or another one has it.
+            ChannelStopped: the link ended for good: the name is not granted, or another agent has it.
         """
         await self._wait(self._served)
 
     async def serve_forever(self) -> None:
-        """Returns never, but by an error.
+        """Runs until an error ends it.
 
         Raises:
             ChannelStopped: the link has ended for good.
@@ -160,17 +160,17 @@ class ReverseAgent:
         idem: str | None = None,
         headers: JsonObject | None = None,
     ) -> JsonObject:
-        """Calls another agent by its name; waits for a link if there is none.
+        """Calls another agent by name; waits for a link if there is none.
 
-        ``method`` is an A2A 1.0 name such as ``SendMessage``, ``headers`` are A2A service parameters. Whoever waits no
-        more (a timeout, a cancelled task) ends the waiting and nothing else.
+        ``method`` is an A2A 1.0 name such as ``SendMessage``, ``headers`` are A2A service parameters. A timeout or a
+        cancelled asyncio task stops only the waiting, not the work.
 
         Raises:
             CallRefused: the gateway answered with an error, by its ``code``.
-            UnknownOutcome: cut off without ``idem``; with it the call is sent again, and has its effect once.
-            ChannelStopped: there will be no link.
+            UnknownOutcome: the link was lost and the call has no ``idem``, so it is not sent again.
+            ChannelStopped: the client has stopped; there is no further link.
         """
-        return await self._asks.call(to, method, params, idem, headers)
+        return await self._outbound.call(to, method, params, idem, headers)
 
     def stream(
         self,
@@ -182,27 +182,27 @@ class ReverseAgent:
         headers: JsonObject | None = None,
         window: int = 32,
     ) -> AsyncGenerator[Reply]:
-        """The answers of ``SendStreamingMessage`` or ``SubscribeToTask``; close it (``aclosing``) to leave early.
+        """Yields the responses of ``SendStreamingMessage`` or ``SubscribeToTask``. Stop early with ``aclosing``.
 
-        At most ``window`` answers are on their way that were not asked for yet. ``SubscribeToTask`` takes, beside
-        ``id``, the cursor ``after`` which it goes on.
+        At most ``window`` responses are in flight that the caller has not read. ``SubscribeToTask`` also accepts
+        ``after``, the cursor to continue from.
 
         Raises:
             CallRefused: the gateway answered with an error, or ended the stream with one.
-            AnswersCut: the link was lost; it says the task, and the cursor to go on after.
-            ChannelStopped: there will be no link.
+            AnswersCut: the link was lost; the error has the task, and the cursor to continue from.
+            ChannelStopped: the client has stopped; there is no further link.
         """
-        return self._asks.stream(to, method, params, idem, headers, window)
+        return self._outbound.stream(to, method, params, idem, headers, window)
 
     async def upload(self, content: bytes, media_type: str = "application/octet-stream") -> str:
-        """Uploads what is large, over HTTP beside the link; its address goes into the ``url`` of a part of an artifact.
+        """Uploads large content over HTTP. Returns its address, for the ``url`` of an artifact part.
 
-        The gateway keeps it for a day, for this agent alone, and a task that names it gets a copy. The same again is
-        safe.
+        The gateway keeps it for one day, for this agent only; a task that names it gets a copy. It is safe to upload
+        the same content again.
 
         Raises:
-            CallRefused: too large, more than there is room for, or the credential may not serve the name.
-            UnknownOutcome: no answer came; try again.
+            CallRefused: too large, over the quota, or the credential may not serve the name.
+            UnknownOutcome: no reply arrived; try again.
         """
         return await upload(self._identity, self.name, content, media_type)
 
@@ -220,7 +220,7 @@ class ReverseAgent:
 
     async def _run(self) -> None:
         try:
-            async with live(self._handler):
+            async with run_lifespan(self._handler):
                 await self._prepare()
                 self._stop(await self._keeper.run(self._serve))
         except (LookupError, RuntimeError) as error:
@@ -232,17 +232,17 @@ class ReverseAgent:
         self._app = InProcess(self._handler, self._path or _find_path(self._card))
 
     async def _serve(self, link: Link) -> Stopped:
-        """Registers over a link, and reads it until it ends; how it ended."""
+        """Registers over a link, then reads it until it closes. Returns why it ended."""
         app, card = self._app, self._card
         if app is None or card is None:
-            raise AssertionError("nothing is dialled before there is something to serve")
-        calls = CallsAtWork(app, link.send, link.welcome.limits.get("in", _FRAME_BYTES))
+            raise AssertionError("a link opened before the application was started")
+        calls = ServedCalls(app, link.send, link.welcome.limits.get("in", _FRAME_BYTES))
         self._link = link
         beating = asyncio.create_task(link.beat(self._keeper.jitter, dict))
         ended: Stopped | None = None
         try:
             await link.send(Register(self.name, card, self._most))
-            await self._asks.begin(link)
+            await self._outbound.begin(link)
             async for frame in link.read():
                 ended = await self._take(link, calls, frame)
                 if ended is not None:
@@ -252,44 +252,44 @@ class ReverseAgent:
             self._link = None
             self._served.clear()
             calls.cut()
-            self._asks.cut()
+            self._outbound.cut()
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
         return ended or Stopped(link.close_code)
 
-    async def _take(self, link: Link, calls: CallsAtWork, frame: ServerFrame) -> Stopped | None:
-        """One frame of the gateway; how the link is to end, where it is."""
+    async def _take(self, link: Link, calls: ServedCalls, frame: ServerFrame) -> Stopped | None:
+        """Handles one frame from the gateway. Returns the reason to end the link, or None."""
         match frame:
             case AgentCall():
                 self._spawn(calls.begin(frame))
             case CallPiece(call) if not call.startswith(HOST_IDS):
-                self._asks.take(frame)
+                self._outbound.take(frame)
             case CallPiece() | Credit() | StopWaiting():
                 calls.take(frame)
             case Answer() | Failure() | StreamItem():
-                self._asks.take(frame)
+                self._outbound.take(frame)
             case Registered():
-                self._keeper.tell(Connected(frozenset()))
+                self._keeper.set_status(Connected(frozenset()))
                 self._served.set()
             case Unregistered(code=code):
                 return self._lose_name(code)
             case Refusal():
                 return self._take_refusal(frame)
             case Expiry() | Drain():
-                await self._keeper.take_notice(link, frame)
+                await self._keeper.handle_notice(link, frame)
             case _:
                 pass
         return None
 
     def _lose_name(self, code: str) -> Stopped | None:
-        """While we move to another link that is this one's own doing."""
-        if self._keeper.is_moving:
+        """Returns the reason to stop. None while a replacement link opens: the gateway then moved the name to it."""
+        if self._keeper.is_replacing:
             return None
         wrong = CloseCode.SUPERSEDED if code == "superseded" else CloseCode.FORBIDDEN
-        return Stopped(wrong, f"{self.name} is not served over this link any more: {code}")
+        return Stopped(wrong, f"{self.name} is no longer served over this link: {code}")
 
     def _take_refusal(self, refusal: Refusal) -> Stopped | None:
-        self._keeper.heed(refusal)
+        self._keeper.note_refusal(refusal)
         if refusal.of != "reg":
             return None
         if refusal.code in _RETRIED_REFUSALS:
@@ -302,13 +302,13 @@ class ReverseAgent:
         task.add_done_callback(self._tasks.discard)
 
     def _stop(self, status: Stopped) -> None:
-        self._keeper.tell(status)
-        self._asks.fail(ChannelStopped(status))
+        self._keeper.set_status(status)
+        self._outbound.fail(ChannelStopped(status))
         self._over.set()
 
 
 def _find_path(card: JsonObject) -> str:
-    """Where the application speaks JSON-RPC, by its own card."""
+    """Returns the application's JSON-RPC path, from its card."""
     listed: Json = card.get("supportedInterfaces")
     for entry in listed if isinstance(listed, list) else []:
         match entry:

@@ -1,7 +1,7 @@
-"""The calls that come to an agent over one link: each one worked on beside the others, each answer as far as it may go.
+"""Calls that the gateway sends to an agent over one link. Calls run concurrently.
 
-A stream sends an item when its window has room, and waits otherwise; so does the application behind it. A link that
-ends makes every call one that nobody waits for: the application works on, what it says goes nowhere.
+A stream sends an item only while its window has room; otherwise it waits, and the application with it (backpressure).
+When the link ends, the application continues, but its replies are discarded.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import Json, JsonObject
     from passerelle.protocol.reverse_frames import AgentCall, AnswerFrame
 
-_SPARE_BYTES: Final = 1_024
-"""Of a frame, for what stands around its content."""
+_ENVELOPE_BYTES: Final = 1_024
+"""Bytes of a frame reserved for the members around the content."""
 _CHAR_BYTES: Final = 4
-"""Of one character at most, escaped and in UTF-8."""
+"""Highest number of bytes of one character, escaped and in UTF-8."""
 _BUSY: Final = frozenset({429, 503})
 _MOST_ITEMS: Final = 2**20
 
 
 @dataclass(slots=True)
 class _Work:
-    """One call that the application works on. ``room`` is what may still be sent of a stream."""
+    """One call in progress. ``room`` is the number of stream items that may be sent now."""
 
     id: str
     room: asyncio.Semaphore
@@ -51,15 +51,15 @@ class _Work:
     items: int = 0
 
     def leave(self) -> None:
-        """Nobody waits any more."""
+        """Marks the call as abandoned by its caller."""
         self.is_wanted = False
         self.room.release()
         if self.exchange is not None:
             self.exchange.leave()
 
 
-class CallsAtWork:
-    """Those of one link. ``send`` is its way out, and returns when the frame has been taken."""
+class ServedCalls:
+    """The calls of one link. ``send`` sends a frame and returns once the socket has accepted it."""
 
     def __init__(
         self,
@@ -69,12 +69,12 @@ class CallsAtWork:
     ) -> None:
         self._app = app
         self._send = send
-        self._inline_bytes = frame_bytes - _SPARE_BYTES
+        self._inline_bytes = frame_bytes - _ENVELOPE_BYTES
         self._work: dict[str, _Work] = {}
         self._pieces: dict[str, list[str]] = {}
 
     def take(self, frame: CallPiece | Credit | StopWaiting) -> None:
-        """What the gateway says about a call, beside the call itself."""
+        """Handles a frame that belongs to an open call: a piece of content, flow-control credit, or a cancellation."""
         match frame:
             case CallPiece(call, text):
                 self._pieces.setdefault(call, []).append(text)
@@ -88,18 +88,18 @@ class CallsAtWork:
                 assert_never(frame)
 
     def stop(self, call: str) -> None:
-        """Nobody waits for a call any more."""
+        """Drops a call that its caller has abandoned."""
         work = self._work.pop(call, None)
         if work is not None:
             work.leave()
 
     def cut(self) -> None:
-        """The link has ended."""
+        """Drops all calls: the link has ended."""
         for call in tuple(self._work):
             self.stop(call)
 
     def begin(self, call: AgentCall) -> Coroutine[None, None, None]:
-        """Takes a call; what it returns works on it to its end."""
+        """Registers a call; the returned coroutine runs it to completion."""
         work = self._work[call.id] = _Work(call.id, asyncio.Semaphore(call.window or _MOST_ITEMS))
         return self._answer(work, call)
 
@@ -114,7 +114,7 @@ class CallsAtWork:
         async def on_item(data: JsonObject) -> None:
             if work.is_wanted:
                 await work.room.acquire()
-            if work.is_wanted:  # it may not be any more
+            if work.is_wanted:  # the caller may have left while this waited for room
                 work.items += 1
                 rest = await self._send_pieces(work, data)
                 await self._send(AnswerItem(call.id, work.items, rest))
@@ -138,15 +138,15 @@ class CallsAtWork:
                     rest = await self._send_pieces(work, data)
                 await self._end(work, Done(work.id, rest))
             case A2aError(code, message, details):
-                said: dict[str, Json] = {"code": code}
+                extra: dict[str, Json] = {"code": code}
                 if details is not None:
-                    said["data"] = details
-                await self._end(work, Failed(work.id, "a2a", message, data=said))
+                    extra["data"] = details
+                await self._end(work, Failed(work.id, "a2a", message, data=extra))
             case HttpError(status, retry):
                 wait_s = int(retry) if retry is not None and retry.isdigit() else None
                 word = "busy" if status in _BUSY else "status"
-                said = {"status": status}
-                await self._end(work, Failed(work.id, word, f"HTTP {status}", wait_s, said))
+                extra = {"status": status}
+                await self._end(work, Failed(work.id, word, f"HTTP {status}", wait_s, extra))
             case Fault(reason):
                 await self._end(work, Failed(work.id, "failed", reason))
             case _:
@@ -158,7 +158,7 @@ class CallsAtWork:
             await self._send(frame)
 
     async def _send_pieces(self, work: _Work, data: JsonObject) -> JsonObject | None:
-        """The content where it fits into one frame; else it goes ahead in pieces."""
+        """Returns content that fits into one frame; otherwise sends it in pieces and returns None."""
         packed = orjson.dumps(data)
         if len(packed) <= self._inline_bytes:
             return data

@@ -1,4 +1,4 @@
-"""Answering a question: what is sent, and what the result means."""
+"""Decides an approval: the request that is sent, and the meaning of its result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def compose_answer(
     content: JsonObject | None,
     comment: str | None,
 ) -> JsonObject:
-    """The data of ``respond_action``: the answer, and the exact state of the question that was shown."""
+    """Returns the data of ``respond_action``: the decision, with revision and digest of the approval as shown."""
     given: JsonObject = {
         "actionId": action["actionId"],
         "rev": action["rev"],
@@ -39,7 +39,7 @@ def compose_answer(
 
 
 def read_result(answer: JsonObject) -> AnswerResult:
-    """What a carried-out answer came to."""
+    """Returns the result of a decision that was accepted."""
     found = answer.get("decision")
     decision = found if isinstance(found, dict) else {}
     votes, need = answer.get("votes"), answer.get("need")
@@ -53,6 +53,6 @@ def read_result(answer: JsonObject) -> AnswerResult:
 
 
 def read_refusal(error: CallRefused) -> AnswerResult:
-    """A refused answer: lost to somebody else, or not valid."""
+    """Returns the result of a refused decision: ``Lost`` if another decision came first, else ``Refused``."""
     winner = error.data.get("winner")
     return Lost(winner) if isinstance(winner, dict) else Refused(error.code, str(error))

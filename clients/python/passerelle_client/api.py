@@ -12,8 +12,8 @@
         for task in gateway.iterate_tasks(status="running"):
             print(task.task_id, task.agent)
 
-``ApiError`` is what the gateway refuses. A decision that does not count is a result (``Lost``, ``Refused``), no error.
-Needs the extra ``api``: httpx.
+``ApiError`` reports a request that the gateway refused. A decision that does not count is returned as ``Lost`` or
+``Refused``; it is no error. Needs the extra ``api``: httpx.
 """
 
 from passerelle.client.api_async import ApiClient

@@ -1,6 +1,6 @@
-"""What ``/v1`` answers, as values: tasks, turns, approvals, pages, and the error.
+"""Responses of ``/v1`` as values: tasks, turns, approvals, pages, and the error.
 
-``raw`` is the whole answer, so that members which this version does not name are there as well.
+``raw`` is the whole response, including members that this version does not know.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ENDED_STATUSES: Final = frozenset({"archived", "cancelled", "completed", "failed", "timed_out"})
-"""Statuses of tasks to which nothing more happens, unless they are retried."""
+"""Statuses of ended tasks. Only a retry changes them."""
 
 
 class ApiError(Exception):
-    """The gateway refused a request, or failed to carry it out.
+    """The gateway refused a request, or failed to execute it.
 
-    ``status`` is that of HTTP, ``code`` the stable name of the error, ``field`` the member that is wrong, if one is.
-    ``retry_after_s``: when a retry can help. ``problem`` is the whole answer (RFC 9457).
+    ``status`` is the HTTP status, ``code`` the stable error code, ``field`` the invalid member, if any.
+    ``retry_after_s``: seconds until a retry can help. ``problem`` is the whole response (RFC 9457).
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ApiError(Exception):
 
 
 class WaitTimeout(Exception):
-    """A task has not come so far in time; ``task`` is how it is now. It goes on."""
+    """A task has not reached the wanted status in time; ``task`` is its current state. It continues."""
 
     def __init__(self, task: ApiTask) -> None:
         super().__init__(f"{task.task_id} is {task.status}")
@@ -47,7 +47,7 @@ class WaitTimeout(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SentTurn:
-    """A message that was accepted. ``repeated``: its idempotency key had come before."""
+    """An accepted message. ``repeated``: the gateway had seen its idempotency key before."""
 
     session_id: str
     thread_id: str
@@ -59,7 +59,7 @@ class SentTurn:
 
 @dataclass(frozen=True, slots=True)
 class ApiTask:
-    """A task. ``version`` counts its changes; give it back where a change must not meet another one."""
+    """A task. ``version`` counts its changes; pass it to a command that must fail if another change came first."""
 
     task_id: str
     status: str
@@ -70,13 +70,13 @@ class ApiTask:
 
     @property
     def is_ended(self) -> bool:
-        """Whether nothing more happens to it, unless it is retried."""
+        """Returns whether the task has ended. Only a retry changes it."""
         return self.status in ENDED_STATUSES
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalOption:
-    """One of the answers that an approval offers; ``kind`` is such as allow_once, reject_once, answer, cancel."""
+    """One option of an approval; ``kind`` is for example allow_once, reject_once, answer, cancel."""
 
     option_id: str
     name: str
@@ -85,10 +85,10 @@ class ApprovalOption:
 
 @dataclass(frozen=True, slots=True)
 class ApiApproval:
-    """An approval as it was read; a decision names its ``rev`` and ``digest``.
+    """An approval as it was read. A decision names its ``rev`` and ``digest``.
 
-    ``state`` says what was decided, ``delivery`` whether the agent has been told: none, pending, delivering, delivered,
-    undeliverable.
+    ``state`` is the decision state, ``delivery`` the state of its delivery to the agent: none, pending, delivering,
+    delivered, undeliverable.
     """
 
     action_id: str
@@ -104,20 +104,20 @@ class ApiApproval:
     raw: JsonObject
 
     def find_option(self, *kinds: str) -> ApprovalOption | None:
-        """The first option of one of the kinds, in their order."""
+        """Returns the first option of one of the kinds, in the order of ``kinds``."""
         return next((one for kind in kinds for one in self.options if one.kind == kind), None)
 
 
 @dataclass(frozen=True, slots=True)
 class ListPage(Generic[T]):
-    """Items of a list; ``next_page_token`` leads to the next page, and is empty on the last one."""
+    """Items of a list. ``next_page_token`` fetches the next page; it is empty on the last one."""
 
     items: tuple[T, ...]
     next_page_token: str
 
 
 def read_sent_turn(answer: JsonObject) -> SentTurn:
-    """The answer to a message."""
+    """Reads the response to a message."""
     return SentTurn(
         _text(answer, "sessionId"),
         _text(answer, "threadId"),
@@ -129,7 +129,7 @@ def read_sent_turn(answer: JsonObject) -> SentTurn:
 
 
 def read_task(answer: JsonObject) -> ApiTask:
-    """A task as it was read, or after a command."""
+    """Reads a task, from a query or from the response to a command."""
     held = answer.get("task")
     task = held if isinstance(held, dict) and "taskId" in held else answer
     return ApiTask(
@@ -143,7 +143,7 @@ def read_task(answer: JsonObject) -> ApiTask:
 
 
 def read_approval(answer: JsonObject) -> ApiApproval:
-    """An approval, alone or in a list."""
+    """Reads an approval, from a query or from a list."""
     options = tuple(
         ApprovalOption(_text(one, "optionId"), _text(one, "name"), _text(one, "kind"))
         for one in read_list(answer, "options")
@@ -164,19 +164,19 @@ def read_approval(answer: JsonObject) -> ApiApproval:
 
 
 def read_task_page(answer: JsonObject) -> ListPage[ApiTask]:
-    """A page of tasks."""
+    """Reads a page of tasks."""
     tasks = tuple(read_task(one) for one in read_list(answer, "tasks"))
     return ListPage(tasks, _text(answer, "nextPageToken"))
 
 
 def read_approval_page(answer: JsonObject) -> ListPage[ApiApproval]:
-    """A page of approvals, pending ones or those that ended."""
+    """Reads a page of approvals, pending or closed."""
     found = read_list(answer, "pending") or read_list(answer, "closed")
     return ListPage(tuple(read_approval(one) for one in found), _text(answer, "nextPageToken"))
 
 
 def read_list(answer: Mapping[str, Json], name: str) -> list[JsonObject]:
-    """The objects of a list; empty where there is none."""
+    """Returns the objects of a list; empty if the member is missing."""
     found = answer.get(name)
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 

@@ -1,4 +1,4 @@
-"""What is asked of ``/v1``: one request for each call, with the reader of its answer. Pure: nothing is sent here."""
+"""Requests of ``/v1``: one for each call, with the reader of its response. Pure: this module sends nothing."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _DECIDED = frozenset({403, 409, 410, 412, 422})
-"""Statuses of a decision that does not count, and can be told as a result."""
+"""Statuses of a refused decision that are returned as a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest(Generic[T]):
-    """A request. ``key`` makes it safe to send again; ``wait_s`` is how long its answer may be held back."""
+    """A request. ``key`` makes it safe to send again; ``wait_s`` is how long the gateway may delay the response."""
 
     method: str
     path: str
@@ -54,7 +54,7 @@ def send_message(
     context_id: str | None,
     key: str,
 ) -> ApiRequest[SentTurn]:
-    """A message to an agent: a text, or a whole A2A message."""
+    """Sends a message to an agent: a text, or a whole A2A message."""
     body = _present(
         agent=agent,
         text=text,
@@ -69,20 +69,20 @@ def send_message(
 def create_task(
     agent: str, objective: str, title: str | None, priority: int | None, key: str
 ) -> ApiRequest[ApiTask]:
-    """A task that is not started yet."""
+    """Creates a task without starting it."""
     body = _present(agent=agent, objective=objective, title=title, priority=priority)
     return ApiRequest("POST", "/v1/tasks", read_task, body, key=key)
 
 
 def get_task(task_id: str) -> ApiRequest[ApiTask]:
-    """One task."""
+    """Reads one task."""
     return ApiRequest("GET", _name("tasks", task_id), read_task)
 
 
 def list_tasks(
     status: str | None, agent: str | None, page_size: int, page_token: str
 ) -> ApiRequest[ListPage[ApiTask]]:
-    """A page of the caller's tasks, those with the newest change of status first."""
+    """Lists the caller's tasks, the latest change of status first."""
     query = _page(page_size, page_token, status=status, agent=agent)
     return ApiRequest("GET", "/v1/tasks", read_task_page, query=query)
 
@@ -90,13 +90,13 @@ def list_tasks(
 def change_task(
     task_id: str, verb: str, version: int | None, key: str, **members: Json
 ) -> ApiRequest[ApiTask]:
-    """A command of a task: start, pause, resume, retry."""
+    """A task command: start, pause, resume, retry."""
     body = _present(version=version, **members)
     return ApiRequest("POST", _name("tasks", task_id, verb), read_task, body, key=key)
 
 
 def cancel_task(task_id: str, reason: str | None, key: str) -> ApiRequest[str]:
-    """Stops a task: ``requested``, ``already_cancelled``, ``already_done`` or ``not_found``."""
+    """Cancels a task: ``requested``, ``already_cancelled``, ``already_done`` or ``not_found``."""
     path = _name("tasks", task_id, "cancel")
     return ApiRequest("POST", path, _read_outcome, _present(reason=reason), key=key)
 
@@ -104,13 +104,13 @@ def cancel_task(task_id: str, reason: str | None, key: str) -> ApiRequest[str]:
 def list_approvals(
     state: str, risk: str | None, task_id: str | None, page_size: int, page_token: str
 ) -> ApiRequest[ListPage[ApiApproval]]:
-    """A page of approvals: pending ones, or those that ended in a state."""
+    """Lists approvals: pending ones, or those with an end state."""
     query = _page(page_size, page_token, state=state, risk=risk, taskId=task_id)
     return ApiRequest("GET", "/v1/approvals", read_approval_page, query=query)
 
 
 def get_approval(action_id: str, wait_s: int, rev: int) -> ApiRequest[ApiApproval]:
-    """One approval, at once or after its next change."""
+    """Reads one approval, at once or after its next change."""
     query: dict[str, str | int] = {"wait": wait_s, "rev": rev} if wait_s else {}
     path = _name("approvals", action_id)
     return ApiRequest("GET", path, read_approval, query=query, wait_s=float(wait_s))
@@ -123,15 +123,15 @@ def decide_approval(
     content: JsonObject | None,
     comment: str | None,
 ) -> ApiRequest[AnswerResult]:
-    """A decision of an approval, as it was read."""
+    """Decides an approval as it was read."""
     path = _name("approvals", approval.action_id, "decision")
     composed = compose_answer(approval.raw, decision_id, option_id, content, comment)
-    body = {name: said for name, said in composed.items() if name != "actionId"}
+    body = {name: value for name, value in composed.items() if name != "actionId"}
     return ApiRequest("POST", path, read_result, body, key=decision_id)
 
 
 def choose_option(approval: ApiApproval, option: str) -> str:
-    """The id of an option: ``allow`` and ``deny`` mean the first one of that kind, anything else is an id.
+    """Returns the id of an option: ``allow`` and ``deny`` select the first of that kind; other texts are ids.
 
     Raises:
         ValueError: the approval offers no such option.
@@ -150,10 +150,10 @@ def choose_option(approval: ApiApproval, option: str) -> str:
 
 
 def read_undecided(error: ApiError) -> AnswerResult:
-    """What a decision came to that was refused.
+    """Converts the error of a refused decision to a result.
 
     Raises:
-        ApiError: it was not the decision that was refused.
+        ApiError: the error does not concern the decision itself.
     """
     winner = error.problem.get("winner")
     if isinstance(winner, dict):
@@ -168,12 +168,12 @@ def _read_outcome(answer: JsonObject) -> str:
 
 
 def _page(page_size: int, page_token: str, **filters: str | None) -> dict[str, str | int]:
-    chosen = {name: said for name, said in filters.items() if said is not None}
+    chosen = {name: value for name, value in filters.items() if value is not None}
     return {"pageSize": page_size, **({"pageToken": page_token} if page_token else {}), **chosen}
 
 
 def _present(**members: Json) -> dict[str, Json]:
-    return {name: said for name, said in members.items() if said is not None}
+    return {name: value for name, value in members.items() if value is not None}
 
 
 def _name(*steps: str) -> str:

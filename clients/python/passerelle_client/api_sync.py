@@ -39,10 +39,10 @@ _LOOK_S: Final = 0.5
 
 
 class SyncApiClient:
-    """A gateway and the right to call it; use it as a context manager.
+    """A client of one gateway. Use it as a context manager.
 
-    A request that changes something has an idempotency key, so it is sent again where the answer was lost, or where the
-    gateway says when to come back: ``tries`` times at most.
+    Each change has an idempotency key. A request is sent again if the connection failed, or if the gateway sets
+    ``Retry-After``: at most ``tries`` times in all.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class SyncApiClient:
         context_id: str | None = None,
         key: str | None = None,
     ) -> SentTurn:
-        """Sends a message to an agent: a text or an A2A message. Returns once it is accepted."""
+        """Sends a message to an agent: a text or an A2A message. Returns once the gateway accepts it."""
         key = key or secrets.token_hex(16)
         return self._do(
             requests.send_message(agent, text, message, task_id, session_id, context_id, key)
@@ -111,13 +111,13 @@ class SyncApiClient:
         page_size: int = 50,
         page_token: str = "",
     ) -> ListPage[ApiTask]:
-        """A page of tasks, those with the newest change of status first."""
+        """Returns a page of tasks, the latest change of status first."""
         return self._do(requests.list_tasks(status, agent, page_size, page_token))
 
     def iterate_tasks(
         self, *, status: str | None = None, agent: str | None = None
     ) -> Iterator[ApiTask]:
-        """All tasks, page by page."""
+        """Yields all tasks, page by page."""
         token = ""
         while True:
             page = self.list_tasks(status=status, agent=agent, page_token=token)
@@ -129,7 +129,7 @@ class SyncApiClient:
     def start_task(
         self, task_id: str, *, version: int | None = None, key: str | None = None
     ) -> ApiTask:
-        """Sends a task that was created to its agent."""
+        """Sends a created task to its agent."""
         return self._change(task_id, "start", version, key)
 
     def pause_task(
@@ -147,22 +147,22 @@ class SyncApiClient:
     def retry_task(
         self, task_id: str, *, version: int | None = None, key: str | None = None
     ) -> ApiTask:
-        """Begins a further attempt of a task that has failed."""
+        """Starts a new attempt of a failed task."""
         return self._change(task_id, "retry", version, key)
 
     def cancel_task(
         self, task_id: str, *, reason: str | None = None, key: str | None = None
     ) -> str:
-        """Stops a task: ``requested``, ``already_cancelled``, ``already_done`` or ``not_found``."""
+        """Cancels a task: ``requested``, ``already_cancelled``, ``already_done`` or ``not_found``."""
         return self._do(requests.cancel_task(task_id, reason, key or secrets.token_hex(16)))
 
     def wait_for_task(
         self, task_id: str, *, timeout_s: float = 60.0, until: frozenset[str] = frozenset()
     ) -> ApiTask:
-        """The task once it has ended, or has a status of ``until`` such as ``waiting_permission``.
+        """Waits until a task has ended or has a status of ``until``, such as ``waiting_permission``; returns the task.
 
         Raises:
-            WaitTimeout: it is not so far after ``timeout_s``; it goes on.
+            WaitTimeout: not reached within ``timeout_s``; the task continues.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -182,11 +182,11 @@ class SyncApiClient:
         page_size: int = 50,
         page_token: str = "",
     ) -> ListPage[ApiApproval]:
-        """A page of approvals: pending ones, or those that ended, such as ``closed`` and ``expired``."""
+        """Returns a page of approvals: pending ones, or those with an end state such as ``closed`` and ``expired``."""
         return self._do(requests.list_approvals(state, risk, task_id, page_size, page_token))
 
     def get_approval(self, action_id: str, *, wait_s: int = 0, rev: int = 0) -> ApiApproval:
-        """One approval; with ``wait_s``, up to 25, after its next change."""
+        """Returns one approval. With ``wait_s`` (at most 25), waits for its next change."""
         return self._do(requests.get_approval(action_id, wait_s, rev))
 
     def decide(
@@ -198,11 +198,11 @@ class SyncApiClient:
         comment: str | None = None,
         decision_id: str | None = None,
     ) -> AnswerResult:
-        """Decides an approval as it was read. ``option``: ``allow``, ``deny``, or the id of an option.
+        """Decides an approval. ``option``: ``allow``, ``deny``, or the id of an option.
 
         Raises:
             ValueError: the approval offers no such option.
-            ApiError: the gateway could not be asked; the decision may be sent again with the same ``decision_id``.
+            ApiError: the request failed; it is safe to send it again with the same ``decision_id``.
         """
         chosen = requests.choose_option(approval, option)
         named = decision_id or secrets.token_hex(16)
@@ -215,7 +215,7 @@ class SyncApiClient:
         return self._do(requests.change_task(task_id, verb, version, key or secrets.token_hex(16)))
 
     def _do(self, request: requests.ApiRequest[T]) -> T:
-        """Sends a request, and sends it again where that is safe and can help.
+        """Sends a request; retries it if that is safe and can help.
 
         Raises:
             ApiError: the gateway refused it.

@@ -1,4 +1,4 @@
-"""Requests of ``/v1`` as httpx sends them, and when one may be sent again."""
+"""Converts requests of ``/v1`` to httpx arguments, and decides on retries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BUSY: Final = frozenset({429, 503})
 
 
 def make_arguments(request: ApiRequest[T]) -> dict[str, Any]:
-    """The arguments of ``httpx.Client.request``."""
+    """Returns the arguments of ``httpx.Client.request``."""
     headers = {"Content-Type": "application/json"} if request.body is not None else {}
     if request.key is not None:
         headers["Idempotency-Key"] = request.key
@@ -37,10 +37,10 @@ def make_arguments(request: ApiRequest[T]) -> dict[str, Any]:
 
 
 def read_answer(request: ApiRequest[T], answer: httpx.Response) -> T:
-    """The value of an answer.
+    """Reads the value of a response.
 
     Raises:
-        ApiError: it is no success, or no JSON object.
+        ApiError: the status is no success, or the body is no JSON object.
     """
     try:
         found: Json = orjson.loads(answer.content)
@@ -53,16 +53,18 @@ def read_answer(request: ApiRequest[T], answer: httpx.Response) -> T:
 
 
 def may_try_again(request: ApiRequest[T], error: ApiError | httpx.TransportError) -> bool:
-    """Whether the same request can be sent again without a second effect, and may then succeed."""
+    """Returns whether a retry has no second effect and may succeed."""
     if request.method != "GET" and request.key is None:
         return False
     return isinstance(error, httpx.TransportError) or error.status in _BUSY
 
 
 def pause_s(error: ApiError | httpx.TransportError, tries: int) -> float:
-    """Seconds before the next try: as the gateway says, else twice as long each time. ``tries`` counts from 1."""
-    told = error.retry_after_s if isinstance(error, ApiError) else None
-    return min(_FIRST_PAUSE_S * 2 ** (tries - 1) if told is None else told, _LONGEST_PAUSE_S)
+    """Returns the seconds before the next try: ``Retry-After``, else a doubling delay. ``tries`` starts at 1."""
+    wanted_s = error.retry_after_s if isinstance(error, ApiError) else None
+    return min(
+        _FIRST_PAUSE_S * 2 ** (tries - 1) if wanted_s is None else wanted_s, _LONGEST_PAUSE_S
+    )
 
 
 def _read_seconds(text: str | None) -> float | None:

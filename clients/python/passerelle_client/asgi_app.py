@@ -1,9 +1,8 @@
-"""An agent's own ASGI application, called in process: no socket, no port, and the way of each answer held open.
+"""Calls an agent's ASGI application in process: no socket and no port.
 
-The application gets the request that its JSON-RPC binding would get over HTTP (A2A 1.0 section 9). What it answers is
-handed on as it comes: its ``send`` returns once the item is on its way, so an agent that streams is slowed down with
-whoever reads it. A caller that is gone is a client that has disconnected; what the application makes of that is its
-own business.
+The application gets the request that its JSON-RPC binding would get over HTTP (A2A 1.0 section 9). Its response is
+forwarded as it arrives: ``send`` returns once the item is sent, so a slow reader slows the agent down (backpressure).
+A caller that leaves shows as ``http.disconnect``; the application decides how to react.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ _CARD_PATH: Final = "/.well-known/agent-card.json"
 
 @dataclass(frozen=True, slots=True)
 class AppAnswer:
-    """The answer, or the end of a stream (no ``data``)."""
+    """The response, or the end of a stream (no ``data``)."""
 
     data: JsonObject | None
 
 
 @dataclass(frozen=True, slots=True)
 class A2aError:
-    """The application refused with an error of A2A."""
+    """The application returned an A2A error."""
 
     code: int
     message: str
@@ -53,7 +52,7 @@ class A2aError:
 
 @dataclass(frozen=True, slots=True)
 class HttpError:
-    """The application gave an HTTP status, and nothing that is A2A."""
+    """The application returned an HTTP status without an A2A response."""
 
     status: int
     retry_after: str | None
@@ -61,7 +60,7 @@ class HttpError:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The application broke, or said what cannot be read."""
+    """The application raised, or its response cannot be read."""
 
     reason: str
 
@@ -74,7 +73,7 @@ class _Stop(Exception):
 
 
 class AppExchange:
-    """One request to the application. ``leave`` tells it that nobody reads any more."""
+    """One request to the application. ``leave`` disconnects the caller."""
 
     def __init__(
         self,
@@ -95,16 +94,16 @@ class AppExchange:
         self._error: AppOutcome | None = None
 
     def leave(self) -> None:
-        """Nobody reads any more."""
+        """Disconnects the caller: no further response is read."""
         self._left.set()
 
     async def run(self) -> AppOutcome:
-        """Carries the request through; every item of a stream is handed on before the next one is taken."""
+        """Runs the request. Every stream item is forwarded before the next one is read."""
         try:
             await self._app(self._scope, self.receive, self._send)
         except _Stop:
             pass
-        except Exception as error:  # noqa: BLE001  whatever an application raises is its fault
+        except Exception as error:  # noqa: BLE001  any exception of an application is its fault
             return Fault(f"{type(error).__name__}: {error}")
         if self._error is not None:
             return self._error
@@ -117,7 +116,7 @@ class AppExchange:
         return self._read_whole()
 
     async def receive(self) -> Message:
-        """What the application reads of the request."""
+        """Returns the ASGI messages of the request to the application."""
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
@@ -180,7 +179,7 @@ class InProcess:
         headers: Mapping[str, str],
         on_item: Callable[[JsonObject], Awaitable[None]],
     ) -> AppExchange:
-        """A call by its A2A 1.0 name."""
+        """Starts a call by its A2A 1.0 method name."""
         envelope = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         body = orjson.dumps(envelope)
         sent = {
@@ -194,37 +193,37 @@ class InProcess:
 
 
 async def read_own_card(app: App) -> JsonObject:
-    """The card that an application serves at the well-known path.
+    """Returns the card that an application serves at the well-known path.
 
     Raises:
-        LookupError: it serves none.
+        LookupError: it serves no card.
     """
 
     async def skip(_item: JsonObject) -> None:
         return
 
-    said = bytearray()
+    body = bytearray()
     started: list[int] = []
 
     async def take(message: Message) -> None:
         if message["type"] == "http.response.start":
             started.append(message["status"])
         elif message["type"] == "http.response.body":
-            said.extend(message.get("body", b""))
+            body.extend(message.get("body", b""))
 
     scope = make_scope("GET", _CARD_PATH, {"Host": "agent", "A2A-Version": "1.0"})
     exchange = AppExchange(app, scope, b"", skip)
     await app(scope, exchange.receive, take)
     card: Json = None
     with suppress(orjson.JSONDecodeError):
-        card = orjson.loads(bytes(said))
+        card = orjson.loads(bytes(body))
     if started != [_OK] or not isinstance(card, dict):
-        raise LookupError(f"the application serves no agent card at {_CARD_PATH}: give one")
+        raise LookupError(f"the application serves no agent card at {_CARD_PATH}; pass one as card")
     return card
 
 
 def make_scope(method: str, path: str, headers: Mapping[str, str]) -> Message:
-    """The scope of a request that came over no network."""
+    """Returns the ASGI scope of an in-process request."""
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},
@@ -247,38 +246,38 @@ def make_scope(method: str, path: str, headers: Mapping[str, str]) -> Message:
 
 
 @asynccontextmanager
-async def live(app: App) -> AsyncGenerator[None]:
-    """The lifespan of an application, around what is done with it; one that has none is none the worse.
+async def run_lifespan(app: App) -> AsyncGenerator[None]:
+    """Runs the lifespan of an application around the block. An application without lifespan support works too.
 
     Raises:
-        RuntimeError: it says that it cannot start.
+        RuntimeError: the application reports that its startup failed.
     """
     received: asyncio.Queue[Message] = asyncio.Queue()
-    said: asyncio.Queue[Message] = asyncio.Queue()
+    sent: asyncio.Queue[Message] = asyncio.Queue()
     received.put_nowait({"type": "lifespan.startup"})
     scope: Message = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
-    running = asyncio.ensure_future(app(scope, received.get, said.put))
+    running = asyncio.ensure_future(app(scope, received.get, sent.put))
     try:
-        begun = await _hear(running, said)
+        begun = await _read_lifespan(running, sent)
         if begun.get("type") == "lifespan.startup.failed":
             raise RuntimeError(f"the application cannot start: {begun.get('message', '')}")
         yield
         if not running.done():
             received.put_nowait({"type": "lifespan.shutdown"})
-            await _hear(running, said)
+            await _read_lifespan(running, sent)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def _hear(running: asyncio.Future[None], said: asyncio.Queue[Message]) -> Message:
-    """What the application says of its lifespan; nothing where it has ended without."""
-    hearing = asyncio.ensure_future(said.get())
-    waits: list[asyncio.Future[Any]] = [running, hearing]
+async def _read_lifespan(running: asyncio.Future[None], sent: asyncio.Queue[Message]) -> Message:
+    """Returns the next lifespan message of the application; an empty one if it ended without one."""
+    reading = asyncio.ensure_future(sent.get())
+    waits: list[asyncio.Future[Any]] = [running, reading]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    if hearing.done():
-        return hearing.result()
-    hearing.cancel()
+    if reading.done():
+        return reading.result()
+    reading.cancel()
     return {}
 
 

@@ -1,4 +1,4 @@
-"""Calls in flight: which are sent again over the next link, and which have an outcome that nobody knows."""
+"""Calls in flight: decides after a lost link which calls are sent again and which have an unknown outcome."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Flight:
 
 
 class CallsInFlight:
-    """Calls by id; ids are never used twice, so a late answer finds nobody."""
+    """Calls by id. Ids are never reused, so a late response matches no call."""
 
     def __init__(self) -> None:
         self._flights: dict[str, _Flight] = {}
@@ -35,7 +35,7 @@ class CallsInFlight:
         to: str | None = None,
         headers: JsonObject | None = None,
     ) -> tuple[Call, asyncio.Future[JsonObject]]:
-        """A new call and the future of its result; ``to`` is the agent that an agent calls."""
+        """Returns a new call and the future of its result; ``to`` names the target of an agent's call."""
         self._count += 1
         call = Call(str(self._count), method, idem, data, to, headers=headers)
         result: asyncio.Future[JsonObject] = asyncio.get_running_loop().create_future()
@@ -43,17 +43,17 @@ class CallsInFlight:
         return call, result
 
     def forget(self, call: Call) -> None:
-        """Nobody waits for it any more."""
+        """Drops a call that its caller no longer waits for."""
         self._flights.pop(call.id, None)
 
     def mark_sent(self, call: Call) -> None:
-        """It may have reached the server from now on."""
+        """Marks a call as sent: from now on it may have reached the server."""
         flight = self._flights.get(call.id)
         if flight is not None:
             flight.sent = True
 
     def settle(self, frame: Answer | Failure) -> None:
-        """Hands an answer to whoever waits for it."""
+        """Completes the future of a call with its response."""
         flight = self._flights.pop(frame.id, None)
         if flight is None or flight.result.done():
             return
@@ -65,19 +65,19 @@ class CallsInFlight:
             )
 
     def cut(self) -> None:
-        """The link was lost: a call without a key that was sent has an unknown outcome (CHN-13)."""
+        """The link is lost: fails the calls that were sent without a key with an unknown outcome (CHN-13)."""
         for flight in list(self._flights.values()):
             if flight.sent and flight.call.idem is None:
                 self.forget(flight.call)
                 if not flight.result.done():
                     flight.result.set_exception(UnknownOutcome(flight.call.method))
 
-    def unanswered(self) -> list[Call]:
-        """What has to be sent over a new link."""
+    def list_unanswered(self) -> list[Call]:
+        """Returns the calls to send over a new link."""
         return [flight.call for flight in self._flights.values()]
 
     def fail(self, error: Exception) -> None:
-        """The client ends: everybody who waits gets ``error``."""
+        """The client ends: fails every call with ``error``."""
         for flight in self._flights.values():
             if not flight.result.done():
                 flight.result.set_exception(error)

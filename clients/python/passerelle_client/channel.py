@@ -1,4 +1,4 @@
-"""The channel client: follows streams across lost links, and hides nothing that the server says.
+"""The channel client: follows streams across reconnects, and reports every gap and refusal of the server.
 
 ::
 
@@ -11,10 +11,10 @@
         turn = await channel.call("submit_turn", {...}, idem="k-81")
         result = await channel.answer(action, option="allow_once")
 
-A client always tries to resume, however long it was away; the server alone decides what can be honoured.
-It keeps a cursor per stream and takes no event twice. Between two attempts it waits a random time up to
-a bound that doubles (full jitter), unless the server named a time. Calls with an idempotency key are sent
-again; a call without one that was cut off raises UnknownOutcome.
+A client always tries to resume, however long it was offline; the server decides whether it can.
+It keeps a cursor per stream and delivers no event twice. Between two attempts it waits a random time up to
+a bound that doubles (full jitter), unless the server sets a time. Calls with an idempotency key are sent
+again after a lost link; a call without one raises UnknownOutcome.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ _CALL_S: Final = 30.0
 
 
 class ChannelClient:
-    """A device's link to the gateway; use it as an async context manager."""
+    """A device's link to the gateway. Use it as an async context manager."""
 
     def __init__(  # noqa: PLR0913 - each is one property of a link, all but two with a default
         self,
@@ -119,11 +119,11 @@ class ChannelClient:
         jitter: Callable[[], float] = draw,
         tls: SSLContext | None = None,
     ) -> None:
-        """``url`` begins with ws:// or wss://; ``tls`` is whom to trust; ``jitter`` gives numbers from 0 to 1.
+        """``url`` begins with ws:// or wss://; ``tls`` is the trust; ``jitter`` returns numbers from 0 to 1.
 
-        ``on_presence`` is told of all devices of the person that are there, once this one has said that it is.
-        ``on_withdrawn`` is told of an open question that this device may no longer see or answer, and why: take its
-        prompt away. The question itself is unchanged.
+        ``on_presence`` receives all devices of the user that are present, once this device has reported its presence.
+        ``on_withdrawn`` receives a pending approval that this device may no longer see or decide, and the reason:
+        remove its prompt. The approval itself is unchanged.
         """
         identity = Identity(url, device, token, tab, role, tls)
         self._keeper = LinkKeeper(identity, jitter, on_status)
@@ -159,7 +159,7 @@ class ChannelClient:
 
     @property
     def welcome(self) -> Welcome | None:
-        """The last welcome: channel, generation, limits, and the open actions as they were then."""
+        """The last welcome frame: channel, generation, limits, and the actions that were open at that time."""
         return self._exchange.welcome
 
     @overload
@@ -193,15 +193,15 @@ class ChannelClient:
         snapshot: SnapshotPolicy | None = None,
         volatile: bool = False,
     ) -> AsyncIterator[AnyItem]:
-        """Follows a stream from its saved cursor, or from ``start`` where none is saved.
+        """Follows a stream from its saved cursor, or from ``start`` if none is saved.
 
-        The cursor of an item is saved when the application asks for the next one. With ``volatile`` text on its way
-        comes too, as items that have no cursor.
+        The cursor of an item is saved when the application requests the next one. ``volatile`` adds text in progress,
+        as items without a cursor.
 
         Raises:
-            GapError: a gap came and the client has no ``on_gap``.
-            StreamClosed: the server refuses the stream or has ended it.
-            ChannelStopped: the client has ended for good.
+            GapError: a gap occurred and the client has no ``on_gap``.
+            StreamClosed: the server refused or ended the stream.
+            ChannelStopped: the client has stopped.
         """
         if isinstance(self._keeper.status, Stopped):
             raise ChannelStopped(self._keeper.status)
@@ -231,7 +231,7 @@ class ChannelClient:
     async def call(
         self, method: str, data: JsonObject, *, idem: str | None = None, timeout_s: float = _CALL_S
     ) -> JsonObject:
-        """Carries out a command or a read; waits for a link if there is none.
+        """Executes a command or a query; waits for a link if there is none.
 
         Raises:
             CallRefused: the server answered with an error.
@@ -259,7 +259,7 @@ class ChannelClient:
         comment: str | None = None,
         timeout_s: float = _CALL_S,
     ) -> AnswerResult:
-        """Answers a question as it was shown (``action`` is its view); the first valid answer wins (I7)."""
+        """Decides an approval (``action`` is its view, as shown to the user). The first valid decision wins (I7)."""
         decision = f"dec_{secrets.token_hex(13)}"
         data = compose_answer(action, decision, option, content, comment)
         try:
@@ -269,11 +269,11 @@ class ChannelClient:
         except CallRefused as error:
             return read_refusal(error)
         except TimeoutError:
-            asked: JsonObject = {"actionId": action["actionId"]}
-            return Unsure(await self.call("get_action", asked, timeout_s=timeout_s))
+            query: JsonObject = {"actionId": action["actionId"]}
+            return Unsure(await self.call("get_action", query, timeout_s=timeout_s))
 
     def say_presence(self, state: PresenceState, focus: Iterable[str] = ()) -> None:
-        """Says who sits before this device, and which streams they look at; holds until it is said otherwise."""
+        """Reports the presence of the user and the streams that are in view. It holds until the next report."""
         self._exchange.say(SayPresence(state, frozenset(focus)))
 
     async def _handle(self, gap: Gap) -> bool:

@@ -1,4 +1,4 @@
-"""Where a client keeps its cursors between runs: whole texts, saved after the application took the item."""
+"""Stores for a client's cursors between runs. A cursor is a text, saved after the application processed the item."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import orjson
 
 
 class Cursors(Protocol):
-    """A store of cursors by stream. Put it into the transaction of the state that it belongs to where you can."""
+    """A store of cursors by stream. If you can, save a cursor in the transaction of its state."""
 
     def load(self, stream: str) -> str | None:
-        """The cursor that was saved last, or None."""
+        """Returns the last saved cursor, or None."""
         ...
 
     def save(self, stream: str, cursor: str) -> None:
-        """Keeps a cursor; called once the application has taken the item that it belongs to."""
+        """Saves a cursor; called once the application has processed its item."""
         ...
 
 
 class MemoryCursors:
-    """Cursors for as long as the process lives."""
+    """Cursors in memory; they are lost with the process."""
 
     def __init__(self) -> None:
         self._cursors: dict[str, str] = {}
@@ -36,7 +36,7 @@ class MemoryCursors:
 
 
 class FileCursors:
-    """Cursors in one JSON file, replaced as a whole so that a crash leaves the old one or the new one."""
+    """Cursors in one JSON file, replaced atomically: a crash leaves the old or the new one."""
 
     def __init__(self, path: Path | str) -> None:
         self._path = Path(path)
@@ -51,18 +51,18 @@ class FileCursors:
         self._cursors[stream] = cursor
         fresh = self._path.with_name(f"{self._path.name}.new")
         fresh.write_bytes(orjson.dumps(self._cursors))
-        os.replace(fresh, self._path)  # noqa: PTH105 - the rename that replaces, by its own name
+        os.replace(fresh, self._path)  # noqa: PTH105 - os.replace renames and overwrites
 
 
 class SqliteCursors:
     """Cursors in the table ``passerelle_cursors`` of a SQLite database.
 
-    With a path each save is a transaction of its own. With a connection nothing is committed here: the cursor goes into
-    the transaction that the application keeps its state in, so that both are stored or neither.
+    With a path, each save is its own transaction. With a connection, the store commits nothing: the cursor joins the
+    transaction in which the application stores its state, so both are stored or neither.
     """
 
     def __init__(self, database: Path | str | sqlite3.Connection) -> None:
-        """Makes the table where it is missing. Raises sqlite3.Error where the database cannot be used."""
+        """Creates the table if it is missing. Raises sqlite3.Error if the database cannot be used."""
         self._database = (
             database
             if isinstance(database, sqlite3.Connection)
@@ -86,5 +86,5 @@ class SqliteCursors:
         )
 
     def close(self) -> None:
-        """Closes the database, also one that was handed in."""
+        """Closes the database, including a connection that was passed in."""
         self._database.close()

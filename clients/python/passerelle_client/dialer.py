@@ -1,4 +1,4 @@
-"""Dialling: who we are, how an attempt ended, and how long to wait before the next one."""
+"""Dialling: the identity in the handshake, the result of an attempt, and the pause before the next one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from passerelle.protocol.frames import CAPABILITIES, VERSION, Hello, Role, Subsc
 Credential: TypeAlias = "str | Callable[[], Awaitable[str]] | None"
 
 STABLE_S: Final = 30.0
-"""A link that lasted so long makes the next pause short again."""
+"""A link that lasted this long resets the pause to its shortest."""
 _SDK: Final = "python/1"
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 20.0
@@ -27,7 +27,7 @@ _BAD_REQUEST: Final = range(400, 500)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a device says of itself. ``token`` may be a function that is asked before each attempt."""
+    """The identity of a device. ``token`` may be a function, which is called before each attempt."""
 
     url: str
     device: str
@@ -35,15 +35,15 @@ class Identity:
     tab: str | None
     role: Role
     tls: SSLContext | None = None
-    """None trusts what the system trusts."""
+    """None: the certificates that the system trusts."""
 
 
 class Dialer:
-    """Makes one attempt at a time."""
+    """Makes connection attempts, one at a time."""
 
     def __init__(self, identity: Identity, jitter: Callable[[], float]) -> None:
         self.retry_s: float | None = None
-        """When the server wants to see us again, where it said so."""
+        """Seconds until the server accepts a new attempt, if it sent a time."""
         self._identity = identity
         self._jitter = jitter
         self._failures = 0
@@ -51,7 +51,7 @@ class Dialer:
     async def dial(
         self, subscriptions: tuple[Subscribe, ...], resume: str | None
     ) -> Link | Stopped:
-        """A welcomed link, or how the attempt ended."""
+        """Returns a link after the welcome frame, or the reason for the failure."""
         self.retry_s = None
         try:
             hello = await self._compose_hello(subscriptions, resume)
@@ -68,17 +68,17 @@ class Dialer:
             return Stopped(ABNORMAL, str(error))
 
     async def renew(self) -> str | None:
-        """Another token, where the application gave a function to ask."""
+        """Returns a new token if the application passed a function, else None."""
         token = self._identity.token
         return None if token is None or isinstance(token, str) else await token()
 
-    def note(self, lasted_s: float) -> None:
-        """A link has ended after ``lasted_s``."""
+    def note_ended(self, lasted_s: float) -> None:
+        """Updates the backoff: a link ended after ``lasted_s`` seconds."""
         if lasted_s >= STABLE_S:
             self._failures = 0
 
     def choose_pause_s(self) -> float:
-        """Full jitter below a bound that doubles, unless the server named a time."""
+        """Full jitter: a random pause below a bound that doubles, unless the server sent a time."""
         self._failures += 1
         bound_s = find_pause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, self._failures)
         return self._jitter() * bound_s if self.retry_s is None else self.retry_s

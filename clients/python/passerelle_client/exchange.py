@@ -1,7 +1,7 @@
-"""What a device and the server say to each other over one link after another.
+"""The session of a device with the server, across reconnects.
 
-A link that ends takes nothing with it: streams are asked for again where they are, calls with a key are sent again, and
-presence is said again.
+A new link restores the state: it subscribes to streams from their positions, sends calls with a key again, and reports
+the presence again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _ACK_EVERY_S: Final = 1.0
 
 
 class Exchange:
-    """``link`` is the one that is served now; ``welcome`` is the last one, and outlives its link."""
+    """``link`` is the current link, None while offline. ``welcome`` is the last welcome frame; it outlives its link."""
 
     def __init__(
         self,
@@ -75,37 +75,37 @@ class Exchange:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Returns when the client has ended for good."""
+        """Runs until the client stops for good."""
         self.stop(await self._keeper.run(self._serve, self._dial))
 
     def stop(self, status: Stopped) -> None:
         """Ends every stream and every call."""
-        self._keeper.tell(status)
+        self._keeper.set_status(status)
         error = ChannelStopped(status)
         self.calls.fail(error)
         self.streams.end_all(error)
 
     async def leave(self) -> None:
-        """Says goodbye to the server, with what is not acknowledged yet."""
+        """Sends the outstanding acknowledgements and closes the link."""
         link = self.link
         if link is not None:
             await self._send_acks(link)
             await link.close()
 
     async def end(self) -> None:
-        """Sends nothing more, and gives up the link that is being opened."""
+        """Stops sending, and cancels the link that is being opened."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._keeper.end()
 
     def say(self, presence: SayPresence) -> None:
-        """Says it now, and again on every link."""
+        """Sends the presence now, and again on every new link."""
         self._presence = presence
         self.send(presence)
 
     def send(self, *frames: ClientFrame | None) -> None:
-        """Sends in order, behind whoever calls; without a link there is nothing to say it to."""
+        """Sends frames in order, without waiting. Drops them while there is no link."""
         link = self.link
         if link is not None:
             task = asyncio.create_task(_send_all(link, frames))
@@ -113,14 +113,14 @@ class Exchange:
             task.add_done_callback(self._tasks.discard)
 
     async def _dial(self) -> Link | Stopped:
-        """Asks for every stream where we are; those that are opened meanwhile are asked for after the welcome."""
+        """Subscribes to every stream from its position; those opened meanwhile follow after the welcome."""
         asks = self.streams.ask_all()
         return await self._keeper.dial(asks, self.welcome.resume if self.welcome else None)
 
     async def _serve(self, link: Link) -> Stopped:
-        """Reads a link until it ends."""
+        """Reads a link until it closes."""
         self.link, self.welcome = link, link.welcome
-        self._keeper.tell(Connected(self.streams.replaying))
+        self._keeper.set_status(Connected(self.streams.replaying))
         helpers = [
             asyncio.create_task(link.beat(self._keeper.jitter, self.streams.take_acks)),
             asyncio.create_task(self._send_acks_at_intervals(link)),
@@ -138,10 +138,10 @@ class Exchange:
         return Stopped(link.close_code)
 
     async def _catch_up(self, link: Link) -> None:
-        """Sends what came up while there was no link, and what a link forgets."""
+        """Sends what has accumulated while offline, and the state that the server keeps per link."""
         if self._presence is not None:
             await link.send(self._presence)
-        for call in self.calls.unanswered():
+        for call in self.calls.list_unanswered():
             self.calls.mark_sent(call)
             await link.send(call)
         for ask in self.streams.ask_rest():
@@ -161,7 +161,7 @@ class Exchange:
             case Answer() | Failure():
                 self.calls.settle(frame)
             case Expiry() | Drain():
-                await self._keeper.take_notice(link, frame)
+                await self._keeper.handle_notice(link, frame)
             case ShowPresence(_, devices):
                 if self._on_presence is not None:
                     self._on_presence(devices)
@@ -179,12 +179,12 @@ class Exchange:
                 | CallPiece()
                 | StreamItem()
             ):
-                return  # for agents; this client never says that it is one
+                return  # for agents only; this client never registers as one
             case _:
                 assert_never(frame)
 
     def _take_refusal(self, refusal: Refusal) -> None:
-        self._keeper.heed(refusal)
+        self._keeper.note_refusal(refusal)
         if not refusal.fatal and refusal.of == "sub" and refusal.stream is not None:
             self.streams.end(refusal.stream, refusal.code)
 
@@ -195,8 +195,8 @@ class Exchange:
 
     async def _send_acks_at_intervals(self, link: Link) -> None:
         while True:
-            await self.streams.ack_owed.wait()
-            self.streams.ack_owed.clear()
+            await self.streams.ack_pending.wait()
+            self.streams.ack_pending.clear()
             await self._send_acks(link)
             await asyncio.sleep(_ACK_EVERY_S)
 

@@ -1,4 +1,4 @@
-"""What a client's application sees: items of a stream, results of an answer, states of the link, errors."""
+"""The values that a client's application sees: items of a stream, results of a decision, link states, errors."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ if TYPE_CHECKING:
     from passerelle.protocol.cursor import GapReason
 
 Acknowledge: TypeAlias = Callable[[str, str], None]
-"""Takes stream and cursor."""
+"""Called with stream and cursor."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Positioned:
-    """An item with the position after it; ``ack`` says that the application has it for good (CHN-5)."""
+    """An item with the position after it. ``ack`` reports that the application has stored it durably (CHN-5)."""
 
     stream: str
     cursor: str
     _acknowledge: Acknowledge = field(repr=False, compare=False)
 
     async def ack(self) -> None:
-        """Acknowledges everything of the stream up to here; sent with others, within a second."""
+        """Acknowledges every event of the stream up to this item. Acknowledgements are batched, within a second."""
         self._acknowledge(self.stream, self.cursor)
 
 
 @dataclass(frozen=True, slots=True)
 class Event(_Positioned):
-    """One stored event. ``replayed``: a snapshot that came before contains it already; do not fold it again."""
+    """One stored event. ``replayed``: an earlier snapshot contains it already; do not apply it again."""
 
     sequence: int
     data: JsonObject
@@ -38,21 +38,21 @@ class Event(_Positioned):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(_Positioned):
-    """The read model as of ``cursor``: replaces what the application has of this stream."""
+    """The read model as of ``cursor``. Replace the application's state of this stream with it."""
 
     data: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
 class Live(_Positioned):
-    """The replay has ended; what follows is new."""
+    """The replay is complete; later items are new events."""
 
     replayed: int
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Events between ``have`` and ``top`` cannot be given (I8); a snapshot follows where ``has_snapshot``."""
+    """Events between ``have`` and ``top`` cannot be delivered (I8). If ``has_snapshot``, a snapshot follows."""
 
     stream: str
     why: GapReason
@@ -60,14 +60,14 @@ class Gap:
     top: str | None
     has_snapshot: bool
     url: str | None = None
-    """Where a state is that was too large to come by itself; the stream ends, and is followed anew from its cursor."""
+    """Address of a state that is too large for a frame. The stream ends; load the state and follow from its cursor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Text on its way, with ``volatile``: put it behind what block ``block`` shows, or in place of it where ``anew``.
+    """Text in progress, with ``volatile``: append it to block ``block``, or replace the block if ``anew``.
 
-    It may break off at any point. The event that closes the block has all of it, and takes its place.
+    It may stop at any point. The event that closes the block contains the whole text and replaces it.
     """
 
     stream: str
@@ -84,21 +84,21 @@ OnGap: TypeAlias = Callable[[Gap], Awaitable[GapChoice]]
 
 @dataclass(frozen=True, slots=True)
 class Won:
-    """Our answer counts."""
+    """This decision counts."""
 
     decision: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """We had answered so before, and it counted."""
+    """This decision repeats an earlier one of this client, which counted."""
 
     decision: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
 class Voted:
-    """Our answer is one of several that are needed; nothing is decided yet."""
+    """This vote counts; more votes are needed before the approval is decided."""
 
     votes: int
     need: int
@@ -106,14 +106,14 @@ class Voted:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Somebody else answered first; ``winner`` says who and how (I7)."""
+    """Another decision came first; ``winner`` describes it (I7)."""
 
     winner: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The answer does not count, and nobody won by it."""
+    """The decision does not count, and no other decision won."""
 
     code: str
     message: str
@@ -121,7 +121,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Unsure:
-    """No result came; ``action`` is the canonical state as it was read afterwards. Show that, not a guess."""
+    """No result arrived; ``action`` is the approval as read afterwards. Show that state, not a guess."""
 
     action: JsonObject
 
@@ -131,24 +131,24 @@ AnswerResult: TypeAlias = Won | Voted | Replayed | Lost | Refused | Unsure
 
 @dataclass(frozen=True, slots=True)
 class Connecting:
-    """An attempt is under way."""
+    """An attempt is in progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """Welcomed; ``replaying`` are the streams that are not live yet."""
+    """The server sent its welcome; ``replaying`` are the streams that are not live yet."""
 
     replaying: frozenset[str]
 
     @property
     def is_live(self) -> bool:
-        """Whether every stream has caught up."""
+        """Returns whether every stream is live."""
         return not self.replaying
 
 
 @dataclass(frozen=True, slots=True)
 class Offline:
-    """Between two attempts; ``next_try_s`` is how long until the next one."""
+    """Waiting between two attempts; ``next_try_s`` is the time until the next one."""
 
     code: int | None
     next_try_s: float
@@ -156,7 +156,7 @@ class Offline:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Ended for good: by the application (1000), or by a code that no retry helps against."""
+    """Stopped for good: by the application (1000), or with a close code that forbids retries."""
 
     code: int
     reason: str = ""
@@ -166,11 +166,11 @@ LinkStatus: TypeAlias = Connecting | Connected | Offline | Stopped
 
 
 class ChannelError(Exception):
-    """The root of what a client raises."""
+    """The base of the errors of a client."""
 
 
 class GapError(ChannelError):
-    """A gap came and nobody was there to handle it: give the client an ``on_gap``."""
+    """A gap occurred and no handler is set: pass ``on_gap`` to the client."""
 
     def __init__(self, gap: Gap) -> None:
         super().__init__(f"{gap.stream}: {gap.why.value} (have {gap.have}, top {gap.top})")
@@ -178,7 +178,7 @@ class GapError(ChannelError):
 
 
 class StreamClosed(ChannelError):
-    """The server will not send this stream, or not any more; ``code`` says why."""
+    """The server refused or ended this stream; ``code`` is the reason."""
 
     def __init__(self, stream: str, code: str) -> None:
         super().__init__(f"{stream}: {code}")
@@ -187,7 +187,7 @@ class StreamClosed(ChannelError):
 
 
 class ChannelStopped(ChannelError):
-    """The client has ended for good."""
+    """The client has stopped for good."""
 
     def __init__(self, status: Stopped) -> None:
         super().__init__(f"closed with {status.code} {status.reason}".strip())
@@ -195,7 +195,7 @@ class ChannelStopped(ChannelError):
 
 
 class CallRefused(ChannelError):
-    """A call was answered with an error; ``retry_s`` where trying again can help."""
+    """A call failed with an error; ``retry_s`` is set if a retry can help."""
 
     def __init__(self, code: str, message: str, retry_s: int | None, data: JsonObject) -> None:
         super().__init__(f"{code}: {message}")
@@ -205,13 +205,13 @@ class CallRefused(ChannelError):
 
 
 class UnknownOutcome(ChannelError):
-    """The link was lost under a call without an idempotency key: it may or may not have been carried out."""
+    """The link was lost during a call without an idempotency key: it may or may not have been executed."""
 
 
 class AnswersCut(ChannelError):
-    """The link was lost under a stream of answers. Its task goes on (I6): subscribe to ``task`` after ``cursor``.
+    """The link was lost during a stream of responses. Its task continues (I6): subscribe to ``task`` after ``cursor``.
 
-    Where no answer has told of a task there is none to subscribe to: nobody knows whether the call has begun one.
+    If no response has named a task, it is unknown whether the call created one.
     """
 
     def __init__(self, method: str, task: str | None, cursor: str | None) -> None:

@@ -1,7 +1,7 @@
-"""Keeps a client linked: one link after another, and on a drain the next one before the old one.
+"""Keeps a client connected. When the server drains, the next link opens before the old one closes.
 
-Between two attempts it waits a random time up to a bound that doubles (full jitter), unless the server named a time. It
-ends when the server says that coming back is of no use.
+Between two attempts it waits a random time up to a bound that doubles (full jitter), unless the server sets a time. It
+stops when a close code forbids a retry.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _RENEWS_BELOW_S: Final = 60
 
 
 def draw() -> float:
-    """A number from 0 to 1 that nobody foresees, so that clients do not come back together."""
+    """Returns an unpredictable number from 0 to 1, so that clients do not reconnect at the same time."""
     return secrets.randbelow(2**32) / 2**32
 
 
 class LinkKeeper:
-    """``status`` is where the client stands, and each change of it is told."""
+    """``status`` is the link state; ``on_status`` is called with each change."""
 
     def __init__(
         self,
@@ -48,8 +48,8 @@ class LinkKeeper:
         self._replacement: asyncio.Task[Link | None] | None = None
 
     @property
-    def is_moving(self) -> bool:
-        """Whether the next link is being opened while this one lasts."""
+    def is_replacing(self) -> bool:
+        """Returns whether the next link is being opened while the current one is still open."""
         return self._replacement is not None
 
     async def run(
@@ -57,7 +57,7 @@ class LinkKeeper:
         serve: Callable[[Link], Awaitable[Stopped]],
         dial: Callable[[], Awaitable[Link | Stopped]] | None = None,
     ) -> Stopped:
-        """Returns when no further attempt is of use. ``serve`` reads a link, and says how it ended."""
+        """Runs until no further attempt can succeed. ``serve`` reads a link and returns why it ended."""
         loop = asyncio.get_running_loop()
         self._dial = dial or self._dial
         while True:
@@ -65,7 +65,7 @@ class LinkKeeper:
             if isinstance(dialled, Link):
                 begun_s = loop.time()
                 ended = await serve(dialled)
-                self._dialer.note(loop.time() - begun_s)
+                self._dialer.note_ended(loop.time() - begun_s)
             else:
                 ended = dialled
             if self._replacement is not None:
@@ -73,36 +73,36 @@ class LinkKeeper:
             if not is_retryable(ended.code):
                 return ended
             pause_s = self._dialer.choose_pause_s()
-            self.tell(Offline(ended.code, pause_s))
+            self.set_status(Offline(ended.code, pause_s))
             await asyncio.sleep(pause_s)
-            self.tell(Connecting())
+            self.set_status(Connecting())
 
     async def dial(
         self, subscriptions: tuple[Subscribe, ...], resume: str | None
     ) -> Link | Stopped:
-        """One attempt, with what its hello asks for."""
+        """Makes one attempt, with the subscriptions of its hello."""
         return await self._dialer.dial(subscriptions, resume)
 
-    def tell(self, status: LinkStatus) -> None:
-        """Notes where the client stands now, and tells it."""
+    def set_status(self, status: LinkStatus) -> None:
+        """Stores a link state and notifies ``on_status``."""
         self.status = status
         if self._on_status is not None:
             self._on_status(status)
 
-    def heed(self, refusal: Refusal) -> None:
-        """The server may have said, as the last word, when it wants to see us again."""
+    def note_refusal(self, refusal: Refusal) -> None:
+        """A fatal refusal may carry the time of the next attempt: keeps it."""
         if refusal.fatal:
             self._dialer.retry_s = refusal.retry_s
 
-    async def take_notice(self, link: Link, notice: Expiry | Drain) -> None:
-        """A credential that ends is renewed, and a server that ends is left."""
+    async def handle_notice(self, link: Link, notice: Expiry | Drain) -> None:
+        """Sends a new token before the credential expires; opens a new link when the server drains."""
         if isinstance(notice, Expiry):
             await self._renew(link, notice.expires_s)
         elif self._replacement is None:
             self._replacement = asyncio.create_task(self._replace(link, notice))
 
     async def end(self) -> None:
-        """Gives up the link that is being opened."""
+        """Cancels the link that is being opened."""
         if self._replacement is not None:
             self._replacement.cancel()
             await asyncio.gather(self._replacement, return_exceptions=True)
@@ -115,12 +115,12 @@ class LinkKeeper:
         return None if replacement is None else await replacement
 
     async def _renew(self, link: Link, expires_s: int) -> None:
-        """Shows a new token before the old one ends; a token that was given as a text is the only one there is."""
+        """Sends a new token before the old one expires. A token passed as a text cannot be renewed."""
         if expires_s <= _RENEWS_BELOW_S and (token := await self._dialer.renew()) is not None:
             await link.send(Renew(token))
 
     async def _replace(self, link: Link, drain: Drain) -> Link | None:
-        """Opens the next link first and closes the old one then, so that there is no hole between them."""
+        """Opens the next link first, then closes the old one, so that delivery is not interrupted."""
         await asyncio.sleep(drain.jitter_ms / 1000 * self.jitter())
         fresh = await self._dial()
         with suppress(OSError):

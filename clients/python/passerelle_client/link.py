@@ -1,4 +1,4 @@
-"""One WebSocket of a client: dial, greet, beat, read. It ends with a close code and knows nothing of the next one."""
+"""One WebSocket of a client: dial, handshake, heartbeat, read. It ends with a close code; the keeper reconnects."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ABNORMAL: Final = 1006
 
 
 class LinkRefused(Exception):
-    """The server closed the link, or said that it will, before the welcome."""
+    """The server closed the link or refused it before the welcome."""
 
     def __init__(self, code: int, reason: str, retry_s: int | None) -> None:
         super().__init__(f"{code} {reason}")
@@ -46,7 +46,7 @@ class LinkRefused(Exception):
 
 
 class Link:
-    """A welcomed socket."""
+    """A socket after its welcome frame."""
 
     def __init__(
         self, socket: ClientConnection, welcome: Welcome, first: list[ServerFrame]
@@ -59,10 +59,10 @@ class Link:
 
     @classmethod
     async def dial(cls, url: str, hello: Hello, tls: SSLContext | None = None) -> Link:
-        """Opens a socket and greets.
+        """Opens a socket and sends the hello.
 
         Raises:
-            LinkRefused: the server closed it instead of a welcome.
+            LinkRefused: the server closed the socket, or sent a refusal, instead of a welcome.
             OSError, InvalidHandshake, TimeoutError: it cannot be opened.
         """
         socket = await connect(
@@ -96,13 +96,13 @@ class Link:
                     if isinstance(frame, Refusal):
                         notice = frame
         except ConnectionClosed:
-            pass  # the code is read from the socket below, however it ended
+            pass  # the close code is read from the socket below
         code = socket.close_code or ABNORMAL
         reason = notice.message if notice else socket.close_reason or ""
         raise LinkRefused(code, reason, notice.retry_s if notice else None)
 
     async def read(self) -> AsyncIterator[ServerFrame]:
-        """Frames until the socket is closed, by whomever."""
+        """Yields frames until the socket is closed, by either side."""
         for frame in self._first:
             yield frame
         with suppress(ConnectionClosed):
@@ -112,7 +112,7 @@ class Link:
                     yield frame
 
     async def send(self, frame: ClientFrame) -> bool:
-        """Sends a frame; False when the socket is gone (its reader ends then)."""
+        """Sends a frame. Returns False if the socket is closed; its reader ends then."""
         try:
             await self._socket.send(encode_client(frame).decode())
         except ConnectionClosed:
@@ -122,7 +122,7 @@ class Link:
     async def beat(
         self, jitter: Callable[[], float], take_acks: Callable[[], Mapping[str, Cursor]]
     ) -> None:
-        """Beats, carrying acks, until nothing was heard for too long; gives the socket up then."""
+        """Sends heartbeats with acknowledgements. Aborts the socket if no frame arrives for too long."""
         loop = asyncio.get_running_loop()
         next_s = loop.time() + self.welcome.heartbeat_s * (0.5 + 0.5 * jitter())
         while True:
@@ -139,7 +139,7 @@ class Link:
                     return
 
     def abort(self) -> None:
-        """Gives the socket up; nobody is there to say goodbye to."""
+        """Drops the socket without a closing handshake: the server does not respond."""
         self._socket.transport.abort()
 
     async def close(self, code: int = CloseCode.NORMAL, reason: str = "") -> None:
@@ -148,14 +148,14 @@ class Link:
 
     @property
     def close_code(self) -> int:
-        """How it ended; 1006 where no close came."""
+        """The close code; 1006 if no close frame arrived."""
         return self._socket.close_code or ABNORMAL
 
 
 def _decode(message: str | bytes) -> list[ServerFrame]:
     frames: list[ServerFrame] = []
     for line in split_message(message):
-        with suppress(InvalidInput):  # a frame that a newer server means otherwise is passed over
+        with suppress(InvalidInput):  # skips a frame that this version cannot parse
             frame = decode_server(line)
             if frame is not None:
                 frames.append(frame)

@@ -1,7 +1,7 @@
-"""Following the events of a shared task: what is stored behind a version, then what comes.
+"""Follows the events of a shared task: first the stored ones behind a version, then new ones.
 
-One hint connection of the process tells of new versions; a reader is a position, never a queue, so a slow one holds up
-nobody, and equal reads are one. A hint only saves waiting: every so often a reader looks by itself.
+One hint connection per process reports new versions. A reader holds a position, not a queue, so a slow reader delays no
+other, and equal reads are shared. Hints only reduce latency: every ``POLL_S`` a reader checks without one.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from passerelle.client.shared_tasks import EventPage, SharedTasks
     from passerelle.store.hints import RedisHints
 
-LOOK_S: Final = 5.0
-"""How long a lost hint can delay an event."""
+POLL_S: Final = 5.0
+"""Seconds by which a lost hint can delay an event."""
 _PATIENCE_S: Final = 60.0
 _RETRY_S: Final = 0.25
 
 
 class EventsGoneError(LookupError):
-    """Events behind a version are no longer stored, or the task is not: there is nothing exact to go on with."""
+    """Events behind a version are no longer stored, or the task is gone: the stream cannot continue exactly."""
 
     def __init__(self, task_id: str, after: int) -> None:
         super().__init__(f"the events of task {task_id} after version {after} are no longer stored")
@@ -34,7 +34,7 @@ class EventsGoneError(LookupError):
 
 
 class _Watch:
-    """One task that is followed here. ``changed`` is set, and replaced, by each hint."""
+    """One task that is followed in this process. Each hint sets ``changed`` and replaces it."""
 
     __slots__ = ("changed", "opening", "readers", "reads")
 
@@ -50,27 +50,27 @@ class _Watch:
 
 
 class SharedEvents:
-    """Opens readers over one hint connection for each primary."""
+    """Opens readers over one hint connection per primary."""
 
-    def __init__(self, tasks: SharedTasks, hints: RedisHints, look_s: float = LOOK_S) -> None:
+    def __init__(self, tasks: SharedTasks, hints: RedisHints, poll_s: float = POLL_S) -> None:
         self._tasks = tasks
         self._hints = hints
-        self._look_s = look_s
+        self._look_s = poll_s
         self._watched: dict[str, _Watch] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
         hints.on_loss(self._wake_all)
 
     @property
     def watched(self) -> int:
-        """How many tasks are followed."""
+        """The number of tasks that are followed."""
         return len(self._watched)
 
     async def follow(self, task_id: str, after: int) -> AsyncGenerator[tuple[int, bytes]]:
-        """Version and bytes of each event behind ``after``, without end.
+        """Yields version and bytes of each event behind ``after``, without end.
 
         Raises:
-            EventsGoneError: an event behind ``after`` is no longer stored; none behind it has been yielded then.
-            StoreUnavailable: the store has been away for a minute.
+            EventsGoneError: an event behind ``after`` is no longer stored; no later event has been yielded.
+            StoreUnavailable: the store has been unavailable for a minute.
         """
         async with self._watch(task_id) as watch:
             while True:
@@ -86,14 +86,14 @@ class SharedEvents:
                         await changed.wait()
 
     async def _read(self, watch: _Watch, task_id: str, after: int) -> EventPage:
-        """The page behind a version, the store waited for."""
+        """Reads the page behind a version; waits for the store."""
         loop = asyncio.get_running_loop()
         until_s: float | None = None
         while True:
             try:
                 page = await self._share(watch, task_id, after)
                 if not page.holds(after):
-                    # A version may have come between the two reads of the page.
+                    # a version may have been written between the two reads of the page
                     page = await self._tasks.read_events(task_id, after)
             except StoreUnavailable:
                 until_s = until_s or loop.time() + _PATIENCE_S
@@ -117,11 +117,11 @@ class SharedEvents:
     def _forget(watch: _Watch, after: int, done: asyncio.Task[EventPage]) -> None:
         watch.reads.pop(after, None)
         if not done.cancelled():
-            done.exception()  # every reader that still waits has seen it
+            done.exception()  # every waiting reader has received it
 
     @asynccontextmanager
     async def _watch(self, task_id: str) -> AsyncGenerator[_Watch]:
-        # A late end of the old hints would take the new ones away with it.
+        # when an old subscription ends late, it must not remove the new one
         while (closing := self._closing.get(task_id)) is not None:
             await asyncio.wait([closing])
         watch = self._watched.get(task_id)

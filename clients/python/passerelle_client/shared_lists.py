@@ -1,7 +1,7 @@
-"""The lists of shared tasks: one for each owner, by status time, the newest first.
+"""Lists of shared tasks: one per owner, ordered by status time, the newest first.
 
-A list lies in another slot than its tasks, so a crash can leave it behind: a row without a task is dropped when it is
-met, and a row that is behind its task is moved.
+A list is in another hash slot than its tasks, so after a crash it can be outdated. Reads repair it: a row without a
+task is removed, and a row that is older than its task is moved.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 _CHUNK: Final = 256
 
 ListPlace: TypeAlias = tuple[int, str]
-"""Where a task stands in its owner's list: status time in microseconds, id. The highest comes first."""
+"""The position of a task in its owner's list: status time in microseconds, id. The highest comes first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a list shows: empty texts and 0 leave nothing out."""
+class ListFilter:
+    """A filter. Empty texts and 0 match everything."""
 
     context: str = ""
     state: str = ""
@@ -38,13 +38,13 @@ class Wanted:
 
     @property
     def is_all(self) -> bool:
-        """Whether tasks need not be looked into."""
+        """Returns whether the filter needs no field of the tasks."""
         return not self.context and not self.state
 
 
 @dataclass(frozen=True, slots=True)
 class ListedPage:
-    """A page. ``total`` counts all pages; ``last`` is the place to go on from, None at the end."""
+    """A page. ``total`` counts all pages; ``last`` is the position to continue from, None at the end."""
 
     tasks: list[bytes]
     total: int
@@ -60,15 +60,15 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class SharedLists:
-    """The lists of one space. ``owner`` is any text; it is stored as a digest."""
+    """The lists of one space. ``owner`` is any text; its digest is stored."""
 
     nodes: Nodes
     space: SharedSpace
 
     async def read(
-        self, owner: str, wanted: Wanted, before: ListPlace | None, size: int
+        self, owner: str, wanted: ListFilter, before: ListPlace | None, size: int
     ) -> ListedPage:
-        """A page behind the place ``before``. One that filters by context or state looks at every task of the owner."""
+        """Reads a page behind the position ``before``. A filter by context or state reads every task of the owner."""
         total, places = 0, list[ListPlace]()
         start = before if wanted.is_all else None
         async for rows in self._scan(owner, start, wanted.since_us):
@@ -85,13 +85,13 @@ class SharedLists:
         return ListedPage([task for (task,) in stored if task is not None], total, last)
 
     async def place(self, task_id: str, owner: str, time_us: int) -> None:
-        """Enters a task in its owner's list, never further back than it is."""
+        """Adds a task to its owner's list, or moves it forward; never moves it back."""
         shard, index = self.space.locate_list(owner)
         command = pack("ZADD", index, "GT", time_us, task_id)
         await retry(lambda: self.nodes.write(shard, command))
 
     async def forget(self, owner: str, task_ids: Sequence[str]) -> None:
-        """Takes tasks out of the list."""
+        """Removes tasks from the list."""
         shard, index = self.space.locate_list(owner)
         command = pack("ZREM", index, *task_ids)
         await retry(lambda: self.nodes.write(shard, command))
@@ -105,7 +105,7 @@ class SharedLists:
     async def _scan(
         self, owner: str, before: ListPlace | None, since_us: int
     ) -> AsyncIterator[list[ListPlace]]:
-        """The rows of a list in order, a chunk at a time; one that moves meanwhile is not met twice."""
+        """Yields the rows of a list in order, in chunks; a row that moves meanwhile is not yielded twice."""
         limit = _CHUNK
         while True:
             rows = await self._read_rows(owner, before, since_us, limit)
@@ -115,7 +115,7 @@ class SharedLists:
                 before = fresh[-1]
             if len(rows) < limit:
                 return
-            # Many tasks of one moment: look past those that have been met.
+            # many tasks with one status time: skip those already yielded
             limit = _CHUNK if fresh else limit * 2
 
     async def _read_rows(
@@ -129,10 +129,10 @@ class SharedLists:
         return [(time_us, task_id) for task_id, time_us in as_scores(reply)]
 
     async def _look(self, owner: str, places: Sequence[ListPlace]) -> list[_Row]:
-        """What a list needs to know of tasks; what a crash left behind is put right on the way."""
-        said = await self._read_all([task_id for _, task_id in places], "o", "c", "st", "ts")
+        """Reads the fields that a list needs; repairs rows that a crash left outdated."""
+        fields = await self._read_all([task_id for _, task_id in places], "o", "c", "st", "ts")
         mine, gone, digest = list[_Row](), list[str](), self.space.digest(owner).encode()
-        for place, (found, context, state, time_us) in zip(places, said, strict=True):
+        for place, (found, context, state, time_us) in zip(places, fields, strict=True):
             if found != digest:
                 gone.append(place[1])
                 continue
@@ -144,7 +144,7 @@ class SharedLists:
         return mine
 
     async def _read_all(self, task_ids: Sequence[str], *names: str) -> list[list[bytes | None]]:
-        """Fields of many tasks, in order: one round trip for each shard."""
+        """Reads fields of many tasks, in order: one round trip per shard."""
         by_shard: dict[Shard, list[str]] = {}
         for task_id in task_ids:
             by_shard.setdefault(self.space.locate(task_id).shard, []).append(task_id)
@@ -162,5 +162,5 @@ class SharedLists:
         return [found[task_id] for task_id in task_ids]
 
 
-def _fits(row: _Row, wanted: Wanted) -> bool:
+def _fits(row: _Row, wanted: ListFilter) -> bool:
     return wanted.context in {"", row.context} and wanted.state in {"", row.state}

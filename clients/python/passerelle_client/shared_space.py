@@ -1,4 +1,4 @@
-"""Where the tasks of one agent stand that its replicas share: shards, keys, and owners as digests."""
+"""Keys of the tasks that an agent's replicas share: shards, keys, and owners as digests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from passerelle.core.ids import SHARDS, Shard
 
 @dataclass(frozen=True, slots=True)
 class TaskKeys:
-    """The keys of one task: they share a slot."""
+    """The keys of one task. They share a hash slot."""
 
     shard: Shard
     task: str
@@ -20,12 +20,12 @@ class TaskKeys:
 
 @dataclass(frozen=True, slots=True)
 class SharedSpace:
-    """The tasks of one agent; ``name`` keeps agents over one server apart."""
+    """The tasks of one agent. ``name`` separates agents on one server."""
 
     name: str
 
     def locate(self, task_id: str) -> TaskKeys:
-        """The keys of a task."""
+        """Returns the keys of a task."""
         shard = _choose_shard(f"{self.name}:{task_id}")
         return TaskKeys(
             shard,
@@ -35,13 +35,13 @@ class SharedSpace:
         )
 
     def locate_list(self, owner: str) -> tuple[Shard, str]:
-        """The key of an owner's list."""
+        """Returns shard and key of an owner's list."""
         digest = self.digest(owner)
         shard = _choose_shard(digest)
         return shard, shared_index(shard, self.name, digest)
 
     def digest(self, owner: str) -> str:
-        """What is stored in place of an owner, who may be a person."""
+        """Returns the digest that is stored in place of an owner, since an owner may be a person."""
         return hashlib.sha256(f"{self.name}\n{owner}".encode()).hexdigest()[:32]
 
 
@@ -55,7 +55,7 @@ def shared_task(shard: Shard, space: str, task: str) -> str:
 
 
 def shared_events(shard: Shard, space: str, task: str) -> str:
-    """STREAM with ids ``<version>-0``: d, the event that made the version. Expires behind the task's end."""
+    """STREAM with ids ``<version>-0``: d, the event that made the version. Expires after the task ends."""
     return f"{{{shard.tag}}}:ke:{space}:{task}"
 
 

@@ -1,8 +1,8 @@
-"""Tasks that the replicas of one agent share: versions and the events that made them, as bytes that nobody here reads.
+"""Tasks that an agent's replicas share: versions and their events, as opaque bytes.
 
-For agents made with an SDK that keep their tasks in this store without a gateway (``tasks.py``). One script writes a
-version with its event. The row in the owner's list lives in another slot: it is written before the first
-version, so that no task is missing, and lists put right what a crash left behind.
+For agents built with an SDK that keep their tasks in this store without a gateway (``tasks.py``). One script writes a
+version with its event. The row in the owner's list is in another hash slot: it is written before the first version,
+so that no task is missing from the list. Reading a list repairs rows that a crash left outdated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SCRIPTS: Final = ("delete_shared", "save_shared")
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a version of a task is made of. ``event`` made it, if it was one; ``time_us`` is 0 without a status time."""
+    """The content of a task version. ``event`` caused it, if any; ``time_us`` is 0 without a status time."""
 
     task: bytes
     event: bytes | None = None
@@ -40,7 +40,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A version of a task."""
+    """A stored version of a task."""
 
     version: int
     task: bytes
@@ -48,10 +48,10 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """Events after a version, in order, and what the task says of them, read after them.
+    """Events after a version, in order, and the state of the task, read after them.
 
-    ``cut`` is the last version whose event was trimmed, ``last`` the last one that had an event. ``version`` is that of
-    the task, 0 where there is none.
+    ``cut`` is the last version whose event was trimmed, ``last`` the last one that had an event. ``version`` is the
+    task's version, 0 if there is no task.
     """
 
     events: list[tuple[int, bytes]]
@@ -60,14 +60,14 @@ class EventPage:
     version: int
 
     def holds(self, after: int) -> bool:
-        """Whether every event behind ``after`` is there or still to come: not trimmed, expired, deleted or lost."""
+        """Returns whether every event behind ``after`` is stored or to come: not trimmed, expired, deleted or lost."""
         trimmed, lost = self.cut > after, self.version < max(after, 1)
         return not trimmed and not lost and (bool(self.events) or self.last <= after)
 
 
 @dataclass(frozen=True, slots=True)
 class SharedTasks:
-    """Tasks of one space. ``keep_events`` of each task stay, and all of them ``ttl_ms`` behind its end."""
+    """Tasks of one space. Each task keeps ``keep_events`` events, until ``ttl_ms`` after its end."""
 
     nodes: Nodes
     space: SharedSpace
@@ -78,13 +78,13 @@ class SharedTasks:
     async def save(
         self, task_id: str, owner: str, draft: Draft, expected: int | None
     ) -> int | None:
-        """Writes a version, and returns it; None where the task is not at ``expected``.
+        """Writes a version and returns it; returns None if the task is not at version ``expected``.
 
-        Without ``expected`` any version is followed, if there is one and it has not ended. Safe to repeat: a call whose
-        reply was lost is known by its id.
+        Without ``expected``, any version is followed if the task exists and has not ended. Safe to repeat: a call whose
+        reply was lost is recognised by its id.
 
         Raises:
-            StoreUnavailable: it was not written, or nobody knows whether it was.
+            StoreUnavailable: it was not written, or the outcome is unknown.
         """
         if expected == 0:
             await self.lists.place(task_id, owner, draft.time_us)
@@ -109,13 +109,13 @@ class SharedTasks:
         if reply[0] != b"ok":
             return None
         if expected != 0 and reply[2] != str(draft.time_us).encode():
-            # The version is stored, whatever becomes of its row: a list that meets the task moves it.
+            # the version is stored even if this fails: the next read of the list moves the row
             with suppress(StoreUnavailable):
                 await self.lists.place(task_id, owner, draft.time_us)
         return int(reply[1])
 
     async def load(self, task_id: str, owner: str) -> Stored | None:
-        """The task of an owner; None for another's and for none."""
+        """Returns the task of an owner; None if it does not exist or has another owner."""
         at = self.space.locate(task_id)
         command = pack("HMGET", at.task, "o", "v", "d")
         (reply,) = await retry(lambda: self.nodes.read(at.shard, command))
@@ -125,7 +125,7 @@ class SharedTasks:
         return Stored(int(version), task)
 
     async def delete(self, task_id: str, owner: str) -> bool:
-        """Removes a task with its events; whether it was there."""
+        """Removes a task with its events. Returns whether it existed."""
         at = self.space.locate(task_id)
         packed = _read("delete_shared").pack_call(
             [at.task, at.events, at.hints], {"owner": self.space.digest(owner)}
@@ -135,16 +135,16 @@ class SharedTasks:
         return gone == 1
 
     async def read_events(self, task_id: str, after: int) -> EventPage:
-        """At most a page of events after a version."""
+        """Reads at most one page of events after a version."""
         at = self.space.locate(task_id)
-        found, said = await retry(
+        found, state = await retry(
             lambda: self.nodes.read(
                 at.shard,
                 pack("XRANGE", at.events, f"({after}-0", "+", "COUNT", PAGE_EVENTS),
                 pack("HMGET", at.task, "cut", "last", "v"),
             )
         )
-        cut, last, version = cast("list[bytes | None]", said)
+        cut, last, version = cast("list[bytes | None]", state)
         rows = cast("list[tuple[bytes, list[bytes]]]", found)
         return EventPage(
             [(int(entry_id.partition(b"-")[0]), fields[1]) for entry_id, fields in rows],
@@ -154,14 +154,14 @@ class SharedTasks:
         )
 
     async def expire_events(self, task_id: str) -> None:
-        """Lets the events of a task go after a while."""
+        """Sets the events of a task to expire after ``ttl_ms``."""
         at = self.space.locate(task_id)
         command = pack("PEXPIRE", at.events, self.ttl_ms)
         await retry(lambda: self.nodes.write(at.shard, command))
 
 
 def read_scripts() -> list[bytes]:
-    """Every text, to load into a server that does not know one."""
+    """Returns the text of every script, to load into a server that lacks one."""
     return [_read(name).text for name in _SCRIPTS]
 
 

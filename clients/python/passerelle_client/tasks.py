@@ -1,14 +1,14 @@
-"""Tasks of an agent made with the a2a-sdk, shared by its replicas over Redis or Valkey: no gateway needed.
+"""Tasks of an agent built with the a2a-sdk, shared by its replicas over Redis or Valkey. Needs no gateway.
 
 Two lines make the SDK's handler work on any number of replicas::
 
     tasks = RedisVersionedTaskStore("redis://localhost:6379")
     handler = DefaultRequestHandler(executor, tasks, card, event_stream=RedisTaskEventStream(tasks))
 
-A task that runs on one replica can be read, followed and cancelled on every other, and one that waits for input goes on
-wherever the answer arrives. A version is the number of writes, and at the same time the cursor of the event that made
-it. It is not the ``generation`` of the resume extension, since the SDK writes a version for some changes that are no
-event. This module alone of the kit imports the SDK.
+A task that runs on one replica can be read, followed and cancelled on every other. A task that waits for input
+continues on the replica that receives the input. A version is the number of writes, and also the cursor of the event
+that made it. It is not the ``generation`` of the resume extension, since the SDK writes a version for some changes
+without an event. Only this module of the kit imports the SDK.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from a2a.utils.task import (
 )
 
 from passerelle.client.shared_events import EventsGoneError, SharedEvents
-from passerelle.client.shared_lists import ListPlace, SharedLists, Wanted
+from passerelle.client.shared_lists import ListFilter, ListPlace, SharedLists
 from passerelle.client.shared_space import SharedSpace
 from passerelle.client.shared_tasks import Draft, SharedTasks, read_scripts
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
@@ -80,7 +80,7 @@ OwnerResolver: TypeAlias = "Callable[[ServerCallContext], str]"
 
 
 def resolve_owner(context: ServerCallContext) -> str:
-    """Who owns a task: the user within the tenant. The SDK's own default does not tell tenants apart."""
+    """Returns the owner of a task: the user within the tenant. The SDK's own default ignores the tenant."""
     return orjson.dumps([context.tenant, context.user.user_name]).decode()
 
 
@@ -94,14 +94,14 @@ class _Opened:
 
 
 class RedisVersionedTaskStore(VersionedTaskStore):
-    """Versioned tasks over a server or cluster, connected at the first use. ``aclose`` ends it.
+    """Versioned tasks on a server or cluster. It connects at the first use; ``aclose`` disconnects.
 
-    ``name`` keeps agents over one server apart; all replicas of one have the same. Of each task ``keep_events`` events
-    stay, and for ``keep_ended_s`` behind its end; a reader that comes later is told so. The task stays until it is
-    deleted.
+    ``name`` separates agents on one server; all replicas of an agent use the same name. ``keep_events`` events of each
+    task are kept, until ``keep_ended_s`` after its end; a later reader gets an error. The task itself is kept until it
+    is deleted.
 
-    The first use raises ConfigInvalid for a server that is too old, evicts keys or is a replica. Each raises
-    StoreUnavailable where the server does not answer.
+    The first use raises ConfigInvalid if the server is too old, evicts keys or is a replica. Each use raises
+    StoreUnavailable if the server does not respond.
     """
 
     def __init__(
@@ -113,12 +113,12 @@ class RedisVersionedTaskStore(VersionedTaskStore):
         keep_events: int = KEEP_EVENTS,
         keep_ended_s: float = KEEP_ENDED_S,
     ) -> None:
-        """Remembers where the server is. Raises ValueError for a name or a number that cannot be used."""
+        """Stores the address; connects later. Raises ValueError for an invalid name or number."""
         if _NAME.fullmatch(name) is None:
             message = f"name: letters, digits, _ and - only, not {name[:80]!r}"
             raise ValueError(message)
         if keep_events < 1 or keep_ended_s <= 0:
-            raise ValueError("keep_events and keep_ended_s: more than nothing")
+            raise ValueError("keep_events and keep_ended_s must be greater than 0")
         self._seeds = read_seeds(url)
         self._space = SharedSpace(name)
         self._owner = owner_resolver
@@ -128,14 +128,14 @@ class RedisVersionedTaskStore(VersionedTaskStore):
         self._opened: _Opened | None = None
 
     async def open(self) -> _Opened:
-        """Connects, if that has not been done: the first use does it as well."""
+        """Connects, if not connected. The first use calls it."""
         async with self._opening:
             if self._opened is None:
                 self._opened = await self._connect()
             return self._opened
 
     async def aclose(self) -> None:
-        """Ends every connection; the next use opens them again."""
+        """Closes every connection; the next use reconnects."""
         async with self._opening:
             opened, self._opened = self._opened, None
             if opened is not None:
@@ -163,7 +163,7 @@ class RedisVersionedTaskStore(VersionedTaskStore):
         A write to CANCELED follows any version of a task that has not ended.
 
         Raises:
-            ConcurrentTaskModificationError: somebody else was faster, or there is nothing to cancel.
+            ConcurrentTaskModificationError: another writer came first, or the task to cancel is missing or has ended.
         """
         del prev
         opened = await self.open()
@@ -179,7 +179,7 @@ class RedisVersionedTaskStore(VersionedTaskStore):
         return TaskVersion(version)
 
     async def get(self, task_id: str, context: ServerCallContext) -> StoredTask | None:
-        """A task of the caller with its version."""
+        """Returns a task of the caller with its version."""
         opened = await self.open()
         stored = await opened.tasks.load(task_id, self._owner(context))
         if stored is None:
@@ -187,10 +187,10 @@ class RedisVersionedTaskStore(VersionedTaskStore):
         return StoredTask(Task.FromString(stored.task), TaskVersion(stored.version))
 
     async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
-        """The caller's tasks by status time, the newest first.
+        """Returns the caller's tasks by status time, the newest first.
 
         Raises:
-            InvalidParamsError: the page token is none of ours.
+            InvalidParamsError: the page token is invalid.
         """
         opened = await self.open()
         size = params.page_size or DEFAULT_LIST_TASKS_PAGE_SIZE
@@ -205,7 +205,7 @@ class RedisVersionedTaskStore(VersionedTaskStore):
         )
 
     async def delete(self, task_id: str, context: ServerCallContext) -> None:
-        """Removes a task of the caller with its events; one that is not there is as good as removed."""
+        """Removes a task of the caller with its events; does nothing if it does not exist."""
         opened = await self.open()
         await opened.tasks.delete(task_id, self._owner(context))
 
@@ -215,7 +215,7 @@ class RedisVersionedTaskStore(VersionedTaskStore):
             for node in nodes.all:
                 [reply] = await node.reads.call(pack("INFO"))
                 facts = read_facts(parse_info(reply))
-                # How much a crash may cost is for whoever runs the agent to say.
+                # the operator of the agent chooses its durability
                 refuse_unfit(facts, node.endpoint.name, "service")
         except BaseException:
             await nodes.close()
@@ -227,23 +227,23 @@ class RedisVersionedTaskStore(VersionedTaskStore):
 
 
 class RedisTaskEventStream(TaskEventStream):
-    """The events of the tasks in a store, on whichever replica they were made."""
+    """The events of the tasks in a store, from any replica."""
 
     def __init__(self, tasks: RedisVersionedTaskStore) -> None:
-        """Shares the connections of ``tasks``."""
+        """Uses the connections of ``tasks``."""
         self._tasks = tasks
 
     async def publish(self, task_id: str, event: VersionedEvent) -> None:
-        """Does nothing: the event was stored with the version that it made, and hinted there."""
+        """Does nothing: ``save`` stores the event and publishes its hint."""
         del task_id, event
 
     async def subscribe(
         self, task_id: str, *, after: TaskVersion
     ) -> AsyncGenerator[VersionedEvent, None]:
-        """Every event behind a version, and then those that come; without end.
+        """Yields every event behind a version, stored ones first; without end.
 
         Raises:
-            EventsGoneError: some of them are no longer stored; none behind the first missing one is yielded.
+            EventsGoneError: an event is no longer stored; no later event has been yielded.
         """
         opened = await self._tasks.open()
         events = opened.events.follow(task_id, _number(after))
@@ -254,13 +254,13 @@ class RedisTaskEventStream(TaskEventStream):
             await events.aclose()
 
     async def destroy(self, task_id: str) -> None:
-        """Lets the events of a task go after the store's ``keep_ended_s``; the end of a task does so as well."""
+        """Sets the events of a task to expire after ``keep_ended_s``. The end of a task does so as well."""
         opened = await self._tasks.open()
         await opened.tasks.expire_events(task_id)
 
 
 def _number(version: TaskVersion) -> int:
-    # The SDK gives no way to read what a store has put into a version; its own store reads it like this.
+    # the SDK has no public accessor for the version number; its own store reads the private attribute too
     value = version._value  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     if not isinstance(value, int):
         message = f"a version of this store is a whole number, not {value!r}"
@@ -284,13 +284,13 @@ def _read_event(content: bytes) -> Event:
     response = StreamResponse.FromString(content)
     name = response.WhichOneof("payload")
     if name is None:
-        raise ValueError("an event without content")
+        raise ValueError("the event has no content")
     return cast("Event", getattr(response, name))
 
 
-def _read_wanted(params: ListTasksRequest) -> Wanted:
+def _read_wanted(params: ListTasksRequest) -> ListFilter:
     since = params.HasField("status_timestamp_after")
-    return Wanted(
+    return ListFilter(
         context=params.context_id,
         state=TaskState.Name(params.status) if params.status else "",
         since_us=params.status_timestamp_after.ToMicroseconds() if since else 0,
@@ -302,7 +302,7 @@ def _read_token(token: str) -> ListPlace | None:
         return None
     cursor = decode_list_tasks_cursor(token)
     if cursor is None:
-        raise InvalidParamsError(message="pageToken: not one that was given out here")
+        raise InvalidParamsError(message="pageToken is invalid")
     return (cursor.timestamp_ns or 0) // _US, cursor.task_id
 
 

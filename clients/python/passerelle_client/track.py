@@ -1,9 +1,9 @@
-"""One stream as a client follows it: which frames become items, and when something is missing (pure).
+"""The position of one followed stream: converts frames to items and detects missing events (pure).
 
-``held`` is the position that the server has given us: the cursor of the last ``sub``, ``ev``, ``live``,
-``snap`` or ``hb``. An event at or below it is a repeat and is dropped. An event whose ``p`` lies above it
-proves that something is missing: the stream is subscribed again with the cursor held, and nothing of it
-is taken until the answer. A snapshot or a gap sets the position anew, which may then go back.
+``held`` is the position from the server: the cursor of the last ``sub``, ``ev``, ``live``, ``snap`` or ``hb``. An event
+at or below it is a duplicate and is dropped. An event whose ``p`` is above it proves that an event is missing: the
+client then subscribes again with the cursor held and ignores the stream until the reply. A snapshot or a gap sets the
+position anew, also backwards.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from passerelle.client.items import Acknowledge
 
 _BLOCKS: Final = 1_024
-"""Blocks whose length is known; the text of an older one breaks off."""
+"""Number of blocks whose length is known; the text of an older block stops."""
 TrackedFrame: TypeAlias = Subscribed | Event | Live | Gap | Snapshot | Volatile
 
 
 class Track:
-    """The position of one stream; ``resubscribe`` is set when the server has to be asked again."""
+    """The position of one stream. ``resubscribe`` is set when a new subscription is needed."""
 
     def __init__(
         self,
@@ -51,27 +51,27 @@ class Track:
         self.is_live = False
         self.resubscribe = False
         self.local_gaps = 0
-        """How often something was found missing: each is a fault of the server, and repaired."""
+        """Number of detected losses: each is a fault of the server, repaired by a new subscription."""
         self._acknowledge = acknowledge
         self._full = full
         self._start: StartAt | None = start
         self._snapshot: SnapshotPolicy | None = snapshot
         self._volatile = volatile
         self._blocks: dict[str, int] = {}
-        """How many characters of a block the application was given."""
+        """Characters of each block that the application has received."""
         self._as_of = -1
-        self._asked = True
+        self._is_pending = True
 
     @property
     def is_answered(self) -> bool:
-        """Whether the server has said where the stream goes on for us."""
-        return not self._asked
+        """Returns whether the server has confirmed the position of the subscription."""
+        return not self._is_pending
 
     def ask(self) -> Subscribe:
-        """The subscription that goes on where we are."""
+        """Returns the subscription that continues from the position held."""
         self.resubscribe = False
         self.is_live = False
-        self._asked = True
+        self._is_pending = True
         start = None if self.held else self._start
         self._blocks.clear()
         return Subscribe(
@@ -79,14 +79,14 @@ class Track:
         )
 
     def pause(self) -> None:
-        """Takes nothing more until ``ask``: the application has enough to do."""
-        self._asked = True
+        """Ignores frames until ``ask``: the application's queue is full."""
+        self._is_pending = True
         self.is_live = False
 
     def move(self, cursor: Cursor) -> bool:
-        """Moves past events that this view does not show; whether that was forward."""
+        """Moves past events that this view does not show. Returns whether the position moved forward."""
         held = self.held
-        if self._asked or held is None or held.epoch != cursor.epoch:
+        if self._is_pending or held is None or held.epoch != cursor.epoch:
             return False
         if cursor.sequence <= held.sequence:
             return False
@@ -94,15 +94,15 @@ class Track:
         return True
 
     def take(self, frame: TrackedFrame) -> items.AnyItem | None:
-        """The item that a frame is, or None where the application need not see it."""
+        """Returns the item of a frame, or None if the application need not see it."""
         match frame:
             case Subscribed():
                 self._begin(frame)
                 return None
             case Event():
-                return None if self._asked else self._take_event(frame)
+                return None if self._is_pending else self._take_event(frame)
             case Live(_, cursor, replayed):
-                if self._asked:
+                if self._is_pending:
                     return None
                 self.held = cursor
                 self.is_live = True
@@ -113,19 +113,19 @@ class Track:
                 return self._take_gap(frame)
             case Snapshot(_, cursor, data):
                 self.held, self._as_of = cursor, cursor.sequence
-                self._asked = False
+                self._is_pending = False
                 return items.Snapshot(self.stream, str(cursor), self._acknowledge, data)
             case Volatile():
-                return None if self._asked else self._take_text(frame)
+                return None if self._is_pending else self._take_text(frame)
             case _:
                 assert_never(frame)
 
     def _begin(self, frame: Subscribed) -> None:
         if frame.mode == "gap":
-            return  # its `gap` follows; a link cut before it must find the cursor that does not hold
-        self._asked = False
+            return  # a `gap` frame follows; if the link is cut before it, the invalid cursor must still be held
+        self._is_pending = False
         held = self.held
-        # Two links may be open for a moment: the younger one began where the older one has already gone on.
+        # during a link replacement both links deliver: the newer one may start behind the older one's position
         behind = (
             held is not None
             and held.epoch == frame.cursor.epoch
@@ -144,7 +144,7 @@ class Track:
         if frame.previous > held.sequence:
             self.local_gaps += 1
             self.resubscribe = True
-            self._asked = True
+            self._is_pending = True
             return None
         self.held = Cursor(held.epoch, frame.sequence, frame.chain)
         if frame.sequence > self._as_of:
@@ -170,7 +170,7 @@ class Track:
         self.is_live = False
         self.held = None
         self._as_of = -1
-        self._asked = True
+        self._is_pending = True
         return items.Gap(
             self.stream,
             frame.why,

@@ -1,4 +1,4 @@
-"""Uploads of an agent that dials in: over HTTP beside the socket, with the same credential."""
+"""Uploads of a reverse agent: over HTTP, with the credential of its link."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _CREATED: Final = 201
 
 
 async def upload(identity: Identity, agent: str, content: bytes, media_type: str) -> str:
-    """Uploads content; its address, for the ``url`` of a part. The same again is safe.
+    """Uploads content. Returns its address, for the ``url`` of a part. Uploading the same content again is safe.
 
     Raises:
         CallRefused: the gateway refused it, by its ``code``.
-        UnknownOutcome: no answer came.
+        UnknownOutcome: no response arrived.
     """
     token = identity.token if isinstance(identity.token, str | None) else await identity.token()
     return await asyncio.to_thread(_put, identity, token, agent, content, media_type)
@@ -45,7 +45,7 @@ def _put(identity: Identity, token: str | None, agent: str, content: bytes, medi
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
     try:
-        with suppress(BrokenPipeError, ConnectionResetError):  # who refuses need not read it all
+        with suppress(BrokenPipeError, ConnectionResetError):  # a refusing server may close early
             connection.request("PUT", f"{path}?agent={quote(agent, safe='')}", content, headers)
         answer = connection.getresponse()
         status, body = answer.status, answer.read()
@@ -53,16 +53,16 @@ def _put(identity: Identity, token: str | None, agent: str, content: bytes, medi
         raise UnknownOutcome(f"the upload was not answered: {error}") from error
     finally:
         connection.close()
-    said = _read_object(body)
+    reply = _read_object(body)
     if status != _CREATED:
-        code, detail = said.get("code", f"http_{status}"), said.get("detail", "")
-        raise CallRefused(str(code), str(detail), None, said)
-    return str(said["url"])
+        code, detail = reply.get("code", f"http_{status}"), reply.get("detail", "")
+        raise CallRefused(str(code), str(detail), None, reply)
+    return str(reply["url"])
 
 
 def _read_object(body: bytes) -> JsonObject:
     try:
-        said: Json = json.loads(body)
+        reply: Json = json.loads(body)
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return reply if isinstance(reply, dict) else {}

@@ -319,7 +319,7 @@ async def test_rules_of_a_file_are_tried_and_put_by_a_verb(rig: Rig, tmp_path: P
     owned = {"rules": [{"name": "no-shell", "effect": "deny", "argv": ["rm"]}]}
     file.write_text(json.dumps({"policy": {"rules": [CLOSED], "owners": {"bob": owned}}}))
     tried = await run(one, "set-rules", str(file), "--rev", "1", "--dry-run")
-    assert "nothing is written: rev 1" in tried
+    assert "nothing written: rev 1" in tried
     assert "in force: rev 2" in await run(one, "set-rules", str(file), "--rev", "1", "--tries", "0")
     shown = await run(one, "rules")
     assert re.search(r"open +allow +delegations +configuration +everybody", shown)
@@ -337,7 +337,7 @@ async def test_file_that_is_not_understood_whole_edits_nothing(rig: Rig, tmp_pat
         "{}": "has no rules",
         "rules:": "rules is no list",
         "rules: [deny]": "rules.0 is no rule",
-        "{rules: [], mode: auto}": "mode stands in the configuration alone",
+        "{rules: [], mode: auto}": "mode is allowed only in the configuration",
         "{owners: {bob: {rules: [], mode: auto}}}": "owners.bob has rules and nothing else",
         "rules: [{name: a, effect: maybe}]": "rules.0.effect",
     }

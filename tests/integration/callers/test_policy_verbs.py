@@ -151,7 +151,7 @@ async def test_other_rules_are_tried_on_what_was_asked_and_change_nothing(
     file = tmp_path / "other.yaml"
     file.write_bytes(orjson.dumps(other))
     printed = await run(one, "dry-run", "--policy", str(file))
-    assert "dry run: 1 of 2 would be decided otherwise" in printed
+    assert "dry run: 1 of 2 would have another decision" in printed
     assert "tool_call <- echo" in printed
     answered = orjson.loads(await run(one, "dry-run", "--policy", str(file), "--json"))
     said = {
@@ -284,7 +284,7 @@ async def test_allowing_what_has_ended_says_who_decided_it_at_high_risk_too(rig:
     one = await rig.start(clients=[{**ADA, "scopes": scopes}])
     view = await ask_on_device(one, "high")
     action, digest = str(view["actionId"]), str(view["digest"])
-    assert "name the --digest" in await run(one, "allow", action, status=6)
+    assert "pass the --digest" in await run(one, "allow", action, status=6)
     assert (await run(one, "list")).startswith("APPROVAL ")
     await run(one, "allow", action, "--digest", digest)
     assert "already resolved" in await run(one, "allow", action, status=3)

@@ -110,7 +110,7 @@ async def test_a_bundle_says_who_approved_what_and_when_and_with_which_digest(ri
     assert report.faults == report.missing == []
     assert report.origin.startswith("consistent, origin not proven")
     assert bundle.told["evidenceId"] in report.about[0]
-    (said,) = [one for one in report.said if "has allowed" in one]
+    (said,) = [one for one in report.statements if "has allowed" in one]
     for word in (
         f"{decided['decidedAt']}: person ada has allowed question {view['actionId']}",
         "run a tool: pay(amount: 40)",
@@ -121,7 +121,7 @@ async def test_a_bundle_says_who_approved_what_and_when_and_with_which_digest(ri
         "which the gateway says is that of ada since 20",
     ):
         assert word in said
-    policy = [one for one in report.said if "policy says" in one]
+    policy = [one for one in report.statements if "policy says" in one]
     assert len(policy) >= 2
 
 
@@ -138,7 +138,9 @@ async def test_an_origin_is_proven_by_a_fingerprint_from_outside(rig: Rig, tmp_p
         assert strange.faults == [f"signed by the gateway key {gateway}, which you do not trust"]
         signed = check(bundle.content, [device["keyId"]])
         assert signed.origin.startswith("consistent, origin not proven")
-        assert any(f"with key {device['keyId']}, which you trust" in one for one in signed.said)
+        assert any(
+            f"with key {device['keyId']}, which you trust" in one for one in signed.statements
+        )
         alone = run_alone(tmp_path, bundle.content, f"--trust={gateway}")
         assert (alone.returncode, alone.stderr) == (0, "")
         assert alone.stdout.splitlines() == [*proven.lines()]
@@ -187,10 +189,10 @@ async def test_devices_of_both_kinds_and_votes_are_checked(rig: Rig) -> None:
     assert {one["algorithm"] for one in bundle.list("device")} == {"Ed25519", "ES256"}
     report = check(bundle.content)
     assert report.faults == []
-    (vote,) = [one for one in report.said if "has given a vote" in one]
+    (vote,) = [one for one in report.statements if "has given a vote" in one]
     assert f"ada has given a vote on question {view['actionId']}" in vote
     assert f"signed by device {phones['ada'].device_id}" in vote
-    (said,) = [one for one in report.said if "person bob has allowed" in one]
+    (said,) = [one for one in report.statements if "person bob has allowed" in one]
     assert f"signed by device {phones['bob'].device_id}" in said
 
 
@@ -306,14 +308,14 @@ def set_events(said: JsonObject) -> None:
 @pytest.mark.parametrize(
     ("kind", "change", "fault"),
     [
-        ("evidence", set_option, "what a device has signed is not shown as the fact has it"),
+        ("evidence", set_option, "the signed data differs from that of the fact"),
         ("evidence", set_option_and_shown, "is not that of this answer"),
         ("evidence", set_subject, "the digest of the question is not that of what was asked"),
-        ("evidence", set_digest, "bound to another digest than the question has"),
-        ("evidence", set_decider, "the device that has signed it is not that of who has answered"),
+        ("evidence", set_digest, "bound to a digest other than that of the question"),
+        ("evidence", set_decider, "the signing device belongs to another person than the decision"),
         ("evidence", set_key, "the id of its key is not that of the key"),
         ("evidence", set_event, "is not the fact that the manifest names"),
-        ("evidence", set_place, "neither here nor named"),
+        ("evidence", set_place, "are missing, and so are their ids"),
         ("review", set_evidence, "names other evidence than the manifest"),
         ("review", set_events, "names a fact that is not here"),
     ],
@@ -364,7 +366,7 @@ async def test_what_is_not_here_is_said(rig: Rig) -> None:
     assert [one for one in report.missing if spilled[0]["sha256"] in one]
     content = await read_output(at, big, spilled[0]["sha256"])
     given = check(bundle.content, files=[content])
-    assert [one for one in given.said if spilled[0]["sha256"] in one]
+    assert [one for one in given.statements if spilled[0]["sha256"] in one]
     assert named(check(bundle.content, files=[b"other"]), "no fact names a file with SHA-256")
 
 

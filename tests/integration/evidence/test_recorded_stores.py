@@ -50,7 +50,7 @@ async def test_every_session_is_exported_as_it_was_written(rig: Rig) -> None:
                 report = check(bundle.content)
                 assert report.faults == []
                 assert bundle.manifest["chain"]["proof"] == "whole"
-                said += len(report.said)
+                said += len(report.statements)
                 exported += 1
     assert exported > 20
     assert said > 50

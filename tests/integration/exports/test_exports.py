@@ -207,7 +207,7 @@ async def test_a_scope_takes_what_is_asked_for_and_no_more(lived: Rig, tmp_path:
     ):
         await run_export(source, request, file)
         assert sorted(read_names(file)) == expected, request
-        with pytest.raises(InvalidInput, match=r"^file: .+ is there already"):
+        with pytest.raises(InvalidInput, match=r"^file: .+ exists already"):
             await run_export(source, request, file)
         file.unlink()
     unknown = f"{session[:-1]}{'0' if session[-1] != '0' else '1'}"
@@ -243,10 +243,8 @@ async def test_what_is_there_otherwise_or_forgotten_stays_and_holds_travel(
     before = sorted(dump_engine(target.url).splitlines())
     report = await run_import(target.settings, file)
     assert report.counts == {"forgotten": len(owned[ada]), "differs": 1}
-    assert f"left alone: {session} of {bob} is here with other bytes" in report.left_alone
-    forgotten = (
-        f"left alone: {owned[ada][0]} of {ada} was forgotten here, by itself or with its owner"
-    )
+    assert f"left alone: {session} of {bob} exists here with other bytes" in report.left_alone
+    forgotten = f"left alone: {owned[ada][0]} of {ada} was deleted here, alone or with its owner"
     assert forgotten in report.left_alone
     assert sorted(dump_engine(target.url).splitlines()) == before
 
@@ -271,7 +269,7 @@ async def test_a_session_that_was_forgotten_alone_does_not_come_back(
 
     monkeypatch.setattr(SessionTombstones, "list_all", look_too_early)
     report = await run_import(target.settings, file)
-    why = "was forgotten here, by itself or with its owner"
+    why = "was deleted here, alone or with its owner"
     assert report.left_alone == [f"left alone: {before} of {ada} {why}"]
     assert report.counts["imported"] == 1
     left = (await list_sessions(target.settings))[ada]

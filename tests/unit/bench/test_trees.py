@@ -24,7 +24,7 @@ def test_a_process_of_a_tree_runs_on_its_interpreter_with_its_environment(tmp_pa
     child = tree.begin("one", ("passerelle",), tmp_path, {"GIVEN": "there", "KEPT": "lost"})
 
     assert child.process.wait(20) == 0
-    assert child.said.read_text() == "-m passerelle here there\n"
+    assert child.stdout_file.read_text() == "-m passerelle here there\n"
 
 
 @pytest.mark.anyio

@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from passerelle.cli.verbs.calls import advise, describe_answer
+from passerelle.cli.verbs.calls import describe_answer, describe_next_step
 from passerelle.core.wire.json import Json, JsonObject
 
 
@@ -62,4 +62,4 @@ def test_who_is_asked_learns_whether_words_are_an_answer(kind: str, hint: str) -
     part: JsonObject = {"data": {"urn:passerelle:ext:permission:1": form}}
     parts: list[Json] = [{"text": "Which one?"}, *([part] if kind else [])]
     task: JsonObject = {"id": "task_1", "status": {"message": {"parts": parts}}}
-    assert advise("echo", task).startswith(hint)
+    assert describe_next_step("echo", task).startswith(hint)

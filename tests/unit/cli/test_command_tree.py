@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 import typer.main
 
-from passerelle.cli.command_tree import ROWS, LazyCommands
+from passerelle.cli.command_tree import COMMAND_MODULES, LazyCommands
 from passerelle.cli.main import app
 
 
 def test_each_row_brings_the_names_that_it_is_known_by() -> None:
-    for row in ROWS:
+    for row in COMMAND_MODULES:
         commands = LazyCommands({})
         assert [commands[name].name for name in row.names] == [*row.names]
 
 
 def test_names_are_known_in_order_and_none_twice() -> None:
-    names = [name for row in ROWS for name in row.names]
+    names = [name for row in COMMAND_MODULES for name in row.names]
     assert [*LazyCommands({})] == names
     assert len(names) == len(set(names))
     own = LazyCommands({"first": "a command"})

@@ -80,7 +80,7 @@ def test_what_cannot_be_used_is_said_and_nothing_is_written(
 def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
     file = tmp_path / "passerelle.yaml"
     file.write_text("port: 1", "utf-8")
-    with pytest.raises(ConfigInvalid, match="is there already"):
+    with pytest.raises(ConfigInvalid, match="exists already"):
         write_config(file, AGENT, "a", 8080)
     assert file.read_text("utf-8") == "port: 1"
     assert list(tmp_path.iterdir()) == [file]

@@ -17,8 +17,8 @@ from passerelle.client.asgi_app import (
     HttpError,
     InProcess,
     Message,
-    live,
     read_own_card,
+    run_lifespan,
 )
 from passerelle.core.wire.json import JsonObject
 
@@ -170,7 +170,7 @@ async def test_a_lifespan_is_begun_and_ended_around_the_work() -> None:
             said.append(kind)
             await send({"type": f"lifespan.{kind}.complete"})
 
-    async with live(app):
+    async with run_lifespan(app):
         assert said == ["startup"]
     assert said == ["startup", "shutdown"]
 
@@ -179,7 +179,7 @@ async def test_an_application_without_a_lifespan_is_none_the_worse() -> None:
     async def app(_scope: Message, _receive: Receive, _send: Send) -> None:
         raise NotImplementedError
 
-    async with live(app):
+    async with run_lifespan(app):
         pass
 
 
@@ -189,5 +189,5 @@ async def test_an_application_that_cannot_start_says_so() -> None:
         await send({"type": "lifespan.startup.failed", "message": "no disk"})
 
     with pytest.raises(RuntimeError, match="no disk"):
-        async with live(app):
+        async with run_lifespan(app):
             pass

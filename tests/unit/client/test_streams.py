@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.client.followed import QUEUED_ITEMS
+from passerelle.client.client_stream import QUEUED_ITEMS
 from passerelle.client.items import ChannelStopped, Stopped, StreamClosed
 from passerelle.client.streams import Streams
 from passerelle.protocol.cursor import Cursor, GapReason
@@ -74,7 +74,7 @@ async def test_an_ack_is_owed_once_and_again_after_a_new_link() -> None:
     assert streams.take_acks() == {NAME: at(1)}
     assert streams.take_acks() == {}
     streams.ask_all()
-    followed.owes_ack = True
+    followed.is_ack_pending = True
     assert streams.take_acks() == {}, "not before the server has answered"
     streams.take(Subscribed(NAME, "resumed", at(1), dense=True, missed=0))
     assert streams.take_acks() == {NAME: at(1)}

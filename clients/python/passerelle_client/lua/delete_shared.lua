@@ -3,7 +3,7 @@
 --
 -- KEYS  1 task   2 its events   3 hint channel
 -- ARGV  1 control, JSON: owner
--- RETURNS  1 when it was there and the owner's, else 0
+-- RETURNS  1 if the task existed and belongs to the owner, else 0
 -- NEVER  removes the task of another owner.
 
 local control = cjson.decode(ARGV[1])

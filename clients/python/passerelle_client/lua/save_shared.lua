@@ -4,24 +4,24 @@
 -- KEYS  1 task   2 its events   3 hint channel
 -- ARGV  1 control, JSON:
 --         op        id of this call, letters and digits
---         expected  version that the task must have, as text; false: any, if it is there and has not ended
---         owner     whose task it is: one of another owner is a conflict
+--         expected  version that the task must have, as text; false: any, if the task exists and has not ended
+--         owner     owner of the task; a task of another owner is a conflict
 --         context, state, time   what lists filter and sort by, as text
---         ended     whether this version is the last one that matters
+--         ended     whether the task has ended with this version
 --         event     whether ARGV[3] is an event
---         keep      how many events stay
---         ttl       ms for which events stay behind the end, as text
---         Events that were gone before this version count as trimmed, and this one goes with the same delay.
+--         keep      number of events to keep
+--         ttl       ms for which events are kept after the end, as text
+--         If the events have expired, they count as trimmed, and the new event expires after the same delay.
 --       2 the task   3 the event
--- RETURNS  ok version time | conflict; time: of the version before, empty where that is not known
--- NEVER  reads the task or the event, gives one version twice, or writes before every check passed.
+-- RETURNS  ok version time | conflict; time: of the previous version, empty if unknown
+-- NEVER  parses the task or the event, assigns a version twice, or writes before every check has passed.
 
 local control = cjson.decode(ARGV[1])
 local task, events = KEYS[1], KEYS[2]
 local found = redis.call('HMGET', task, 'v', 'o', 'end', 'ops', 'ts', 'last')
 local version, ended, ops = found[1] or '0', found[3] == '1', found[4] or ''
 
--- Has this call run already? Its reply may have been lost, and others may have written since.
+-- Repeated call: its reply was lost, and others may have written since.
 local before = string.match(ops, control.op .. '=(%d+);')
 if before then
   return {'ok', before, ''}
@@ -39,7 +39,7 @@ end
 
 version = string.format('%.0f', tonumber(version) + 1)
 if control.event then
-  -- The events of a task expire as one. A stream made anew holds none of those before, and nobody ends it again.
+  -- All events of a task expire together. A stream created after that lacks the earlier events and has no expiry yet.
   local expired = found[6] and redis.call('XLEN', events) == 0
   redis.call('XADD', events, version .. '-0', 'd', ARGV[3])
   redis.call('HSET', task, 'last', version)

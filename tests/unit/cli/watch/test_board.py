@@ -55,7 +55,7 @@ def make_other(name: str, *commands: object) -> Story:
 def test_events_fold_into_the_record_that_the_gateway_has() -> None:
     story = make_story(StartRun("run_1", STARTED))
     board = Board()
-    changed = [board.take(wire(story, place), NOW_MS) for place in range(len(story.events))]
+    changed = [board.apply_event(wire(story, place), NOW_MS) for place in range(len(story.events))]
     assert set(changed) == {"task_1"}
     line = board.show("task_1", NOW_MS)
     assert (line.sequence, line.attempts) == (len(story.events), 1)
@@ -64,26 +64,26 @@ def test_events_fold_into_the_record_that_the_gateway_has() -> None:
 def test_an_event_that_a_snapshot_has_changes_nothing() -> None:
     story = make_story()
     board = Board()
-    assert board.replace(snapshot(story)) == ["task_1"]
-    assert board.take(wire(story, -1), NOW_MS) is None
+    assert board.apply_snapshot(snapshot(story)) == ["task_1"]
+    assert board.apply_event(wire(story, -1), NOW_MS) is None
     assert board.measure("task_1", NOW_MS) == 0
 
 
 def test_what_cannot_be_read_and_what_is_of_nobody_changes_nothing() -> None:
     board = Board()
-    assert board.take({"type": "x.other"}, NOW_MS) is None
+    assert board.apply_event({"type": "x.other"}, NOW_MS) is None
     story = make_story()
-    assert board.take(wire(story, -1), NOW_MS) is None
+    assert board.apply_event(wire(story, -1), NOW_MS) is None
     assert (board.list_all(), board.has_ended) == ([], True)
 
 
 def test_the_rate_is_that_of_the_last_ten_seconds() -> None:
     story = make_story()
     board = Board()
-    board.replace(snapshot(story))
+    board.apply_snapshot(snapshot(story))
     for percent in range(20):
         story.tell(ReportProgress(TaskProgress(percent=percent)))
-        board.take(wire(story, -1), NOW_MS + percent * 1000)
+        board.apply_event(wire(story, -1), NOW_MS + percent * 1000)
     last_ms = NOW_MS + 19_000
     assert board.measure("task_1", last_ms) == 1.0
     assert board.measure("task_1", last_ms + RATE_OVER_MS // 2) == 0.5
@@ -93,16 +93,16 @@ def test_the_rate_is_that_of_the_last_ten_seconds() -> None:
 def test_only_open_tasks_are_looked_at_where_none_is_named() -> None:
     ended, begun = make_other("task_2", FAILED), make_story()
     board = Board(only_open=True)
-    assert board.replace(snapshot(ended, begun)) == ["task_1"]
+    assert board.apply_snapshot(snapshot(ended, begun)) == ["task_1"]
     begun.tell(FAILED)
-    board.take(wire(begun, -1), NOW_MS)
-    assert (board.list_all(), board.went_well, board.has_ended) == (["task_1"], False, True)
+    board.apply_event(wire(begun, -1), NOW_MS)
+    assert (board.list_all(), board.all_completed, board.has_ended) == (["task_1"], False, True)
 
 
 def test_open_tasks_come_first_and_only_the_last_that_ended_are_kept() -> None:
     board = Board()
     many = [make_other(f"task_{place}", FAILED) for place in range(10, 12 + KEPT_ENDED)]
-    board.replace(snapshot(*many, make_story()))
+    board.apply_snapshot(snapshot(*many, make_story()))
     assert board.list_all()[0] == "task_1"
     assert len(board.list_all()) == KEPT_ENDED + 1
     assert board.count() == {"failed": KEPT_ENDED, "accepted": 1}
@@ -112,12 +112,12 @@ def test_a_line_is_printed_when_what_it_shows_has_changed() -> None:
     story = make_story()
     board, told = Board(), list[str]()
     lines = Lines(told.append, as_json=False)
-    board.replace(snapshot(story))
+    board.apply_snapshot(snapshot(story))
     for _ in range(2):
         lines.show(board, board.list_all(), "", NOW_MS)
     assert told == ["1970-01-01T00:16:40.000Z  task_1  accepted  0.0/s"]
     story.tell(FAILED)
-    board.take(wire(story, -1), NOW_MS)
+    board.apply_event(wire(story, -1), NOW_MS)
     lines.show(board, ["task_1"], "connected again", NOW_MS)
     assert told[1:] == [
         "1970-01-01T00:16:40.000Z  connected again",
@@ -128,7 +128,7 @@ def test_a_line_is_printed_when_what_it_shows_has_changed() -> None:
 def test_programs_read_one_object_for_each_line() -> None:
     board, told = Board(), list[str]()
     lines = Lines(told.append, as_json=True)
-    board.replace(snapshot(make_story()))
+    board.apply_snapshot(snapshot(make_story()))
     lines.show(board, ["task_1"], "no gateway", NOW_MS)
     link, task = map(json.loads, told)
     assert link == {"at": "1970-01-01T00:16:40.000Z", "link": "no gateway"}
@@ -140,7 +140,7 @@ def test_silence_is_a_change_and_told_once() -> None:
     assert story.state is not None
     board, told = Board(), list[str]()
     lines = Lines(told.append, as_json=True)
-    board.replace(snapshot(story))
+    board.apply_snapshot(snapshot(story))
     seen_ms = parse_ms(story.state.attempts[-1].last_seen_at)
     for later_ms in (0, QUIET_MS + 1, QUIET_MS + 5000):
         lines.show(board, ["task_1"], "", seen_ms + later_ms)
@@ -152,7 +152,7 @@ def test_a_screen_shows_every_task_and_nothing_that_acts_on_a_terminal() -> None
     out = io.StringIO()
     screen = Screen(Console(file=out, force_terminal=True, width=120, height=30, no_color=True))
     board = Board()
-    board.replace(snapshot(make_story(), make_other("task_2", FAILED)))
+    board.apply_snapshot(snapshot(make_story(), make_other("task_2", FAILED)))
     screen.show(board, (), "connected again", NOW_MS)
     screen.close()
     text = out.getvalue()

@@ -59,7 +59,7 @@ def test_what_is_being_said_never_hits_the_next_question() -> None:
     inbox = make(question(1), question(2))
     press(inbox, "a")
     inbox.close("act_1", {"outcome": "rejected", "decidedBy": "bob"})
-    assert (inbox.selected, inbox.wish) == ("act_2", None)
+    assert (inbox.selected, inbox.choice) == ("act_2", None)
     assert press(inbox, "y") is None
     assert list(inbox.notes) == ["rejected by bob: question 1"]
 
@@ -78,7 +78,7 @@ def test_words_are_typed_and_an_empty_reply_says_nothing() -> None:
     assert press(make(view), "rblue\r") == Decide(view, "answer", "blue")
     inbox = make(view)
     assert press(inbox, "a") is None
-    assert list(inbox.notes) == ["this approval offers no way to allow"]
+    assert list(inbox.notes) == ["this approval has no option to allow"]
 
 
 def test_the_selection_moves_within_the_list_and_stays_with_its_question() -> None:

@@ -31,7 +31,7 @@ def board() -> Board:
     progress = ReportProgress(TaskProgress("working-on-it", step=words))
     stories = [make_other(name, StartRun("run_1", STARTED), progress) for name in TASKS]
     made = Board()
-    made.replace(snapshot(*stories))
+    made.apply_snapshot(snapshot(*stories))
     return made
 
 

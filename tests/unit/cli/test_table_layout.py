@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.cli.verbs.fitting import cut, fit_table, format_age, shorten_ids
+from passerelle.cli.verbs.table_layout import cut, fit_table, format_age, shorten_ids
 from passerelle.core.wire.times import format_ms, parse_ms
 
 NOW = parse_ms("2026-11-28T12:00:00.000Z")

@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from passerelle.client.asks import Asks, Reply
 from passerelle.client.items import AnswersCut, CallRefused, ChannelStopped, Stopped
 from passerelle.client.link import Link
+from passerelle.client.outbound_calls import OutboundCalls, Reply
 from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import Answer, Call, ClientFrame, Failure
@@ -44,23 +44,23 @@ class FakeLink:
         return self.sent[count - 1]
 
 
-async def begin(asks: Asks) -> FakeLink:
+async def begin(asks: OutboundCalls) -> FakeLink:
     link = FakeLink()
     await asks.begin(cast("Link", link))
     return link
 
 
-def call(asks: Asks, data: JsonObject | None = None) -> asyncio.Task[JsonObject]:
+def call(asks: OutboundCalls, data: JsonObject | None = None) -> asyncio.Task[JsonObject]:
     return asyncio.create_task(asks.call("b", "GetTask", data or {}, None, None))
 
 
-def stream(asks: Asks) -> asyncio.Task[Reply]:
+def stream(asks: OutboundCalls) -> asyncio.Task[Reply]:
     replies = asks.stream("b", "SubscribeToTask", {}, None, None, 4)
     return asyncio.create_task(anext(replies))
 
 
 async def test_a_call_waits_for_a_link_and_a_stream_does() -> None:
-    asks = Asks()
+    asks = OutboundCalls()
     calling, streaming = call(asks), stream(asks)
     await asyncio.sleep(0)
     link = await begin(asks)
@@ -75,7 +75,7 @@ async def test_a_call_waits_for_a_link_and_a_stream_does() -> None:
 
 
 async def test_long_content_is_sent_and_read_in_pieces() -> None:
-    asks = Asks()
+    asks = OutboundCalls()
     link = await begin(asks)
     calling = call(asks, {"text": "é" * LIMIT})
     await wait_until(lambda: any(isinstance(one, Call) for one in link.sent), 10, "it is sent")
@@ -90,7 +90,7 @@ async def test_long_content_is_sent_and_read_in_pieces() -> None:
 
 
 async def test_who_waits_no_more_says_so_and_what_comes_late_finds_nobody() -> None:
-    asks = Asks()
+    asks = OutboundCalls()
     link = await begin(asks)
     calling = call(asks)
     await link.until(1)
@@ -108,7 +108,7 @@ async def test_who_waits_no_more_says_so_and_what_comes_late_finds_nobody() -> N
 async def test_each_answer_that_was_taken_gives_its_place_back_and_an_error_ends_the_stream() -> (
     None
 ):
-    asks = Asks()
+    asks = OutboundCalls()
     link = await begin(asks)
     replies = asks.stream("b", "SubscribeToTask", {}, None, None, 4)
     first = asyncio.create_task(anext(replies))
@@ -124,7 +124,7 @@ async def test_each_answer_that_was_taken_gives_its_place_back_and_an_error_ends
 
 
 async def test_a_link_that_ends_cuts_its_streams_behind_what_has_come() -> None:
-    asks = Asks()
+    asks = OutboundCalls()
     link = await begin(asks)
     replies = asks.stream("b", "SendStreamingMessage", {}, None, None, 4)
     first = asyncio.create_task(anext(replies))
@@ -139,7 +139,7 @@ async def test_a_link_that_ends_cuts_its_streams_behind_what_has_come() -> None:
 
 
 async def test_without_a_further_link_everybody_who_waits_is_told() -> None:
-    asks = Asks()
+    asks = OutboundCalls()
     waiting = [call(asks), stream(asks)]
     await asyncio.sleep(0)
     asks.fail(ChannelStopped(Stopped(CloseCode.SUPERSEDED)))

@@ -1,4 +1,4 @@
-"""One stream inside a client: its track, the items that wait for the application, and its acknowledgements."""
+"""One stream of a client: its position, the queue of items for the application, and its acknowledgements."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ if TYPE_CHECKING:
     from passerelle.client.track import Track, TrackedFrame
 
 QUEUED_ITEMS: Final = 1_024
-"""Items that may wait. Past it the stream is left and taken up again later: a position, not a queue."""
+"""Highest number of queued items. Beyond it the client unsubscribes, and resumes later from its position."""
 
 
-class Followed:
-    """Filled by the link, emptied by the application."""
+class ClientStream:
+    """The link fills it, the application empties it."""
 
     def __init__(self, track: Track) -> None:
         self.track = track
         self.is_paused = False
         self.acknowledged: Cursor | None = None
-        self.owes_ack = False
+        self.is_ack_pending = False
         self._items: deque[AnyItem] = deque()
         self._filled = asyncio.Event()
         self._end: Exception | None = None
 
     @property
     def is_full(self) -> bool:
-        """Whether no further item may wait."""
+        """Returns whether the queue is full."""
         return len(self._items) >= QUEUED_ITEMS
 
     @property
     def is_empty(self) -> bool:
-        """Whether the application has taken everything."""
+        """Returns whether the application has taken every item."""
         return not self._items
 
     def take(self, frame: TrackedFrame) -> None:
-        """Keeps the item that a frame is, if it is one."""
+        """Queues the item of a frame, if it has one."""
         item = self.track.take(frame)
         if item is not None:
             self._items.append(item)
             self._filled.set()
 
     def end(self, error: Exception) -> None:
-        """Raises ``error`` in the application once it has taken what waits."""
+        """Raises ``error`` in the application once the queue is empty."""
         self._end = error
         self._filled.set()
 
     async def next(self) -> AnyItem:
-        """The next item; raises what the stream ended with."""
+        """Returns the next item; raises the error that ended the stream."""
         while not self._items:
             if self._end is not None:
                 raise self._end
@@ -60,33 +60,33 @@ class Followed:
         return self._items.popleft()
 
     def acknowledge(self, cursor: str) -> None:
-        """Keeps the latest acknowledgement; it is sent with others."""
+        """Keeps the latest acknowledgement, to be sent with others."""
         self.acknowledged = parse_cursor(cursor)
-        self.owes_ack = True
+        self.is_ack_pending = True
 
     def pass_over(self, cursor: Cursor) -> None:
-        """Moves past events that the view hides; acknowledges that too where nothing else is owed."""
+        """Moves past events that the view filters out; acknowledges them if all earlier items are acknowledged."""
         held = self.track.held
         is_settled = not self._items and held is not None and self.acknowledged == held
         if self.track.move(cursor) and is_settled:
-            self.acknowledged, self.owes_ack = cursor, True
+            self.acknowledged, self.is_ack_pending = cursor, True
 
     def repeat_ack(self, begun: Cursor) -> None:
-        """After a new ``sub``: the last acknowledgement may have been lost with the old link."""
+        """After a new ``sub``: sends the last acknowledgement again, since it may have been lost with the old link."""
         held = self.acknowledged
         if held is not None and held.epoch == begun.epoch and held.sequence <= begun.sequence:
-            self.owes_ack = True
+            self.is_ack_pending = True
 
     def take_ack(self) -> Cursor | None:
-        """The acknowledgement to send now, once. One of a history that the server has lost meanwhile is not sent."""
-        if not self.owes_ack or not self.track.is_answered:
+        """Returns the acknowledgement to send now, once. One of a history that the server lost is not sent."""
+        if not self.is_ack_pending or not self.track.is_answered:
             return None
-        self.owes_ack = False
-        held, said = self.track.held, self.acknowledged
-        return said if held and said and _may_precede(said, held) else None
+        self.is_ack_pending = False
+        held, acked = self.track.held, self.acknowledged
+        return acked if held and acked and _may_precede(acked, held) else None
 
 
-def _may_precede(said: Cursor, held: Cursor) -> bool:
-    if said.epoch != held.epoch or said.sequence > held.sequence:
+def _may_precede(acked: Cursor, held: Cursor) -> bool:
+    if acked.epoch != held.epoch or acked.sequence > held.sequence:
         return False
-    return said.sequence < held.sequence or said == held
+    return acked.sequence < held.sequence or acked == held

@@ -1,7 +1,7 @@
-"""The calls of an agent to other agents, over one link after another.
+"""An agent's calls to other agents, across reconnects of its link.
 
-A call with a key is sent again over the next link; one without has an outcome that nobody knows. A stream is cut with
-its link, and says how to follow on: it is never begun again by itself.
+A call with an idempotency key is sent again over the next link; without one its outcome is unknown. A stream ends with
+its link; its error has the cursor to continue from. It is never restarted automatically.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ if TYPE_CHECKING:
     from passerelle.client.link import Link
     from passerelle.core.wire.json import JsonObject
 
-_SPARE_BYTES: Final = 4_096
-"""Of a frame, for what stands around its content."""
+_ENVELOPE_BYTES: Final = 4_096
+"""Bytes of a frame reserved for the members around the content."""
 _CHAR_BYTES: Final = 4
-"""Of one character at most, escaped and in UTF-8."""
+"""Highest number of bytes of one character, escaped and in UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One StreamResponse of another agent; ``cursor`` is where it stands, for a SubscribeToTask ``after`` it."""
+    """One StreamResponse of another agent. ``cursor`` is its position, for ``after`` of SubscribeToTask."""
 
     data: JsonObject
     cursor: str | None
 
 
-_Heard: TypeAlias = Reply | ChannelError | None
+_StreamItem: TypeAlias = Reply | ChannelError | None
 
 
 @dataclass(slots=True)
 class _Stream:
-    """One stream; None is its end."""
+    """One open stream. None in the queue is its end."""
 
     call: Call
-    heard: asyncio.Queue[_Heard] = field(default_factory=asyncio.Queue[_Heard])
+    queue: asyncio.Queue[_StreamItem] = field(default_factory=asyncio.Queue[_StreamItem])
     task: str | None = None
     cursor: str | None = None
 
 
-class Asks:
-    """``link`` is the one that is served now. Ids are never used twice, so a late answer finds nobody."""
+class OutboundCalls:
+    """All calls of an agent. ``link`` is the current link. Ids are never reused, so a late response matches no call."""
 
     def __init__(self) -> None:
         self._link: Link | None = None
@@ -79,7 +79,7 @@ class Asks:
         idem: str | None,
         headers: JsonObject | None,
     ) -> JsonObject:
-        """The answer of a call that has one."""
+        """Sends a call and returns its single response."""
         self._require()
         call, result = self._calls.open(AGENT_METHODS + method, params, idem, to, headers)
         link = self._link
@@ -103,7 +103,7 @@ class Asks:
         headers: JsonObject | None,
         window: int,
     ) -> AsyncGenerator[Reply]:
-        """The answers of a call that has many."""
+        """Sends a call and yields its responses."""
         link = await self._await_link()
         call = Call(
             f"s{next(self._numbers)}", AGENT_METHODS + method, idem, params, to, window, headers
@@ -111,20 +111,20 @@ class Asks:
         stream = self._streams[call.id] = _Stream(call)
         try:
             await _send(link, call)
-            while (heard := await stream.heard.get()) is not None:
-                if isinstance(heard, ChannelError):
-                    raise heard
-                yield heard
+            while (item := await stream.queue.get()) is not None:
+                if isinstance(item, ChannelError):
+                    raise item
+                yield item
                 await link.send(TakeMore(call.id, 1))
         finally:
             if self._streams.pop(call.id, None) is not None:
                 self._pieces.pop(call.id, None)
                 await self._stop(call)
 
-    # ------------------------------------------------------------ what the gateway says
+    # ------------------------------------------------------------ frames from the gateway
 
     def take(self, frame: Answer | Failure | StreamItem | CallPiece) -> None:
-        """One frame about a call of ours; about one that nobody waits for it is passed over."""
+        """Handles one frame of a call; a frame of an unknown call is ignored."""
         match frame:
             case CallPiece(call, text):
                 self._pieces.setdefault(call, []).append(text)
@@ -133,7 +133,7 @@ class Asks:
                 if (stream := self._streams.get(call)) is not None:
                     stream.cursor = cursor or stream.cursor
                     stream.task = stream.task or _find_task(value)
-                    stream.heard.put_nowait(Reply(value, cursor))
+                    stream.queue.put_nowait(Reply(value, cursor))
             case Answer(call, data):
                 value = self._assemble(call, data)
                 self._finish(call, None)
@@ -145,10 +145,10 @@ class Asks:
             case _:
                 assert_never(frame)
 
-    def _finish(self, call: str, last: _Heard) -> None:
+    def _finish(self, call: str, last: _StreamItem) -> None:
         stream = self._streams.pop(call, None)
         if stream is not None:
-            stream.heard.put_nowait(last)
+            stream.queue.put_nowait(last)
 
     def _assemble(self, call: str, data: JsonObject) -> JsonObject:
         pieces = self._pieces.pop(call, None)
@@ -160,15 +160,15 @@ class Asks:
     # ------------------------------------------------------------ links
 
     async def begin(self, link: Link) -> None:
-        """A new link: what waits for one is sent, and what is owed."""
+        """Starts to use a link; sends the calls that have no response yet."""
         self._link = link
         self._linked.set()
-        for call in self._calls.unanswered():
+        for call in self._calls.list_unanswered():
             self._calls.mark_sent(call)
             await _send(link, call)
 
     def cut(self) -> None:
-        """The link has ended."""
+        """Ends the streams and the calls without a key: the link is lost."""
         self._link = None
         self._linked.clear()
         self._pieces.clear()
@@ -178,7 +178,7 @@ class Asks:
             self._finish(stream.call.id, cut)
 
     def fail(self, error: ChannelError) -> None:
-        """There will be no further link."""
+        """Ends every call and stream: there is no further link."""
         self._error = error
         self._linked.set()
         self._calls.fail(error)
@@ -186,7 +186,7 @@ class Asks:
             self._finish(call, error)
 
     async def _await_link(self) -> Link:
-        """Streams begin on a link that there is, since they end with it."""
+        """Waits for a link. A stream needs a live link, since it ends with it."""
         while True:
             self._require()
             if self._link is not None:
@@ -203,8 +203,8 @@ class Asks:
 
 
 async def _send(link: Link, call: Call) -> None:
-    """In one frame where it fits; else its content goes ahead in pieces."""
-    inline = link.welcome.limits.get("in", 0) - _SPARE_BYTES
+    """Sends a call in one frame if it fits; otherwise its content goes ahead in pieces."""
+    inline = link.welcome.limits.get("in", 0) - _ENVELOPE_BYTES
     packed = orjson.dumps(call.data)
     if len(packed) <= inline:
         await link.send(call)
@@ -215,7 +215,7 @@ async def _send(link: Link, call: Call) -> None:
 
 
 def _find_task(response: JsonObject) -> str | None:
-    """The task that a StreamResponse tells of; a bare Message belongs to none."""
+    """Returns the task of a StreamResponse; None for a bare Message."""
     match response:
         case {"task": {"id": str() as task}}:
             return task

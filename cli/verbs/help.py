@@ -1,4 +1,4 @@
-"""``passerelle help`` and ``passerelle version``: the same as the flags, for those who know them as commands."""
+"""``passerelle help`` and ``passerelle version``: the flags ``--help`` and ``--version`` as commands."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import typer
 
 from passerelle.runtime.common.version import VERSION
 
-orientation: Final = typer.Typer()
+help_verbs: Final = typer.Typer()
 
 
-def say_version() -> None:
-    """One line: the name of the program and its version."""
+def print_version() -> None:
+    """Prints the name of the program and its version."""
     print(f"passerelle {VERSION}")
 
 
-@orientation.command(epilog="Example: passerelle version")
+@help_verbs.command(epilog="Example: passerelle version")
 def version() -> None:
     """Print the version."""
-    say_version()
+    print_version()
 
 
-@orientation.command(name="help", epilog="Example: passerelle help tasks list")
+@help_verbs.command(name="help", epilog="Example: passerelle help tasks list")
 def show_help(
     context: typer.Context,
     words: Annotated[
@@ -30,6 +30,6 @@ def show_help(
         typer.Argument(metavar="[COMMAND]...", help="A command, such as tasks list."),
     ] = None,
 ) -> None:
-    """Show what there is, or how a command is used."""
+    """Show help for the program, or for a command."""
     root = context.find_root()
     root.command.main([*(words or ()), "--help"], prog_name=root.info_name, standalone_mode=False)

@@ -1,6 +1,6 @@
-"""Tables for a terminal: times are ages, and where there is no room ids are as short as they can be told apart.
+"""Fits tables to a terminal: times become ages; if space is short, ids are abbreviated to unique suffixes.
 
-What goes into a pipe is whole. A short id is the end of the id; commands take it in place of the whole one.
+Output to a pipe is not abbreviated. A short id is the end of the id; commands accept it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Row = Sequence[str]
 
 
 def fit_table(titles: Row, rows: Sequence[Row], width: int, now_ms: int) -> list[list[str]]:
-    """The rows as they fit on a screen of ``width`` characters; titles are the first row."""
+    """Returns the rows cut to a screen of ``width`` characters; the first row is the titles."""
     columns = [[title, *cells] for title, *cells in zip(titles, *rows, strict=True)]
-    columns = [[_say_age(cell, now_ms) for cell in column] for column in columns]
+    columns = [[_format_time(cell, now_ms) for cell in column] for column in columns]
     if _measure(columns) > width:
         columns = [_shorten_column(column) for column in columns]
     return fit_columns(columns, width)
 
 
 def fit_columns(columns: Sequence[Row], width: int) -> list[list[str]]:
-    """The rows of columns, cut so that they fit; the widest column gives way first."""
+    """Returns the rows of columns, cut to fit; the widest column shrinks first."""
     widths = [max(map(len, column)) for column in columns]
     while sum(widths) + GAP * (len(widths) - 1) > width:
         widest = max(range(len(widths)), key=lambda place: widths[place])
@@ -46,12 +46,12 @@ def fit_columns(columns: Sequence[Row], width: int) -> list[list[str]]:
 
 
 def cut(text: str, most: int) -> str:
-    """A text of at most so many characters; an ellipsis stands for what is missing."""
+    """Cuts a text to at most ``most`` characters, ending in an ellipsis."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def shorten_ids(ids: Sequence[str]) -> dict[str, str]:
-    """For each id the shortest end of at least eight characters that no other of them has."""
+    """Returns for each id the shortest unique suffix of at least eight characters."""
     different = set(ids)
     for length in range(SHORTEST, 40):
         short = {one: one[-length:] for one in different}
@@ -61,7 +61,7 @@ def shorten_ids(ids: Sequence[str]) -> dict[str, str]:
 
 
 def format_age(at: str, now_ms: int) -> str:
-    """How long ago a time was, in one unit, as ``2m``; ``in 2m`` for one to come; the text itself where it is none."""
+    """Formats an age in one unit: ``2m`` for a past time, ``in 2m`` for a future one. Other texts stay."""
     try:
         passed_s = (now_ms - parse_ms(at)) // 1000
     except ValueError:
@@ -73,15 +73,15 @@ def format_age(at: str, now_ms: int) -> str:
 
 
 def read_now_ms() -> int:
-    """The clock of this machine."""
-    return time.time_ns() // 1_000_000  # noqa: TID251  ages are for whoever sits before it
+    """Returns the time of this machine's clock."""
+    return time.time_ns() // 1_000_000  # noqa: TID251  ages are shown to the user of this machine
 
 
 def _measure(columns: Sequence[Row]) -> int:
     return sum(max(map(len, column)) for column in columns) + GAP * (len(columns) - 1)
 
 
-def _say_age(cell: str, now_ms: int) -> str:
+def _format_time(cell: str, now_ms: int) -> str:
     return format_age(cell, now_ms) if _TIME.fullmatch(cell) else cell
 
 

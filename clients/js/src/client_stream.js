@@ -1,4 +1,4 @@
-// One stream inside a channel: its track, the items that wait for the application, and its acknowledgements.
+// One stream of a channel: its position, the queue of items for the application, and its acknowledgements.
 
 /** @import { Cursor } from "./cursor.js" */
 /** @import { Item } from "./items.js" */
@@ -6,13 +6,13 @@
 
 import { parseCursor } from "./cursor.js";
 
-/** Items that may wait. Past it the stream is left and taken up again later: a position, not a queue. */
+/** Highest number of queued items. Beyond it the channel unsubscribes, and resumes later from its position. */
 export const QUEUED_ITEMS = 1024;
 
-/** Filled by the link, emptied by the application. */
-export class Followed {
+/** The link fills it, the application empties it. */
+export class ClientStream {
   isPaused = false;
-  owesAck = false;
+  isAckPending = false;
   /** @type {Cursor | null} */
   acknowledged = null;
 
@@ -37,7 +37,7 @@ export class Followed {
   }
 
   /**
-   * Keeps the item that a frame is, if it is one.
+   * Queues the item of a frame, if it has one.
    *
    * @param {StreamFrame} frame
    */
@@ -50,7 +50,7 @@ export class Followed {
   }
 
   /**
-   * Throws `error` in the application once it has taken what waits.
+   * Throws `error` in the application once the queue is empty.
    *
    * @param {Error} error
    */
@@ -60,7 +60,7 @@ export class Followed {
   }
 
   /**
-   * The next item; throws what the stream ended with.
+   * Returns the next item; throws the error that ended the stream.
    *
    * @returns {Promise<Item>}
    */
@@ -75,17 +75,17 @@ export class Followed {
   }
 
   /**
-   * Keeps the latest acknowledgement; it is sent with others.
+   * Keeps the latest acknowledgement, to be sent with others.
    *
    * @param {string} cursor
    */
   acknowledge(cursor) {
     this.acknowledged = parseCursor(cursor);
-    this.owesAck = true;
+    this.isAckPending = true;
   }
 
   /**
-   * Moves past events that the view hides; acknowledges that too where nothing else is owed.
+   * Moves past events that the view filters out; acknowledges them if all earlier items are acknowledged.
    *
    * @param {string} cursor
    */
@@ -96,7 +96,7 @@ export class Followed {
   }
 
   /**
-   * After a new `sub`: the last acknowledgement may have been lost with the old link.
+   * After a new `sub`: sends the last acknowledgement again, since it may have been lost with the old link.
    *
    * @param {string} text
    */
@@ -104,14 +104,14 @@ export class Followed {
     const begun = parseCursor(text);
     const held = this.acknowledged;
     if (held !== null && held.epoch === begun.epoch && held.sequence <= begun.sequence) {
-      this.owesAck = true;
+      this.isAckPending = true;
     }
   }
 
-  /** The acknowledgement to send now, once. One of a history that the server has lost meanwhile is not sent. */
+  /** Returns the acknowledgement to send now, once. One of a history that the server lost is not sent. */
   takeAck() {
-    if (!this.owesAck || !this.track.isAnswered) return null;
-    this.owesAck = false;
+    if (!this.isAckPending || !this.track.isAnswered) return null;
+    this.isAckPending = false;
     const held = this.track.held;
     const said = this.acknowledged;
     return held !== null && said !== null && mayPrecede(said, held) ? said : null;

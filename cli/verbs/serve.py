@@ -1,4 +1,4 @@
-"""Verbs to begin with: ``passerelle init`` writes a configuration, ``passerelle serve`` runs the gateway."""
+"""``passerelle init`` writes a configuration, ``passerelle serve`` runs the gateway."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from passerelle.gateway.settings.layers import Sources
     from passerelle.gateway.settings.model import Settings
 
-beginning: Final = typer.Typer()
+serve_verbs: Final = typer.Typer()
 
 
-@beginning.command(epilog="Example: passerelle init --agent http://127.0.0.1:9001 --yes")
+@serve_verbs.command(epilog="Example: passerelle init --agent http://127.0.0.1:9001 --yes")
 def init(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="What is written; nothing is there yet.")
-    ] = Path("passerelle.yaml"),
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="New file to write.")] = Path(
+        "passerelle.yaml"
+    ),
     agent: Annotated[str | None, typer.Option(help="Address of an A2A agent.")] = None,
     name: Annotated[
         str | None,
-        typer.Option(help="Name that it is served under [the last word of its address]."),
+        typer.Option(help="Name of the agent [the last word of its address]."),
     ] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on [8080].")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip questions.")] = False,
@@ -55,7 +55,9 @@ def init(
                 DEFAULT_PORT if yes else typer.prompt("Port to listen on", DEFAULT_PORT, type=int)
             )
     except typer.Abort:
-        raise typer.BadParameter("nobody answers; --yes asks nothing", param_hint="--yes") from None
+        raise typer.BadParameter(
+            "there is no input; --yes skips the questions", param_hint="--yes"
+        ) from None
     write_config(file, agent or None, served, listens)
     print(f"{file} is written. Next:")
     if not agent:
@@ -65,7 +67,7 @@ def init(
     print(f"  passerelle serve --config {file}")
 
 
-@beginning.command(epilog="Example: passerelle serve --config passerelle.yaml --port 8080")
+@serve_verbs.command(epilog="Example: passerelle serve --config passerelle.yaml --port 8080")
 def serve(
     config: ConfigFlag = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on [127.0.0.1].")] = None,
@@ -81,12 +83,12 @@ def serve(
     data_dir: DataDirFlag = None,
     auth: Annotated[
         Literal["keys", "open"] | None,
-        typer.Option(help="keys, or open: everybody is the owner, on loopback only [keys]."),
+        typer.Option(help="keys, or open: every caller is the owner, loopback only [keys]."),
     ] = None,
     *,
     demo_agents: Annotated[
         bool,
-        typer.Option("--demo-agents", help="Run sample agents beside it: echo, report, payments."),
+        typer.Option("--demo-agents", help="Also run sample agents: echo, report, payments."),
     ] = False,
 ) -> None:
     """Run the gateway until SIGTERM or Ctrl-C."""
@@ -104,7 +106,7 @@ def serve(
     with collect_nothing():
         from passerelle.gateway.server import run
 
-        # What is wrong is said before an agent is started.
+        # report configuration errors before an agent starts
         if demo_agents:
             served = _serve_with_demo_agents(sources, _check_with_demo_agents(sources))
         else:
@@ -113,10 +115,10 @@ def serve(
 
 
 def _check_with_demo_agents(sources: Sources) -> list[str]:
-    """Names of the sample agents to start: those that are no agents of the configuration, which stay what they are.
+    """Returns the names of the sample agents to start: those that the configuration does not define itself.
 
     Raises:
-        ConfigInvalid: the settings do not hold, with the sample agents among the agents that they may name.
+        ConfigInvalid: the settings, with the sample agents added, are invalid.
     """
     from passerelle.demo.stage import PEERS
 
@@ -133,8 +135,8 @@ async def _serve_with_demo_agents(sources: Sources, names: list[str]) -> None:
 
     with TemporaryDirectory(prefix="passerelle-agents-") as folder:
         async with run_peers(names, Path(folder)) as peers:
-            beside = _add_agents(sources, {name: peer.url for name, peer in peers.items()})
-            await _compose_service(beside, load_settings(beside)[0])
+            with_agents = _add_agents(sources, {name: peer.url for name, peer in peers.items()})
+            await _compose_service(with_agents, load_settings(with_agents)[0])
 
 
 def _add_agents(sources: Sources, urls: dict[str, str]) -> Sources:
@@ -149,12 +151,14 @@ def _compose_service(sources: Sources, settings: Settings) -> Coroutine[None, No
     from passerelle.runtime.observability.logs import configure_logs
 
     configure_logs(settings.log_level, settings.log_format)
-    # Imported once the settings hold: it is the most that any command loads.
+    # imported after the settings are validated, since it is the slowest import of any command
     from passerelle.gateway.app import run_gateway
 
-    def introduce(token: OwnerToken) -> None:
+    def print_new_owner(token: OwnerToken) -> None:
         if token.minted:
             show_owner(token.secret, token.path)
 
     announcement = Announcement(settings, sources)
-    return run_gateway(settings, on_ready=announcement.tell, on_owner=introduce, sources=sources)
+    return run_gateway(
+        settings, on_ready=announcement.show, on_owner=print_new_owner, sources=sources
+    )
