@@ -13,7 +13,6 @@ linear time, since schemas and data are both untrusted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +21,7 @@ import orjson
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, whole_at
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.json import Json, JsonObject
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _KINDS: Final = (
 _ARTIFACT_MEMBERS: Final = frozenset({"name", "mediaType", "count"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Judged:
     """The unmet conditions of a content, in words; and the question of the review, if any."""
 

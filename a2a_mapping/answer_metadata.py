@@ -5,7 +5,6 @@ All of it is optional. Readable values under known names are reported.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -13,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from passerelle.a2a_mapping.extensions import KAGENT_USAGE
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.core.frozen import frozen
 from passerelle.core.task.status import OwnPhase
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ CHECKPOINT_CHARS: Final = 200
 _PHASE: Final[TypeAdapter[str]] = TypeAdapter(OwnPhase)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StatusWords:
     """The members of a status's metadata; None if absent."""
 
@@ -97,7 +97,7 @@ _OUTPUT: Final = (
 _LIMIT: Final = 10**12
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Usage:
     """Input and output tokens."""
 

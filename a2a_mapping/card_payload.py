@@ -7,14 +7,15 @@ the original have the same bytes. Unknown members stay.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.canonical import canonicalize
 from passerelle.core.wire.json import Json, JsonObject
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MessageKind:
     """A protobuf message of the protocol: its optional fields, and the messages in its fields.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal, TypeAlias, assert_never
 
 import orjson
@@ -26,6 +26,7 @@ from passerelle.a2a_mapping.v0_3.cards import CARD_VERSION as LEGACY
 from passerelle.a2a_mapping.v0_3.cards import LEGACY_MEMBERS, lift_card, list_addresses, lower_card
 from passerelle.a2a_mapping.version import SERVED
 from passerelle.core.agent_name import SEPARATOR, find_tenant
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.json import Json, JsonObject
 
 CardShape: TypeAlias = Literal["v1", "v0.3", "merged"]
@@ -75,7 +76,7 @@ _REPLACED: Final = LEGACY_MEMBERS | {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PublicEdge:
     """The public edge of the gateway, the same on every card.
 
@@ -102,7 +103,7 @@ class PublicEdge:
     versions: tuple[str, ...] = SERVED
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AgentAddress:
     """The addresses of an agent: its own ``card_url``, and its ``base_url`` here, without a trailing slash."""
 

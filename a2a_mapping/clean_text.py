@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Final
 
 from passerelle.a2a_mapping.identity import Relabel
+from passerelle.core.frozen import frozen
 
 _TOKEN: Final = re.compile(r"[^\s\"'`()\[\]{}<>,;=|!?]+")
 _EDGES: Final = ".:-…"
@@ -33,7 +33,7 @@ _NUMBERS: Final = 2
 _SHORT: Final = re.compile(r"[A-Za-z0-9_~-]+")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CleanText:
     """Text that may be shown; ``replaced``: the whole text was replaced and the original should be kept."""
 

@@ -7,7 +7,6 @@ keeps it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from passerelle.a2a_mapping.extensions import PERMISSION
@@ -19,13 +18,14 @@ from passerelle.a2a_mapping.history import (
     same_message,
 )
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.json import Json, JsonObject
 
 _NAMES: Final = ("messageId", "role", "taskId", "contextId")
 _REMARK: Final = "remark"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chunk:
     """The text of an artifact frame; without ``appends`` it starts the artifact again."""
 

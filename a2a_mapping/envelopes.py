@@ -7,7 +7,7 @@ field in the same place whichever binding it speaks.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from passerelle.a2a_mapping.errors import ROWS, ErrorKind, choose_code, classify
@@ -19,6 +19,7 @@ from passerelle.core.errors import (
     PeerRefused,
     RemoteError,
 )
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.json import Json, JsonObject
 
 ERROR_INFO: Final = "type.googleapis.com/google.rpc.ErrorInfo"
@@ -27,7 +28,7 @@ _UNSUPPORTED_MEDIA_TYPE: Final = 415
 _TRANSPORT_STATUSES: Final = frozenset({401, 403, 429, 503})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ErrorAnswer:
     """The response of an edge: HTTP status, JSON body and headers besides the content type."""
 

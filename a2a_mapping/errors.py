@@ -6,11 +6,11 @@ Errors of agents are in ``peer_errors``, the two envelopes in ``envelopes``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from passerelle.core import errors
+from passerelle.core.frozen import frozen
 
 A2A_DOMAIN: Final = "a2a-protocol.org"
 OWN_DOMAIN: Final = "passerelle"
@@ -75,7 +75,7 @@ class ErrorKind(StrEnum):
     TOO_LARGE = "TOO_LARGE"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ErrorRow:
     """The form of one kind: JSON-RPC code, HTTP status, gRPC status name, domain of the details."""
 

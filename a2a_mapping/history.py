@@ -12,7 +12,6 @@ section 3.2.4).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from operator import is_
 from types import MappingProxyType
@@ -22,6 +21,7 @@ from passerelle.a2a_mapping.extensions import REFERENCE
 from passerelle.a2a_mapping.frames import ROLE_AGENT
 from passerelle.a2a_mapping.long_task import measure_artifact
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.json import Json, JsonObject
 
 _CONTENT: Final = ("text", "raw", "url", "data", "filename", "mediaType")
@@ -38,7 +38,7 @@ _MOST_LEFT_OUT: Final = 131_072
 _Key: TypeAlias = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Known:
     """Shared by histories that grew from one another; an index entry counts only if the message is still there."""
 

@@ -9,11 +9,12 @@ replaced in their members only: inside a text they are more likely words.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import orjson
 
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.record import value
 from passerelle.core.wire.times import complete_time
@@ -21,7 +22,7 @@ from passerelle.core.wire.times import complete_time
 TEXT_ID_LENGTH: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Places:
     """The id members of one kind of object, and its members of further kinds.
 

@@ -8,7 +8,6 @@ part is changed (A2A 1.0 section 5.5).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from passerelle.a2a_mapping.extensions import AFTER, APPROVAL, NAMED
@@ -24,6 +23,7 @@ from passerelle.a2a_mapping.members import (
 )
 from passerelle.a2a_mapping.states import PEER_STATES
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.record import value
 
@@ -85,7 +85,7 @@ class SendRequest:
         return not self.return_immediately
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Configuration:
     """The configuration of a message."""
 
@@ -98,7 +98,7 @@ class _Configuration:
 _NO_CONFIGURATION: Final = _Configuration()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _MessageRefs:
     """References of a message; most open a context and have none."""
 
@@ -112,7 +112,7 @@ _NO_REFS: Final = _MessageRefs()
 _REF_MEMBERS: Final = frozenset({"taskId", "contextId", "referenceTaskIds", "extensions"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskReference:
     """GetTask, CancelTask or SubscribeToTask: one task, named by its facade id."""
 
@@ -121,7 +121,7 @@ class TaskReference:
     metadata: JsonObject
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListRequest:
     """ListTasks. ``after_ms``: only tasks whose status is newer; ``page_token`` is opaque here."""
 

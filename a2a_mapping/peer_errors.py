@@ -7,7 +7,6 @@ on its code (``errors.classify_native``).
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Final
 
 from passerelle.a2a_mapping.clean_text import clean_text
@@ -16,6 +15,7 @@ from passerelle.a2a_mapping.errors import ErrorKind, classify_native
 from passerelle.a2a_mapping.identity import Relabel
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.errors import PeerRefused
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.json import Json, JsonObject
 
 SENTENCES: Final[dict[ErrorKind, str]] = {
@@ -35,7 +35,7 @@ SENTENCES: Final[dict[ErrorKind, str]] = {
 """Texts for callers if the agent's own text cannot be shown; covers every kind of ``classify_native``."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NativeError:
     """An agent's error: its JSON-RPC code, and its own text and details, which callers must not see.
 

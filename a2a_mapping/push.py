@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.members import as_list, read_text, read_whole, require_text
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 from passerelle.core.push import PushConfig
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _SCHEME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}", re.ASCII)
 _HEADER_SAFE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ConfigName:
     """Names a config, or (``id`` None) all configs of a task."""
 
@@ -33,7 +33,7 @@ class ConfigName:
     id: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ConfigPage:
     """ListTaskPushNotificationConfigs."""
 

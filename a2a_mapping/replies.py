@@ -6,10 +6,10 @@ answer to a call it becomes ``InvalidAgentResponse``. Only what the gateway need
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from passerelle.a2a_mapping.members import object_at, text_at
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.record import value
 
@@ -52,7 +52,7 @@ class ArtifactReply:
     event: JsonObject
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MalformedReply:
     """Not A2A; ``reason`` names the field and contains no text of the agent."""
 

@@ -6,13 +6,13 @@ schema of the protocol is closed; it has the generation of a task and the cursor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.a2a_mapping.members import object_at
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -29,7 +29,7 @@ RESUMED: Final = "A2A-Stream-Resumed"
 _MARKED: Final = ("task", "statusUpdate", "artifactUpdate")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResumeRequest:
     """``after`` is the reader's cursor. ``snapshot``: always send the Task first."""
 

@@ -9,15 +9,15 @@ another send may have made it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from passerelle.a2a_mapping.extensions import CORRELATION
 from passerelle.a2a_mapping.history import same_message
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.json import JsonObject
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sent:
     """A send with an unknown outcome.
 
@@ -30,7 +30,7 @@ class Sent:
     key: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Found:
     """The task of a send, and how many others also match."""
 

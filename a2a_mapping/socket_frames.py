@@ -6,7 +6,7 @@ metadata of its params. ``cancelStream`` is no method of A2A: it ends the readin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -14,6 +14,7 @@ import orjson
 from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.a2a_mapping.members import object_at
 from passerelle.a2a_mapping.resume import LAST_EVENT_ID, RESUMED
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +44,7 @@ _PARAMETERS: Final = frozenset(
 """Service parameters of a call. The caller authenticates once, in the handshake."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallFrame:
     """A request. ``body`` is JSON-RPC as for any binding; ``headers`` are its service parameters, lower case."""
 
@@ -52,7 +53,7 @@ class CallFrame:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CancelFrame:
     """The client no longer reads the stream of a request."""
 

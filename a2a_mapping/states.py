@@ -7,10 +7,10 @@ the table is ``unknown``, never the nearest guess (ST-20). A closed stream is no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from passerelle.core.frozen import frozen
 from passerelle.core.task.status import Status
 
 SUBMITTED: Final = "TASK_STATE_SUBMITTED"
@@ -42,7 +42,7 @@ class Follow(StrEnum):
     """Record a warning and wait for a known state."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PeerRow:
     """A local status and its follow-up; ``for_credential`` is the status if a credential is requested."""
 

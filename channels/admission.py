@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from passerelle.channels.link_record import LinkRecord, join_tab
 from passerelle.core.errors import Forbidden
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import derive_id
 from passerelle.core.payloads.channel import PeerRole
 from passerelle.core.principal import AccessScope, Principal
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Admission:
     """The identity of a connection. The highest ``generation`` owns the channel.
 

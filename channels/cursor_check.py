@@ -6,12 +6,13 @@ cannot be honoured exactly is reported as broken, with the reason; no event is s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, TypeAlias
 
 import orjson
 
 from passerelle.core.event_chain import extend_chain
+from passerelle.core.frozen import frozen
 from passerelle.protocol.cursor import Cursor, GapReason
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.log import Entry, Head
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkedEntry:
     """A stored entry whose place in the chain was checked; ``chain`` is the chain after it.
 
@@ -32,7 +33,7 @@ class LinkedEntry:
     memo: dict[str, bytes] = field(default_factory=dict[str, bytes], compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CursorHeld:
     """The cursor is valid; ``entries`` follow it without a gap. Empty: it was the end when ``head`` was read."""
 
@@ -40,7 +41,7 @@ class CursorHeld:
     head: Head
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CursorBroken:
     """The cursor is not valid; ``head`` is the one that was read, None if there is no stream."""
 
@@ -48,7 +49,7 @@ class CursorBroken:
     head: Head | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReadAgain:
     """Entries are missing; a trim may have happened between the two reads."""
 

@@ -14,7 +14,6 @@ Hints that arrive during a read wait in a bounded buffer; if it overflows, the f
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from passerelle.channels.cursor_check import (
@@ -30,6 +29,7 @@ from passerelle.channels.cursor_check import (
 from passerelle.channels.hints import Hint, parse_hint
 from passerelle.channels.ring import Ring, RingBounds
 from passerelle.core.errors import StoreUnavailable
+from passerelle.core.frozen import frozen
 from passerelle.core.ports.log import DERIVED, LISTS
 from passerelle.protocol.cursor import Cursor, GapReason
 
@@ -62,7 +62,7 @@ class StreamReads(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FollowerDependencies:
     """The dependencies of a follower. ``spawn`` owns the tasks; ``on_lost`` is called for a proven loss."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from passerelle.channels.origins import WebOrigins
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.headers import REASON, find_repeated
 from passerelle.protocol.frames import SUBPROTOCOL
 
@@ -23,7 +24,7 @@ _RETRY_AFTER_S: Final = 2
 _FULL_RETRY_S: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HandshakeRefused:
     """An HTTP error response: a problem as in RFC 9457, ``code`` for programs and ``reason`` for people."""
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.event_chain import extend_chain
+from passerelle.core.frozen import frozen
 from passerelle.core.packed_events import SEPARATOR, unpack_events
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _FIRST_LINE: Final = re.compile(rb"e ([0-9]+)-([0-9]+)\.([0-9a-f]{8})\.([0-9a-f]{8})\n?")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hint:
     """Events ``first`` to ``last`` were stored; ``entries`` is empty if the hint had no room for them."""
 

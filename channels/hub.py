@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Self, TypeAlias, assert_never
 
@@ -25,6 +25,7 @@ from passerelle.channels.position import Position, ReplayBounds
 from passerelle.channels.ring import RingBounds
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.event_chain import start_chain
+from passerelle.core.frozen import frozen
 from passerelle.protocol.cursor import Cursor, GapReason
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Start(Enum):
 From: TypeAlias = Cursor | Start
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HubSettings:
     """Times in seconds; ``jitter`` returns the random part of an interval, from 0 to 1."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
+from passerelle.core.frozen import frozen
 from passerelle.core.ports.channels import AckResult
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.cursor import Cursor
@@ -29,7 +30,7 @@ NoticeFrame: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Received:
     """A frame arrived. ``reached`` has the positions of live streams, hidden events included."""
 
@@ -37,14 +38,14 @@ class Received:
     reached: Mapping[str, Cursor] = field(default_factory=dict[str, Cursor])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Undecodable:
     """Data arrived that is no valid client frame; ``answer`` reports that."""
 
     answer: Refusal | Failure
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Admitted:
     """The credential is valid, until ``expires_s`` if it expires."""
 
@@ -52,28 +53,28 @@ class Admitted:
     expires_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Renewed:
     """A new credential of the same principal is valid, until ``expires_s`` if it expires."""
 
     expires_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NoticeDue:
     """A notice for the client: about a stream, its other devices, or a request that it may no longer see."""
 
     frame: NoticeFrame
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EventsDelivered:
     """Events of streams were handed to the writer, up to these cursors."""
 
     cursors: Mapping[str, Cursor]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AckJudged:
     """The store's result for an acknowledgement."""
 
@@ -81,19 +82,19 @@ class AckJudged:
     result: AckResult
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallAnswered:
     """A call has its result."""
 
     frame: Answer | Failure
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ticked:
     """Time has passed."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DrainAsked:
     """This instance shuts down."""
 
@@ -101,7 +102,7 @@ class DrainAsked:
     jitter_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EndRequested:
     """The connection has to end, for a reason found outside of the state machine."""
 
@@ -109,7 +110,7 @@ class EndRequested:
     notice: Refusal | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SocketGone:
     """The socket is closed."""
 

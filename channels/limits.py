@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from passerelle.core.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChannelLimits:
     """Resource limits of one connection. Sizes in bytes, times in seconds."""
 

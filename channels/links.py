@@ -9,13 +9,14 @@ stored as pending right after it, and later during a surge: if the instance cras
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from passerelle.channels.link_record import LinkRecord
 from passerelle.channels.story import LinkEnded, LinkStarted, StreamRepaired
 from passerelle.core.errors import StoreUnavailable
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import shard_of
 from passerelle.core.payloads.channel import (
     ChannelConnected,
@@ -66,7 +67,7 @@ class _Resumed:
     streams: tuple[Resumption, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoredLinkFacts:
     """``channels.services.LinkFacts``, and the handler of its rows. ``drives`` names this instance in a shard."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
+from passerelle.core.frozen import frozen
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.cursor import Cursor
 from passerelle.protocol.frames import (
@@ -19,84 +20,84 @@ from passerelle.protocol.frames import (
 from passerelle.protocol.reverse_frames import AnswerPiece, AskingFrame, ServingFrame
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Send:
     """Send a frame, after everything that was sent before."""
 
     frame: ServerFrame
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Admit:
     """Authenticate a ``hello``; answer with ``Admitted`` or ``EndRequested``."""
 
     hello: Hello
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reauthenticate:
     """Authenticate a new credential in place of the current one; answer with ``Renewed`` or ``EndRequested``."""
 
     token: str = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Open:
     """Follow a stream, replacing this connection's subscription of that name."""
 
     subscribe: Subscribe
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Release:
     """Stop following a stream."""
 
     stream: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TakeSnapshot:
     """Build a snapshot that the client asked for."""
 
     ask: AskSnapshot
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoreAcks:
     """Store acknowledged cursors, by stream."""
 
     cursors: Mapping[str, Cursor]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Execute:
     """Carry out a call; answer with ``CallAnswered``."""
 
     call: Call
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Serve:
     """Process a frame of an agent: a registration, or an answer to a call to it."""
 
     frame: ServingFrame
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ask:
     """Process a call of an agent to another agent, or a frame about such a call; answer with ``CallAnswered``."""
 
     frame: Call | AskingFrame | AnswerPiece
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NotePresence:
     """Store the presence of the device, for a limited time."""
 
     said: SayPresence
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Close:
     """Close the socket."""
 

@@ -7,10 +7,11 @@ readers share one page, with its encoded frames.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from passerelle.channels.views import shows
+from passerelle.core.frozen import frozen
 from passerelle.protocol.cursor import Cursor
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _KEPT_S: Final = 1.0
 _KEPT: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Packed:
     """Encoded events, and how many of them may share a window."""
 
@@ -39,7 +40,7 @@ class Packed:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Page:
     """Events of a view in order; ``cursor`` is the position after them, ``last`` that of the last event.
 
@@ -55,7 +56,7 @@ class Page:
     """Its frames, by the stream name in them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stretch:
     """A part of a stream: its end, and the page that a view shows of it, if any."""
 

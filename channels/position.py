@@ -9,7 +9,6 @@ out; if that cannot be guaranteed it yields ``CursorGap`` and ends (I8).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, assert_never
 
 from passerelle.channels.cursor_check import CursorBroken, CursorHeld, end_of
@@ -22,6 +21,7 @@ from passerelle.channels.views import (
     TaskView,
     View,
 )
+from passerelle.core.frozen import frozen
 from passerelle.protocol.cursor import Cursor, GapReason
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ STEP_EVENTS: Final = 256
 """Entries processed in one step, so that a reader far behind does not block the loop."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReplayEnd:
     """The position has reached the ring's end; ``replayed`` events were yielded since it last left it."""
 
@@ -45,7 +45,7 @@ class ReplayEnd:
     replayed: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CursorGap:
     """The cursor cannot be honoured; the position has ended. ``top`` is None if the stream is gone."""
 
@@ -58,7 +58,7 @@ class CursorGap:
 PositionItem: TypeAlias = Page | ReplayEnd | CursorGap
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReplayBounds:
     """Longer replays are answered with a gap (``limit``, or ``slow`` after having been live)."""
 

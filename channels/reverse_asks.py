@@ -15,6 +15,7 @@ import orjson
 
 from passerelle.channels.calls import refuse_call
 from passerelle.core.errors import InvalidInput, PasserelleError, TooLarge
+from passerelle.core.frozen import frozen
 from passerelle.protocol.frames import Answer, Call, Failure, Refusal
 from passerelle.protocol.pieces import PIECE_CHARS, split_text
 from passerelle.protocol.reverse_frames import (
@@ -42,7 +43,7 @@ _PIECE_COST: Final = 64
 """Minimum size counted per piece, so that empty pieces are bounded as well."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AgentAsk:
     """One call. ``method`` is its A2A name, ``find_principal`` returns the caller with its current rights."""
 

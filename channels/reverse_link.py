@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 import orjson
 
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 from passerelle.protocol.frames import Refusal
 from passerelle.protocol.pieces import PIECE_CHARS, split_text
 from passerelle.protocol.reverse_frames import (
@@ -44,28 +45,28 @@ MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 """Limit of one answer or item, with all its pieces."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ItemReceived:
     """An item of a streaming call."""
 
     data: JsonObject
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AnswersEnded:
     """The answer, or the end of a stream; ``data`` of a stream is empty."""
 
     data: JsonObject
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AskRefused:
     """The agent reports a failure."""
 
     failure: Failed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AnswersBroken:
     """The agent's answer is invalid; ``too_long``: a repeat would be too long again."""
 
@@ -73,7 +74,7 @@ class AnswersBroken:
     too_long: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SocketEnded:
     """The socket has ended. The agent's progress is unknown."""
 

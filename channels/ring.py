@@ -7,17 +7,17 @@ so a reader of another history never gets events of this one.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Final
 
 from passerelle.channels.cursor_check import LinkedEntry
+from passerelle.core.frozen import frozen
 from passerelle.protocol.cursor import Cursor
 
 _OVERHEAD_BYTES: Final = 256
 """Approximate memory of an entry in addition to its envelope."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RingBounds:
     """The oldest entries are dropped when either bound is exceeded."""
 

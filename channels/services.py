@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from passerelle.core.errors import NotFound, Unauthenticated
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     import asyncio
@@ -40,7 +40,7 @@ StreamWord: TypeAlias = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamName:
     """A stream name of clients: a word and an id, or ``inbox``, ``tasks`` or ``jobs`` alone.
 
@@ -72,7 +72,7 @@ def parse_stream_name(text: str) -> StreamName:
             raise NotFound("stream", text)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamGrant:
     """The right to follow a stored stream in one view."""
 
@@ -170,7 +170,7 @@ async def refuse_ticket(_ticket: str, _origin: str | None, _device: str) -> Cred
     raise Unauthenticated("the ticket is not known")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChannelServices:
     """The dependencies of a connection."""
 

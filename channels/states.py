@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import orjson
 
 from passerelle.channels.cursor_check import end_of
+from passerelle.core.frozen import frozen
 from passerelle.protocol.cursor import Cursor
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ KEEP_S: Final = 10.0
 _KEPT_BYTES: Final = 33_554_432
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReadModelState:
     """A read model as of a cursor, and its size on the wire."""
 

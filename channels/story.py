@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import structlog
 
 from passerelle.core.errors import StoreUnavailable
+from passerelle.core.frozen import frozen
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import Gap, Mode, Refusal, Snapshot, Subscribed, Unsubscribed
 
@@ -55,7 +56,7 @@ _REASONS: Final[Mapping[CloseCode, EndReason]] = {
 """Any other close code is a fault of the gateway, which the client sees as a lost connection."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamResumed:
     """Where one stream of a ``hello`` resumed: from a sequence to the end known at that time."""
 
@@ -65,7 +66,7 @@ class StreamResumed:
     ends: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkStarted:
     """The link started. ``resumed``: it came back with a token, a cursor or an ack."""
 
@@ -73,7 +74,7 @@ class LinkStarted:
     streams: tuple[StreamResumed, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamRepaired:
     """A gap was announced and a snapshot replaced the missing events (CHN-4)."""
 
@@ -83,7 +84,7 @@ class StreamRepaired:
     top: Cursor
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkEnded:
     """The link ended; ``acked`` is the last acknowledged sequence of each stream."""
 

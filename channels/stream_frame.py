@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from passerelle.channels.views import read_header
 from passerelle.core.events import GENERATION
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.long_content import LongContent
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamFrame:
     """One A2A StreamResponse as JSON bytes, and the cursor after it.
 
@@ -60,7 +61,7 @@ Frames: TypeAlias = AsyncGenerator[list[StreamFrame], None]
 """Frames in order, in batches of those available at once."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FollowedStream:
     """An opened follower. ``resumed``: whether a cursor was honoured; None if none was sent."""
 

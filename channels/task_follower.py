@@ -27,6 +27,7 @@ from passerelle.core.errors import (
 )
 from passerelle.core.event_type import EventType
 from passerelle.core.events import decode_event
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import shard_of
 from passerelle.core.payloads.conversation import TurnFailed
 from passerelle.core.payloads.run import RunStatus
@@ -88,7 +89,7 @@ LAST: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sender:
     """A reader that has sent a message, or is about to.
 
@@ -105,7 +106,7 @@ class Sender:
 _NO_SENDER: Final = Sender()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Repeat:
     """A message that was accepted before; ``is_active``: its answer is still pending."""
 

@@ -8,13 +8,13 @@ its stream: gaps in the sequences are normal.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 import orjson
 
 from passerelle.core.agent_name import find_base
 from passerelle.core.approval.paired_mark import is_for_paired
+from passerelle.core.frozen import frozen
 from passerelle.core.read_models.history_messages import MESSAGE
 from passerelle.core.read_models.list_rows import JOB_ROW, TASK_ROW
 from passerelle.core.read_models.packets import PACKET
@@ -27,48 +27,48 @@ _PAYLOAD: Final = b',"payload":'
 _REASONING: Final = "reasoning."
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FullView:
     """Every event of the stream."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlainView:
     """Every event without reasoning: the default for people."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskView:
     """The plain events of one task, its attempts, actions and artifacts."""
 
     task: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UnpairedView:
     """Every event of an inbox, except those for paired devices only."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PacketView:
     """The packets of a session, without the other events of its stream."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MessageView:
     """The messages of one thread, without the other events of its session's stream."""
 
     thread: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskRowView:
     """Rows of tasks at these agents; None: at all agents."""
 
     agents: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JobRowView:
     """Rows of jobs."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +14,7 @@ from passerelle.core.errors import (
     PasserelleError,
     PeerUnavailable,
 )
+from passerelle.core.frozen import frozen
 from passerelle.core.ports.chance import Clock
 from passerelle.core.principal import EVERY_AGENT
 from passerelle.core.wire.counts import format_count
@@ -49,7 +49,7 @@ NO_AGENTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CheckReport:
     """``faults`` make the check fail; ``lines`` are the results in order."""
 

@@ -6,7 +6,6 @@ There are more than a hundred verbs and a call needs one of them. Only a list of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -14,8 +13,10 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
+from passerelle.core.frozen import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class CommandModule:
     """Names that one module provides: a group, or several loose verbs.
 

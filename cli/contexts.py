@@ -7,11 +7,11 @@ context.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.near import find_near
 from passerelle.gateway.settings.variables import CONTEXT_VARIABLE
 from passerelle.runtime.common.secret import Secret
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _FILE: Final = "contexts.yaml"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GatewayContext:
     """A gateway after a login. ``token`` is None if the gateway needs none."""
 
@@ -31,7 +31,7 @@ class GatewayContext:
     token: Secret | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ContextFile:
     """The content of the file, which may not exist yet."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
@@ -27,6 +26,7 @@ from passerelle.core.errors import (
     Unauthenticated,
     VersionMismatch,
 )
+from passerelle.core.frozen import frozen
 from passerelle.gateway.server_tls import trust_own_certificate
 from passerelle.gateway.settings.variables import TOKEN_VARIABLE, URL_VARIABLE
 from passerelle.runtime.common.calls import KEY_HEADER
@@ -57,7 +57,7 @@ class ReportedNotFound(NotFound):
         self.name = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ControlClient:
     """Calls one gateway. Ignores proxies of the environment, since requests carry a token."""
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import ssl
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 import httpcore
 
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.display import escape_line
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class UnsendableRequest(NoAnswer):
         self.field = field
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HttpAnswer:
     """The complete response of ``host``."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.cli.store_forget import OwnerName
 from passerelle.cli.verify import read_since
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import parse_facade, read_shard
 from passerelle.core.machine import read_loaded
 from passerelle.core.task.record import TaskRecord
@@ -39,7 +39,7 @@ _NOT_ENCRYPTED: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExportRequest:
     """The scope of an export. ``task`` is a facade id and selects the whole session of the task."""
 
@@ -47,7 +47,7 @@ class ExportRequest:
     task: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExportFlags:
     """The flags of the scope; times have the form of ``passerelle verify --since``."""
 

@@ -6,12 +6,12 @@ The target is an owner with all data, one session, or the sessions that ended be
 from __future__ import annotations
 
 import getpass
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from passerelle.cli.verify import read_since
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, read_shard
 from passerelle.core.principal import Principal
 from passerelle.core.task.status import TERMINAL
@@ -48,7 +48,7 @@ _EXTERNAL: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OwnerName:
     """An owner: the name of a client or person, or the owner key that records show."""
 
@@ -69,7 +69,7 @@ class OwnerName:
         return self.name if is_key else Principal(self.name, self.tenant).key
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OwnerForgetting:
     """Deletes the data of one owner, in an open store."""
 
@@ -159,7 +159,7 @@ async def run_forget(
         return [*lines, *finished, *((left, OUT_OF_REACH) if finished else ())]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionSelection:
     """One session, or the sessions whose last event is before a time, optionally with given outcomes only."""
 

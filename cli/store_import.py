@@ -60,7 +60,8 @@ class ImportReport:
         was = "was" if there == 1 else "were"
         yield (
             f"imported: {format_count(self.counts['imported'], 'session')}, {self.archived:,} of them straight into "
-            f"the archive, and {format_count(self.content, 'content')}; {format_count(there, 'session')} {was} already here"
+            f"the archive, and {format_count(self.content, 'content')}; "
+            f"{format_count(there, 'session')} {was} already here"
         )
         yield from self.left_alone
 

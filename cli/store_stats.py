@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from passerelle.cli.verbs.verb import format_table
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.counts import format_count
 from passerelle.core.wire.times import format_ms
 from passerelle.gateway.store_setup import reach_store
@@ -26,7 +26,7 @@ _UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 _STEP: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoreStats:
     """The measurements of a store. ``blobs`` is the usage of the content folder; None for a bucket."""
 

@@ -15,7 +15,6 @@ import resource
 import sys
 import tarfile
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
@@ -27,6 +26,7 @@ from pydantic import BaseModel
 
 from passerelle.cli.check import run_check
 from passerelle.core.errors import ConfigInvalid, PasserelleError
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.times import format_ms
 from passerelle.gateway.server_tls import trust_own_certificate
 from passerelle.gateway.settings.local_gateway import OWNER_FILE, find_local_gateway
@@ -56,7 +56,7 @@ _FILE_NAME: Final = re.compile(r"(?:secret|bearer|token|key)_file$")
 _PATHS: Final = {"healthz.json": "/healthz", "readyz.json": "/readyz", "metrics.txt": "/metrics"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SupportBundle:
     """Members by file name."""
 

@@ -186,12 +186,11 @@ class AgentWatch:
                 share = _share(agents, name, report or calls.report(name), runs)
                 if share.outcomes or share.runs or share.links:
                     seen[name] = to_wire(share)
-        now_ms, said = self.clock.now_ms(), orjson.dumps(seen) if seen else b""
-        if said == self._published and (not said or now_ms - self._published_ms < _AGAIN_MS):
+        now_ms, shares = self.clock.now_ms(), orjson.dumps(seen) if seen else b""
+        if shares == self._published and (not shares or now_ms - self._published_ms < _AGAIN_MS):
             return
-        report = orjson.dumps({"at": now_ms, "agents": seen})
-        await self.reports.put(self.name_instance(), report)
-        self._published, self._published_ms = said, now_ms
+        await self.reports.put(self.name_instance(), orjson.dumps({"at": now_ms, "agents": seen}))
+        self._published, self._published_ms = shares, now_ms
 
     async def _ask_others(
         self, instance: str, name: str

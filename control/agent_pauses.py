@@ -7,7 +7,7 @@ get no new work. An instance caches the list: it reads it at startup and once a 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from passerelle.core.agent_name import find_base
@@ -15,6 +15,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import Forbidden, NotFound, StoreUnavailable
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import shard_of
 from passerelle.core.payloads.limit import LimitChanged, LimitSubject
 from passerelle.core.principal import OWNER
@@ -57,7 +58,7 @@ _PLACE_MS: Final = 10
 _Change: TypeAlias = PauseAgent | DrainAgent | ResumeAgent
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AgentPausing:
     """Writes and reads the paused agents; ``pauses`` is the cache that every message checks."""
 

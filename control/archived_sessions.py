@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import orjson
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
+from passerelle.core.frozen import frozen
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.read_models.archived import ArchiveContent
 from passerelle.core.read_models.task import show_record
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ArchivedSessions:
     """Reads archived sessions for their owners."""
 

@@ -8,12 +8,12 @@ stops no other.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.core.commands import CancelTask
 from passerelle.core.errors import InvalidInput, PasserelleError, StoreUnavailable, WriteConflict
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import parse_facade
 from passerelle.core.task.bulk import MOST_TASKS, TaskFilter, TasksChanged
 from passerelle.core.task.requests import (
@@ -37,7 +37,7 @@ _AT_ONCE: Final = 8
 _ASKED: Final = "many tasks are retried at once"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BulkChanges:
     """Carries out bulk changes. ``execute`` runs a command for one task, with all policy checks."""
 

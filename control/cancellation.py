@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
 from passerelle.core.commands import CancelAccepted
 from passerelle.core.errors import NotCancelable, PasserelleError, WriteConflict
+from passerelle.core.frozen import frozen
 from passerelle.core.job.machine import StopJob
 from passerelle.core.payloads.task import TaskCancelRequested
 from passerelle.core.task import machine as tasks
@@ -51,7 +51,7 @@ _NOTIFIED_AT_ONCE: Final = 16
 _OVER: Final = ENDED | {Status.CANCELLING}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cancelling:
     """Cancels tasks."""
 

@@ -6,12 +6,13 @@ It contains nothing that the agents' cards do not contain, and no agent that the
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from passerelle.a2a_mapping.cards import AgentAddress, PublicEdge, rewrite_card
 from passerelle.a2a_mapping.members import as_list, objects_at, text_at, texts_at
 from passerelle.core.errors import RemoteError
+from passerelle.core.frozen import frozen
 from passerelle.core.peer import Peer
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _no_tags(_agent: str) -> frozenset[str]:
     return frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Catalogue:
     """Lists agents. Without ``public_url`` addresses are relative to the gateway's own."""
 

@@ -7,7 +7,7 @@ read after its cursor: an event in between arrives again, and none is lost.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final, assert_never
 
 import orjson
@@ -29,6 +29,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import ListActions
 from passerelle.core.errors import Forbidden, NotFound
 from passerelle.core.event_type import EventType
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import parse_facade, read_shard
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import AccessScope, name_tenant_lists
@@ -65,7 +66,7 @@ _FOLLOW: Final = (AccessScope.CALL, AccessScope.READ_TASKS)
 _DECIDE: Final = (AccessScope.READ_APPROVALS, AccessScope.DECIDE)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamGrants:
     """``channels.services.StreamAccess``: a principal follows its own streams, and those it may oversee.
 
@@ -209,7 +210,7 @@ class StreamGrants:
         return _FOLLOW if self.oversight is None else (*_FOLLOW, AccessScope.OVERSEE_TASKS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamSnapshots:
     """``channels.services.Snapshots``: current read models."""
 

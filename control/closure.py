@@ -7,13 +7,13 @@ asks for (I5).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.states import CANCELED, COMPLETED, FAILED
 from passerelle.control.task_changes import check_version, render_change
 from passerelle.core.errors import StoreUnavailable, UnsupportedOperation, WriteConflict
 from passerelle.core.facts import ErrorCategory, ErrorDetail
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.task import TaskCancelled, TaskCancelRequested, TaskCompleted
 from passerelle.core.task import commands as tell
 from passerelle.core.task import machine as tasks
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _SOURCE = "owner"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finishing:
     """Ends tasks on behalf of their owners."""
 

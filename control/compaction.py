@@ -7,7 +7,6 @@ none itself.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.content import read_text
@@ -22,6 +21,7 @@ from passerelle.core.errors import (
 )
 from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, ErrorDetail, Ref, Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import parse_facade
 from passerelle.core.payloads.context import (
     CompactionCompleted,
@@ -58,7 +58,7 @@ _LISTED: Final = 64
 _NOTE_MS: Final = 600_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Summary:
     """The text of a summary, its author, and the artifact it came from."""
 
@@ -78,7 +78,7 @@ class _Summary:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Compacting:
     """Sets compaction boundaries."""
 

@@ -7,7 +7,7 @@ returns to its previous status. If the preparing instance crashes, a due row doe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.control.parents import FIELD, check_parent, find_parent
@@ -33,6 +33,7 @@ from passerelle.core.errors import (
 )
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope, TaskBounds
+from passerelle.core.frozen import frozen
 from passerelle.core.index_changes import list_rows
 from passerelle.core.payloads.conversation import SessionCreated, ThreadParent, ThreadStarted
 from passerelle.core.payloads.subagent import SubagentSpawned
@@ -72,7 +73,7 @@ BOUND_CHARS: Final = 255
 """Maximum length of a reference in the scope of a task."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """A task that is about to be stored."""
 
@@ -84,7 +85,7 @@ class Plan:
     """The agent's protocol, if its context is spawned as a subagent in the same append."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Creating:
     """Creates tasks."""
 
@@ -310,7 +311,7 @@ def refuse_queued(record: TaskRecord) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Preparing:
     """Sets and clears the status preparing."""
 

@@ -6,7 +6,6 @@ that devices report, and texts for their users (CHN-15).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, assert_never, cast
 
 import orjson
@@ -20,6 +19,7 @@ from passerelle.channels.link_record import join_tab
 from passerelle.channels.services import parse_stream_name
 from passerelle.channels.views import PacketView, shows
 from passerelle.core.errors import NotFound, StreamGap, WriteConflict
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.channel import ChannelMessage, Resumption
 from passerelle.core.session.device_requests import (
     AckEvents,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _Mode: TypeAlias = Literal["resumed", "acked", "snap", "gap"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _After:
     """The events after a device's position, or the reason why there are none."""
 
@@ -57,7 +57,7 @@ class _After:
     why: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeviceStreams:
     """Serves the streams of a principal's devices; each call is authorized first."""
 
@@ -160,7 +160,7 @@ class DeviceStreams:
                 assert_never(verdict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChannelNotices:
     """Writes notices to the home session, from where the inbox gets them. A notice never starts or changes work."""
 

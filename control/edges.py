@@ -8,7 +8,7 @@ second (I9): it is written at once, or by that row after a failure. An edge has 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.control.task_changes import make_attempt_rows
@@ -16,6 +16,7 @@ from passerelle.control.task_graph import check_width
 from passerelle.core.batch import DueClaim, EntityKind, EntityRef
 from passerelle.core.errors import GraphLimit, InvalidInput, NotFound, UnsupportedOperation
 from passerelle.core.facts import EdgeKind
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard
 from passerelle.core.payloads.task import TaskDependencyUpdated
 from passerelle.core.task import commands as tell
@@ -54,7 +55,7 @@ _FAR_ENDS: Final[dict[EdgeKind, EdgeKind]] = {
 _TO_TASKS: Final = frozenset({*_FAR_ENDS, "source_task"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Linking:
     """Creates and removes edges."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.control.evidence_facts import PAGE, open_stream
@@ -27,6 +26,7 @@ from passerelle.core.evidence.record import MEDIA_TYPE, REF
 from passerelle.core.evidence.requests import BundleContent, BundleExported
 from passerelle.core.evidence.signed import SigningDevice, list_signed
 from passerelle.core.facts import Ref, Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import shard_of
 from passerelle.core.payloads.history import EvidenceChanged
 from passerelle.core.payloads.task import TaskDependencyUpdated
@@ -61,7 +61,7 @@ _NOTE_LENGTH: Final = 300
 _TRACES: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Exporting:
     """Creates bundles, and returns them."""
 

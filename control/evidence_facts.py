@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +12,7 @@ from passerelle.core.errors import NotFound, TooLarge
 from passerelle.core.events import decode_event
 from passerelle.core.evidence.selection import BundleScope, StoredFact, select
 from passerelle.core.evidence.signed import SigningDevice
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
@@ -43,7 +43,7 @@ _BEFORE: Final = 64
 """How far before a task its evaluations may be stored: in the same append."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FoundScope:
     """A scope with its record, which names its bundles, and the sequence range of its facts."""
 
@@ -59,7 +59,7 @@ class FoundScope:
         return self.record.first if isinstance(self.record, TaskRecord) else 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EvidenceReader:
     """Reads the content of bundles."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from passerelle.core.errors import (
@@ -11,6 +11,7 @@ from passerelle.core.errors import (
     UnsupportedOperation,
     VersionMismatch,
 )
+from passerelle.core.frozen import frozen
 from passerelle.runtime.records.idempotency import watch_keys
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _OVERTAKEN: Final = (InvalidInput, NotFound, UnsupportedOperation, VersionMismat
 """Errors of a command that a concurrent request has just carried out."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Handlers:
     """The registry. Messages are not among its commands: see ``control/messages.py``."""
 

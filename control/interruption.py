@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.channels.cursor_check import CursorBroken
@@ -10,6 +9,7 @@ from passerelle.channels.follower import read_verified
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import CancelTask
 from passerelle.core.errors import InvalidInput, NotFound
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import TaskId, expose, parse_facade, read_shard
 from passerelle.core.payloads.task import TaskCancelRequested
 from passerelle.core.ports.log import StreamKind, StreamRef
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.task_lists import TaskLists
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Interrupting:
     """Stops turns, and resumes threads."""
 

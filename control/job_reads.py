@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
 from passerelle.core.events import decode_event
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard
 from passerelle.core.index_changes import JOBS
 from passerelle.core.job import machine
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JobReads:
     """Reads jobs for their owners."""
 

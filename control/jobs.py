@@ -7,7 +7,7 @@ in a session of its own.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from passerelle.core.commands import CancelTask
 from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, WriteConflict
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.index_changes import list_session
 from passerelle.core.job import machine
 from passerelle.core.job.requests import MOST_INPUT_BYTES, CancelJob, JobChanged, RetryJob
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Jobs:
     """Submits and changes jobs of callers."""
 

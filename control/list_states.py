@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.frozen import frozen
 from passerelle.core.index_changes import JOBS
 from passerelle.core.read_models.jobs import show_job
 from passerelle.core.session.machine import SessionRecord
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _ROWS: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListStates:
     """Reads list snapshots; ``more``: the list has older rows. All raise StoreUnavailable."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from passerelle.core.errors import (
     PasserelleError,
     PeerUnavailable,
 )
+from passerelle.core.frozen import frozen
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.session.thread import ThreadRecord, find_holder
 from passerelle.core.task.record import TaskRecord, waits_for_quota
@@ -74,7 +75,7 @@ async def _interrupt_nobody(_principal: Principal, _opened: OpenedTurn) -> None:
     """Interrupts nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Messages:
     """Accepts messages. Each becomes a turn of a new task, or of an existing one."""
 

@@ -6,7 +6,6 @@ Copies of files may expire. Then a fact records that, and readers of the referen
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.rpc import Method
@@ -14,6 +13,7 @@ from passerelle.core.batch import DueClaim, EntityKind, EntityRef, IdempotencyRo
 from passerelle.core.decision import MAX_EVENTS
 from passerelle.core.errors import NotFound, StoreUnavailable
 from passerelle.core.events import Fact
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard
 from passerelle.core.payloads.run import COPY, OutputExpired
 from passerelle.core.read_models.artifacts import OutputContent
@@ -43,7 +43,7 @@ OUTPUT_ROW: Final = "output"
 _KEPT_MS: Final = 600_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outputs:
     """Reads outputs, and expires copies."""
 

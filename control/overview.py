@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from passerelle.control.question_oversight import keep_seen
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.frozen import frozen
 from passerelle.core.index_changes import UNSEEN
 from passerelle.core.principal import OWNER, AccessScope
 from passerelle.core.read_models.overview import (
@@ -77,7 +78,7 @@ class FailingTarget(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _View:
     """The scope of a survey: a tenant, None for all, and its visible agents."""
 

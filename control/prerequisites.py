@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.extensions import AFTER
@@ -11,6 +10,7 @@ from passerelle.a2a_mapping.inbound import read_after
 from passerelle.a2a_mapping.members import object_at
 from passerelle.control.task_graph import check_width
 from passerelle.core.errors import InvalidInput, NotFound
+from passerelle.core.frozen import frozen
 from passerelle.core.task.requests import MOST_BEFORE
 from passerelle.core.task.status import ENDED, Status
 from passerelle.core.wire.record import change
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.ownership import Ownership
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prerequisites:
     """Finds the tasks that a message waits for."""
 

@@ -8,12 +8,12 @@ before anything is returned.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import parse_facade, read_shard
 from passerelle.core.principal import AccessScope, Principal
 from passerelle.core.task.record import TaskRecord
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _SCOPES: Final = (AccessScope.OVERSEE_APPROVALS,)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QuestionOversight:
     """Shows pending requests to overseers of a tenant's approvals."""
 

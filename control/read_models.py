@@ -8,7 +8,6 @@ there misses no event.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.rpc import Method
@@ -22,6 +21,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import GetSession, GetSessionTasks, GetTaskModel, GetThread
 from passerelle.core.errors import NotFound
 from passerelle.core.events import decode_event
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import parse_facade, read_shard
 from passerelle.core.ports.log import Head, StreamKind, StreamRef
 from passerelle.core.read_models.artifacts import ArtifactSummary, list_artifacts
@@ -77,7 +77,7 @@ _PAGE: Final = 256
 _CHUNK: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Facts:
     """The events of a task; ``skipped`` describes those that were not read."""
 
@@ -85,7 +85,7 @@ class Facts:
     skipped: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Models:
     """Reads models in wire form; an unknown id and another principal's look the same (``NotFound``)."""
 
@@ -325,7 +325,7 @@ _LOOKED_AT: Final = 200
 """Maximum number of devices, and of requests, that are read."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChannelSummaries:
     """Reads the stored links of a session: acks of devices, runs of agents, requests being delivered (SNAP-13)."""
 
@@ -385,7 +385,7 @@ class ChannelSummaries:
         return [one.record for one in held.values() if isinstance(one.record, ActionRecord)]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PermissionSummaries:
     """Reads the permissions of a thread, and its pending requests (SNAP-9)."""
 

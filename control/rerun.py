@@ -9,7 +9,6 @@ one, which stays unchanged byte for byte (LT-12, LT-13).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.frames import make_status, task_frame
@@ -21,6 +20,7 @@ from passerelle.core.batch import DueChange
 from passerelle.core.errors import NotFound, StoreUnavailable, UnsupportedOperation
 from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, ErrorDetail
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.task import TaskDependencyUpdated, TaskRetrying
 from passerelle.core.task import commands as tell
@@ -56,7 +56,7 @@ _RETRIABLE: Final = TERMINAL | {Status.RETRYING, Status.LOST}
 """States in which no agent works on the task, as far as known."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rerunning:
     """Retries tasks."""
 

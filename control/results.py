@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.content import read_text
 from passerelle.a2a_mapping.members import object_at, objects_at
 from passerelle.core.commands import GetTask
 from passerelle.core.errors import PasserelleError
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import TaskId, expose
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ RESULT_LENGTH: Final = 2_000
 """Characters of a result in one table row."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Results:
     """Reads tasks as their owner sees them."""
 

@@ -6,7 +6,7 @@ stored after the boundary and belong before it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from passerelle.control.turn_histories import BOUNDARY, ThreadMovedError
@@ -17,6 +17,7 @@ from passerelle.core.errors import (
     StoreUnavailable,
     UnsupportedOperation,
 )
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import parse_facade
 from passerelle.core.payloads.history import RollbackStarted
 from passerelle.core.read_models.task import name_task
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.idempotency import Once
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Plan:
     """A planned rollback of a thread as it was read."""
 
@@ -72,7 +73,7 @@ class _Plan:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RollingBack:
     """Rolls threads back."""
 

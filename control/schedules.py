@@ -7,7 +7,6 @@ and archive, export, verification and erasure of sessions apply to schedules.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import orjson
@@ -21,6 +20,7 @@ from passerelle.core.errors import (
     UnsupportedOperation,
 )
 from passerelle.core.events import decode_event
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard
 from passerelle.core.index_changes import SCHEDULES, list_session
 from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Schedules:
     """Creates, changes and reads schedules of callers."""
 

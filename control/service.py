@@ -8,10 +8,10 @@ maps commands to handlers; messages are submitted in ``messages.py``.
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.core.commands import SubmitTurn, TurnAccepted
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.ownership import Ownership
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Service:
     """The entry point. ``commands`` completes every command, even if its caller disconnects."""
 

@@ -7,12 +7,12 @@ at once.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.control.task_changes import check_version
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import Shard, derive_shard
 from passerelle.core.index_changes import SESSIONS, UNSEEN, list_session
 from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.task_lists import TaskLists
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sessions:
     """Opens, changes and lists sessions."""
 

@@ -6,7 +6,7 @@ turn, the policy evaluation, the attempt, the run in this instance's set, and th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.inbound import ROLE_USER
@@ -26,6 +26,7 @@ from passerelle.core.errors import (
 )
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import REMOTE_CONTEXT
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.payloads.limit import CostEstimated
@@ -79,7 +80,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.references import References, ResolvedReferences
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskStart:
     """A start that is about to be stored."""
 
@@ -113,7 +114,7 @@ class StartTarget:
     """Whether it waits for a quota at that agent."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Starting:
     """Starts tasks."""
 

@@ -7,7 +7,6 @@ reason for each agent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.control.router import read_wanted
@@ -17,6 +16,7 @@ from passerelle.core.batch import EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.task import TaskProgress
 from passerelle.core.routing.profile import read_profile
 from passerelle.core.routing.words import describe_routing
@@ -56,7 +56,7 @@ def check_profile(agent: str, profile: JsonObject | None) -> None:
         read_profile(profile, "profile")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StartRouting:
     """Chooses agents for tasks that start."""
 

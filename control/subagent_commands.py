@@ -8,7 +8,6 @@ are facts: that it was spawned, with the edge of its parent, and that it was clo
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.rpc import Method
@@ -23,6 +22,7 @@ from passerelle.core.errors import (
     UnsupportedOperation,
 )
 from passerelle.core.facts import Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.subagent import SubagentClosed
 from passerelle.core.payloads.task import TaskDependencyUpdated
 from passerelle.core.session import thread as threads
@@ -70,7 +70,7 @@ _STOPPED: Final = frozenset({Status.PAUSED, Status.LOST, Status.UNKNOWN, Status.
 _CLOSED: Final = "the context is closed"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Subagents:
     """Works on subagents. ``execute`` and ``submit`` run commands and messages with all policy checks."""
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from passerelle.channels.hub import Start
 from passerelle.channels.task_follower import take_step
 from passerelle.channels.views import PlainView
+from passerelle.core.frozen import frozen
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.subagent.requests import SubagentsWaited
 from passerelle.core.wire.codec import to_wire
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SubagentWaits:
     """Waits on behalf of callers."""
 

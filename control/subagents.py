@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -18,6 +17,7 @@ from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.event_type import EventType
 from passerelle.core.events import Event, decode_event, encode_event
 from passerelle.core.facts import Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard
 from passerelle.core.job.item_name import find_item
 from passerelle.core.ports.log import StreamKind, StreamRef
@@ -58,7 +58,7 @@ _UNLISTED: Final = 250
 _STARTED: Final = str(EventType.TASK_ATTEMPT_STARTED.value)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Family:
     """The subagents of a session, and the records that they were derived from."""
 
@@ -184,7 +184,7 @@ def _show_job(record: SessionRecord, item: int | None = None) -> list[JobLine]:
     return [JobLine(record.session_id, job.status, len(job.states), counts, item)]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SubagentReads:
     """Reads subagents for their owners; an unknown id and another principal's look the same (``NotFound``)."""
 

@@ -20,6 +20,7 @@ from passerelle.core.errors import (
     StoreUnavailable,
     VersionMismatch,
 )
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import TaskId, derive_id, expose
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import SuspendTask
@@ -92,7 +93,7 @@ class SubtreeProgress:
     """The error of the top task."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Subtrees:
     """Applies verbs to subtrees. ``execute`` runs a command for one task, with all policy checks."""
 

@@ -6,7 +6,7 @@ commands that steer a task: its description, its progress, a pause and a resume.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 import orjson
@@ -14,6 +14,7 @@ import orjson
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, VersionMismatch
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import TaskId, expose, read_shard
 from passerelle.core.payloads.task import TaskDependencyUpdated, TaskProgress
 from passerelle.core.read_models.task import show_record
@@ -54,7 +55,7 @@ _FOLLOW_UP_MS: Final = 1_000
 """Delay of the follow-up row: the appending instance continues at once; the row covers its crash."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskChanges:
     """Applies commands to single tasks."""
 
@@ -150,7 +151,7 @@ def check_version(read: int | None, stored: int) -> None:
         raise VersionMismatch(read, stored)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskUpdates:
     """Commands that change a task's description, or steer it."""
 

@@ -6,11 +6,11 @@ one is detected and removed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import GraphLimit
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard
 from passerelle.core.task.record import TaskRecord
 
@@ -30,7 +30,7 @@ MOST_LOOKED_AT: Final = 4_096
 _AT_ONCE: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GraphReach:
     """The tasks reached along edges of a kind, and the number of levels."""
 
@@ -55,7 +55,7 @@ def check_depth(above: int, field: str) -> None:
         raise GraphLimit(field, "depth", f"a task has at most {MOST_ABOVE} tasks above it")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GraphBounds:
     """Checks new edges."""
 

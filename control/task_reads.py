@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.history import cut_history
@@ -12,6 +11,7 @@ from passerelle.control.lineage import read_source
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.errors import NotFound
 from passerelle.core.events import show_unsequenced
+from passerelle.core.frozen import frozen
 from passerelle.core.read_models.blockers import find_blockers
 from passerelle.core.read_models.spending import MOST_TASKS, TaskSpending, sum_spending
 from passerelle.core.read_models.task import show_record
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.ownership import Ownership
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskReads:
     """Reads tasks. An agent is never asked."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.events import decode_event
+from passerelle.core.frozen import frozen
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.read_models.thread_context import show_thread_context
 from passerelle.core.wire.codec import to_wire
@@ -27,7 +27,7 @@ LOOKED_AT: Final = 2_048
 _PAGE: Final = 512
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ThreadContexts:
     """Reads contexts for their owners."""
 

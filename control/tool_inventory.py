@@ -10,12 +10,13 @@ there, as for messages.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.a2a_mapping.members import objects_at, text_at, texts_at
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.commands import ListAgents
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.tool import ToolCatalogResolved, ToolGroup
 from passerelle.core.policy.requests import (
     AgentTools,
@@ -56,7 +57,7 @@ NAMED_GROUPS: Final = 64
 """Groups that a fact lists; further ones are only counted."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Availability:
     """The state of an agent or command for a caller, and its source."""
 
@@ -66,14 +67,14 @@ class _Availability:
     found: Evaluation
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _KeptCatalog:
     rules: Policy
     until_ms: int
     catalog: ToolCatalogResolved
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolInventories:
     """Composes inventories."""
 

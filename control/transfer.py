@@ -7,12 +7,12 @@ subscriptions to the task or the whole stream end with the same append: webhooks
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.control.task_changes import read_task
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, UnsupportedOperation
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import parse_facade
 from passerelle.core.index_changes import list_rows
 from passerelle.core.principal import AccessScope, Principal
@@ -42,7 +42,7 @@ MAX_TRANSFERRED: Final = 64
 _FAMILY: Final = frozenset({"parent", "child", "blocks", "blocked_by"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskTransfers:
     """Transfers tasks to other owners."""
 

@@ -6,12 +6,12 @@ read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound, UnsupportedOperation, WriteConflict
 from passerelle.core.events import decode_event
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.session.thread import ThreadRecord
@@ -37,7 +37,7 @@ class ThreadMovedError(Exception):
     """The thread has changed since its turns were read."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FoundThread:
     """A thread of a caller as it was read: a decision about it is valid for this version only."""
 
@@ -46,7 +46,7 @@ class FoundThread:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnHistories:
     """Reads turn histories."""
 

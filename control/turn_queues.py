@@ -10,7 +10,6 @@ neither sees nor stops it here. Rules about cancelling apply to tasks that are s
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
@@ -22,6 +21,7 @@ from passerelle.core.errors import (
     StoreUnavailable,
     WriteConflict,
 )
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import TaskId, expose, read_shard
 from passerelle.core.payloads.conversation import QueueChanged
 from passerelle.core.payloads.task import TaskCancelRequested
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Body, Writes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnQueues:
     """Changes the waiting turns of callers."""
 

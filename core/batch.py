@@ -6,10 +6,11 @@ due rows and conditions, touches one shard, and is checked and written as a whol
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import Shard, shard_of
 from passerelle.core.wire.record import value
 
@@ -44,7 +45,7 @@ class EntityRef(NamedTuple):
         return shard_of(self.id)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stamp:
     """The version of an entity and the operation that wrote it; both are compared.
 
@@ -63,7 +64,7 @@ SnapshotPieces: TypeAlias = "tuple[bytes | int, ...]"
 """Snapshot bytes with placeholders: a number is the index of the batch event whose sequence is inserted there."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Loaded:
     """An entity as it is stored; ``fields`` are the members of its hash besides version, operation and snapshot.
 
@@ -77,7 +78,7 @@ class Loaded:
     archive: str | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EntityWrite:
     """The new state of one entity. A None in ``fields`` removes the field from its hash."""
 
@@ -87,7 +88,7 @@ class EntityWrite:
     fields: Mapping[str, bytes | None] = field(default_factory=dict[str, "bytes | None"])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Incarnation:
     """One life of an instance in a shard: the fence of every run that it drives there. Text form ``<instance>.<n>``."""
 
@@ -98,7 +99,7 @@ class Incarnation:
         return f"{self.instance}.{self.number}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fence:
     """The append requires that ``driver`` still drives ``task`` (field ``own`` of its hash)."""
 
@@ -106,7 +107,7 @@ class Fence:
     driver: Incarnation
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunMove:
     """Adds a run to the set of its driver, or removes it; ``task`` is what a takeover reads there.
 
@@ -119,7 +120,7 @@ class RunMove:
     enters: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DueClaim:
     """A due row that the append settles: it must still have the score of the claim."""
 
@@ -127,7 +128,7 @@ class DueClaim:
     token: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DueChange:
     """Sets a due row (score in ms of the server's clock), or removes it when ``at_ms`` is None.
 
@@ -138,7 +139,7 @@ class DueChange:
     at_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpenChange:
     """Marks a task or action as open from event ``event`` (index in the batch) on, or as closed when None."""
 
@@ -146,7 +147,7 @@ class OpenChange:
     event: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TargetChange:
     """Adds a webhook as receiver of the stream, or removes it when ``filter`` is None.
 
@@ -159,7 +160,7 @@ class TargetChange:
     whole: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IdempotencyRow:
     """Makes a command run once per key; ``digest`` distinguishes requests, a repeat gets ``result``."""
 
@@ -169,7 +170,7 @@ class IdempotencyRow:
     ttl_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Batch:
     """One decision, written as a whole or not at all.
 
@@ -236,14 +237,14 @@ class Appended:
     """The end of the shard's feed after this batch, if a projection must read it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Again:
     """This operation, or this idempotency key with the same digest, is already stored; ``result`` is its row's."""
 
     result: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Conflict:
     """An entity has another version or operation than expected.
 
@@ -254,31 +255,31 @@ class Conflict:
     stamp: Stamp
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fenced:
     """Another incarnation drives the run, or the driver's set is gone."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unclaimed:
     """The due row that the batch settles was claimed again or settled."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Late:
     """``not_after_ms`` had passed by the server's clock, which reads ``now_ms``."""
 
     now_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StaleEpoch:
     """The shard has a newer epoch: state in memory may belong to a lost history."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Early:
     """The stream has an event with a later time ``at``: decide again with a time from then on."""
 

@@ -5,13 +5,13 @@ An edge translates into one of these and nothing else (CMD-27). A command may ch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeAlias
 
 from pydantic import Field
 
 from passerelle.core.approval.requests import GetAudit, MuteMinutes
 from passerelle.core.evidence.requests import BundleExported, ExportBundle, GetBundle
+from passerelle.core.frozen import frozen
 from passerelle.core.job.requests import JobChanged, JobQuery, JobRequest
 from passerelle.core.oversight_requests import OversightQuery
 from passerelle.core.payloads.approval import ActionKind, ApprovalDecision, ListedState, Risk
@@ -100,7 +100,7 @@ class SubmitTurn:
     """The title of the task that it opens; None: its first words."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CancelTask:
     """Stop a task (CMD-9): the intent is recorded first, then the agent is called."""
 
@@ -139,7 +139,7 @@ class RespondAction:
     """For how many minutes the caller wants no pushes for this agent's approvals; not a part of the answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SetPushConfig:
     """Send events of a task to a webhook. A config with the same id is replaced and keeps its position."""
 
@@ -148,7 +148,7 @@ class SetPushConfig:
     agent: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeletePushConfig:
     """Delete a push config; deleting a config that does not exist succeeds."""
 
@@ -157,7 +157,7 @@ class DeletePushConfig:
     agent: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RetryDelivery:
     """Retry a failing webhook now, from its last confirmed event."""
 
@@ -185,7 +185,7 @@ OtherCommand: TypeAlias = (
 Command: TypeAlias = SubmitTurn | OtherCommand
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GetTask:
     """One task as its owner sees it. ``history_length`` None means all that is kept, 0 none.
 
@@ -200,7 +200,7 @@ class GetTask:
     in_pieces: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListTasks:
     """Tasks of the caller at an agent, by status time, newest first. ``after_ms`` is a status time (exclusive)."""
 
@@ -214,14 +214,14 @@ class ListTasks:
     include_artifacts: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GetRecord:
     """The local record of a task: what A2A has no field for (attempts, edges, progress)."""
 
     task: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GetSession:
     """A session with a window of its history: ``limit`` events, the newest ones or those before ``before`` (SNAP-1).
 
@@ -234,21 +234,21 @@ class GetSession:
     after: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GetSessionTasks:
     """The tasks of a session in one read (SNAP-5)."""
 
     session_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GetThread:
     """One thread with its tasks (SNAP-2)."""
 
     thread_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GetThreadContext:
     """The context of a thread from its last boundary on (SNAP-6)."""
 
@@ -269,7 +269,7 @@ TaskModel: TypeAlias = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GetOutput:
     """Content that an event of a task references: a part from ``offset`` on."""
 
@@ -279,7 +279,7 @@ class GetOutput:
     limit: int = 262_144
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GetTaskModel:
     """One read model of a task (SNAP-6…SNAP-19, VAL-9)."""
 
@@ -287,7 +287,7 @@ class GetTaskModel:
     model: TaskModel
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GetAction:
     """One approval and its state; ``wait_s`` waits up to that many seconds while it is open and at ``rev``."""
 
@@ -297,7 +297,7 @@ class GetAction:
     """0: the revision at the start of the wait."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListActions:
     """A page of the approvals that the caller may see, by state, kind, minimum risk and task."""
 
@@ -315,7 +315,7 @@ class ListActions:
         return (self.kind, self.risk, self.task) != (None, None, None)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GetPushConfig:
     """One push config; ``config_id`` None means the only one."""
 
@@ -324,7 +324,7 @@ class GetPushConfig:
     agent: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListPushConfigs:
     """The push configs of a task, by their ids."""
 
@@ -334,7 +334,7 @@ class ListPushConfigs:
     page_token: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListAgents:
     """Agents that the caller may use: those with a skill of that id or name, or with that tag."""
 
@@ -342,7 +342,7 @@ class ListAgents:
     tag: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GetArchived:
     """The session of an archive ref, with at most ``limit`` of its events after the sequence ``after`` (TEV-17)."""
 
@@ -356,7 +356,7 @@ class GetCapabilities:
     """What this gateway covers of the scope of its specification (ID-17)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListDeliveries:
     """Webhooks whose deliveries fail, longest failing first: the caller's, or all for an operator."""
 
@@ -416,12 +416,12 @@ class TurnAccepted:
     position: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CancelAccepted:
     """The intent is stored, and the agent of the task was called."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ActionAnswered:
     """This answer decided (``won``), repeats the one that did (``replayed``), or is one of several that are needed.
 
@@ -435,14 +435,14 @@ class ActionAnswered:
     need: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PushConfigSet:
     """The config is stored, in A2A form."""
 
     config: JsonObject
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PushConfigDeleted:
     """The config does not exist (any more)."""
 

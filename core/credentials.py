@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
+
+from passerelle.core.frozen import frozen
 
 TOKEN_LIMIT: Final = 8_192
 """Characters; no valid token is longer, and a longer one is cut before it is hashed."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Credentials:
     """Everything an authenticator may read; secrets stay out of ``repr``.
 

@@ -7,7 +7,7 @@ text can imitate them, since the base is random for each try.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from operator import is_not
 from types import NoneType
@@ -24,6 +24,7 @@ from passerelle.core.batch import (
     Stamp,
 )
 from passerelle.core.events import Event, encode_event
+from passerelle.core.frozen import frozen
 from passerelle.core.machine import Record, evolve, find_targets, write_snapshot
 from passerelle.core.task.edges import list_changes
 from passerelle.core.task.record import TaskRecord
@@ -57,7 +58,7 @@ _BASE_FLOOR: Final = 40_000_000_000_000
 """Fourteen digits before the two of the index: above any real sequence, below 2**53."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Held:
     """An entity as it was read: its stamp, its record, and the other fields of its hash.
 

@@ -9,7 +9,7 @@ is the last member of the payload. So readers cut the frame out by offset and le
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -19,6 +19,7 @@ import orjson
 from passerelle.core.errors import InvalidInput, MalformedBody
 from passerelle.core.event_type import EventType
 from passerelle.core.facts import Ref, Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads import PAYLOADS, Payload
 from passerelle.core.wire.codec import from_wire, to_wire
 from passerelle.core.wire.record import value
@@ -61,7 +62,7 @@ _ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
 _TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VendorPayload:
     """The payload of a vendor type ``x.…``; always written together with a normalized event (ENV-12)."""
 
@@ -74,7 +75,7 @@ class VendorPayload:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpaquePayload:
     """A payload of a newer schema or an unknown class: kept, not decoded (ENV-5, ENV-13)."""
 

@@ -5,12 +5,12 @@ No caller decides these. They are computed from the records before and after, so
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval.machine import ActionRecord
 from passerelle.core.batch import OpenChange
 from passerelle.core.event_type import EventType
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.job.machine import LIVE
 from passerelle.core.ports.projections import IndexRow
@@ -59,7 +59,7 @@ JOBS: Final = "~jobs"
 _UNSEEN_ENDS: Final = TERMINAL - {Status.COMPLETED}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IndexChanges:
     """The derived parts of a batch."""
 

@@ -6,7 +6,6 @@ through this module; a further kind is a further row of ``KINDS``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
@@ -15,6 +14,7 @@ import orjson
 from passerelle.core.approval import machine as approval
 from passerelle.core.approval.machine import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.governance import PolicyChanged
 from passerelle.core.policy import edited_rules, grant
 from passerelle.core.policy.edited_rules import EditedRules
@@ -47,7 +47,7 @@ _KEPT_BYTES: Final = 4_096
 """Larger snapshots are decoded each time."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RecordKind:
     """The parts of a machine: its record, its fold, the payloads it folds, and the entity id of an event."""
 

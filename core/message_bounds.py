@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MessageBounds:
     """``part_bytes`` limits the text or the base64 of one part, as sent in the request."""
 

@@ -6,9 +6,10 @@ without its knowledge.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.record import value
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Answered:
     hold: object | None = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RefusedByPeer:
     """The agent answered with an error: it did not accept the request. ``code`` is its JSON-RPC code.
 
@@ -47,7 +48,7 @@ class RefusedByPeer:
     is_bare: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unreached:
     """The agent certainly did not get the request: the connection was never made, or not tried.
 
@@ -60,7 +61,7 @@ class Unreached:
     why: Literal["connection", "breaker", "limit", "absent", "lease"] = "connection"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unknown:
     """The agent may have got the request: the connection broke, or the answer did not come in time.
 
@@ -74,7 +75,7 @@ class Unknown:
     gave_way: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Malformed:
     """The agent answered with something that is not A2A; ``raw`` is at most 4 KiB of it.
 
@@ -128,7 +129,7 @@ caller.
 PeerOutcome: TypeAlias = Answered | RefusedByPeer | Unreached | Unknown | Malformed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Closed:
     """A stream ended normally; that does not end the task (I6)."""
 
@@ -139,7 +140,7 @@ StreamOutcome: TypeAlias = PeerOutcome | Closed
 SignatureStatus: TypeAlias = Literal["unchecked", "verified", "unsigned", "untrusted", "changed"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PeerCard:
     """The known card of an agent: as received, its hash, and the chosen interface.
 

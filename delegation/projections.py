@@ -9,7 +9,7 @@ event. Rows of owners' lists need no projection: each decision derives them, and
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import orjson
@@ -20,6 +20,7 @@ from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind
 from passerelle.core.event_type import EventType
 from passerelle.core.events import EncodedEvent
+from passerelle.core.frozen import frozen
 from passerelle.core.index_changes import LINK_EVENTS
 from passerelle.core.machine import Record
 from passerelle.core.ports.log import Entry
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 Project: TypeAlias = Callable[[Entry, Record], list[ProjectionRow]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Projection:
     """``project`` gets each event for which ``sees`` is true, with the record of ``kind`` in its scope."""
 

@@ -8,13 +8,13 @@ does (I6).
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
 from passerelle.core.errors import EngineFailed
+from passerelle.core.frozen import frozen
 from passerelle.gateway.assembly import open_gateway
 from passerelle.gateway.auth.access import open_access
 from passerelle.gateway.channel_port import open_channel_port
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from passerelle.store.engine import EmbeddedEngine
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Addresses:
     """The addresses of this process; None for what it does not serve."""
 

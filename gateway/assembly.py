@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from passerelle.channels.links import StoredLinkFacts
 from passerelle.channels.origins import WebOrigins
 from passerelle.control.catalogue import Catalogue
 from passerelle.core.errors import ConfigInvalid
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import Shard
 from passerelle.delegation.duties.duty_loop import Duties, DutySettings, make_duties
 from passerelle.delegation.runs.deadlines import Deadlines
@@ -103,7 +104,7 @@ if TYPE_CHECKING:
     from passerelle.webhooks.webhooks import Webhooks
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gateway:
     """A running gateway without its edges; it serves no requests yet."""
 

@@ -18,6 +18,7 @@ from passerelle.channels.replays import Replays
 from passerelle.channels.services import ChannelServices
 from passerelle.channels.states import States
 from passerelle.channels.texts import Texts
+from passerelle.core.frozen import frozen
 from passerelle.core.session.device import name_list
 from passerelle.gateway.http.stream_link import StreamLinks
 from passerelle.gateway.http.streams import StreamEdge
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.limits.gate import Gate
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServiceCalls:
     """``channels.services.Calls`` over the same method table as ``/v1``."""
 
@@ -124,7 +125,7 @@ def _make_counter(name: str, about: str, label: str, counts: Counter[Any]) -> Co
     return family
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChannelEdges:
     """``endpoint`` serves WebSockets, ``streams`` plain HTTP; ``rest`` pauses the garbage collector in bursts."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from passerelle.core.frozen import frozen
 from passerelle.gateway.connections import (
     ConnectionTable,
     find_backlog,
@@ -49,7 +50,7 @@ class ConnectionMetrics(Collector):
         yield over
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ConnectionLimits:
     """``admission`` limits HTTP and its sockets; the others limit gRPC, and channels on a port of their own.
 

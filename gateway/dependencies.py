@@ -5,12 +5,13 @@ Dependencies are the store, the readers, clocks and random numbers, and function
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import structlog
 
 from passerelle.control.catalogue import Catalogue
+from passerelle.core.frozen import frozen
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.read_models.overview import RuntimeOverview
 from passerelle.delegation.runs.callbacks import Callbacks
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
     from passerelle.webhooks.sender import WebhookSender
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dependencies:
     """What a service depends on."""
 
@@ -136,7 +137,7 @@ class Dependencies:
     """The address and certificate at which devices pair."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CoreServices:
     """The parts that all others use."""
 

@@ -6,13 +6,13 @@ Edges only translate; all of them call the same service.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from starlette.routing import Route, WebSocketRoute
 
 from passerelle.channels.origins import WebOrigins
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.headers import REASON, find_repeated
 from passerelle.delegation.runs.callbacks import CallbackEdge
 from passerelle.gateway.a2a.cards import CardOptions, PeerExtendedCards, make_card_options
@@ -68,7 +68,7 @@ DRAIN_JITTER_MS: Final = 3_000
 """How long channel clients have to reconnect elsewhere: it has to fit into the server's shutdown."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Edges:
     """The application, and how it drains its callers."""
 
@@ -81,7 +81,7 @@ class Edges:
     """Whether a handshake on the channel port is allowed, checked as the site checks its requests."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FaceRouter:
     """Sends requests for agents to the face without passing the router, and all others to the site."""
 

@@ -5,7 +5,6 @@ A message to an agent is not in here: the service passes it to ``control/message
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from passerelle.control.archived_sessions import ArchivedSessions
@@ -46,6 +45,7 @@ from passerelle.core.commands import (
 )
 from passerelle.core.errors import Forbidden
 from passerelle.core.evidence.requests import ExportBundle, GetBundle
+from passerelle.core.frozen import frozen
 from passerelle.core.policy.requests import (
     AskPermission,
     EvaluatePermission,
@@ -157,7 +157,7 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskHandlers:
     """Handles commands and queries about tasks and sessions."""
 
@@ -224,7 +224,7 @@ class TaskHandlers:
         handlers.on_query(ListSessions, self.sessions.list_sessions)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PermissionHandlers:
     """Handles commands and queries about approvals and policy."""
 
@@ -272,7 +272,7 @@ class PermissionHandlers:
         return to_wire(await self.attending.list_mutes(principal))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkHandlers:
     """Handles commands and queries about devices, channels, webhooks and the list of agents."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.times import parse_ms
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _WAIT_S: Final = 3.0
 UNCOUNTED: Final = "uncounted"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpenWork:
     """Sets the gauges of open work; NaN while the counts are not known."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.channels.task_follower import TaskFollower
@@ -40,6 +39,7 @@ from passerelle.control.tool_inventory import ToolInventories
 from passerelle.control.transfer import TaskTransfers
 from passerelle.control.turn_histories import TurnHistories
 from passerelle.control.turn_queues import TurnQueues
+from passerelle.core.frozen import frozen
 from passerelle.core.principal import OWNER
 from passerelle.delegation.runs.admission import AttemptAdmission
 from passerelle.delegation.runs.agent_queues import AgentQueues
@@ -105,7 +105,7 @@ if TYPE_CHECKING:
     from passerelle.webhooks.kinds import TargetKind
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Notifying:
     """What reports to callers: streams of events, and webhooks of each kind."""
 
@@ -115,7 +115,7 @@ class _Notifying:
     dead_letters: DeadLetters
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _TaskParts:
     """What opens, sends and ends tasks."""
 
@@ -128,7 +128,7 @@ class _TaskParts:
     finishing: Finishing
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Parts:
     """A service, and the parts behind it that edges and duties use as well."""
 

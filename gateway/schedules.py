@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.control.job_reads import JobReads
 from passerelle.control.jobs import Jobs
 from passerelle.control.results import Results
 from passerelle.control.schedules import Schedules
+from passerelle.core.frozen import frozen
 from passerelle.core.job.requests import (
     CancelJob,
     GetJob,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.governing.command_gate import CommandGate
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScheduleHandlers:
     """Handles commands and queries about schedules and jobs, and runs them."""
 

@@ -12,7 +12,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
@@ -21,6 +21,7 @@ import uvloop
 from starlette.types import ASGIApp
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.core.frozen import frozen
 from passerelle.gateway.connections import ConnectionTable
 from passerelle.gateway.request_path import settle_protocol
 from passerelle.runtime.common.beat import until_beat
@@ -130,7 +131,7 @@ _WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  compare
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Listener:
     """A bound, listening socket and the URL under which this machine reaches it."""
 
@@ -174,7 +175,7 @@ def bind(host: str, port: int, scheme: str = "http", field: str = "port") -> Lis
     return Listener(bound, _compose_url(bound, scheme))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServerAdmission:
     """Limits on connections: at most ``backlog`` wait to be accepted, ``table`` tracks the accepted ones.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.control.subagent_commands import Subagents
 from passerelle.control.subagent_waits import SubagentWaits
+from passerelle.core.frozen import frozen
 from passerelle.core.subagent.requests import (
     CloseSubagent,
     ResumeSubagent,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.governing.command_gate import CommandGate
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SubagentHandlers:
     """Handles commands and queries about subagents."""
 

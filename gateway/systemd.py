@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
+
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +20,7 @@ SOCKET: Final = "NOTIFY_SOCKET"
 WATCHDOG: Final = "WATCHDOG_USEC"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServiceManager:
     """The service manager that started this process. ``address`` is None if it wants no notifications.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.members import object_at, objects_at
 from passerelle.core.agent_name import find_tenant
 from passerelle.core.errors import InvalidAgentResponse
+from passerelle.core.frozen import frozen
 from passerelle.core.peer import PeerCard
 from passerelle.peers.answers import NotJson, parse_json
 from passerelle.peers.interface import (
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from passerelle.peers.interface import Choice
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KnownCard:
     """A valid card, and its ``interfaces`` in the order in which they are tried; there is at least one."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from yarl import URL
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.core.frozen import frozen
 from passerelle.peers.credential import Auth, is_writable
 from passerelle.peers.interface import PREFERENCE, Choice, Security
 from passerelle.peers.origin import origin_of
@@ -21,7 +22,7 @@ UNLIMITED: Final = Bounds()
 WELL_KNOWN_CARD: Final = "/.well-known/agent-card.json"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tls:
     """PEM files: authorities in place of the system's, the client certificate and its key."""
 
@@ -30,7 +31,7 @@ class Tls:
     key: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PeerConfig:
     """One peer. ``url`` + ``card_path`` is where its card is.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, Protocol, TypeAlias, assert_never
 from urllib.parse import quote, urlencode
@@ -18,6 +18,7 @@ import aiohttp
 
 from passerelle.a2a_mapping.members import text_at, whole_at
 from passerelle.core.errors import PeerUnavailable
+from passerelle.core.frozen import frozen
 from passerelle.peers import exchange
 from passerelle.peers.answers import NotJson, parse_json
 from passerelle.peers.origin import origin_of
@@ -42,14 +43,14 @@ class SecretText(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bearer:
     """A fixed token."""
 
     token: SecretText
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ApiKey:
     """A key under ``name`` in headers, query or cookies."""
 
@@ -58,7 +59,7 @@ class ApiKey:
     key: SecretText
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Basic:
     """HTTP basic authentication (RFC 7617)."""
 
@@ -66,7 +67,7 @@ class Basic:
     password: SecretText
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClientCredentials:
     """OAuth2 client credentials (RFC 6749 section 4.4): tokens come from ``token_url``."""
 
@@ -80,7 +81,7 @@ class ClientCredentials:
 Auth: TypeAlias = Bearer | ApiKey | Basic | ClientCredentials
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ShownCredential:
     """What a request carries: headers, and an encoded query parameter."""
 

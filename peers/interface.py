@@ -6,11 +6,12 @@ address decides whether calls may go there: a card cannot send our credentials t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast, get_args
 
 from passerelle.a2a_mapping.cards import list_further
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.core.frozen import frozen
 from passerelle.peers.origin import host_of, move, origin_of
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ _ADDRESSED: Final = "0.3"
 """The version of a card without one and without the list: the default in the schema of 0.3."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Interface:
     """Where and how a peer is called. ``tenant`` is sent as on the card; ``origin`` is that of ``url``.
 
@@ -77,7 +78,7 @@ class Interface:
         return f"a2a/{self.version}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CardInterfaces:
     """The interfaces of a card: ``usable`` ones, not ordered yet, and ``foreign`` ones that calls may not use."""
 
@@ -85,7 +86,7 @@ class CardInterfaces:
     foreign: tuple[Interface, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AllowedTargets:
     """Where calls may go: to ``origins``, and over gRPC, if ``grpc`` is set, to every port of ``host``."""
 

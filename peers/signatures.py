@@ -17,6 +17,7 @@ import orjson
 from passerelle.a2a_mapping.card_payload import list_payloads
 from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.core.errors import InvalidInput, RemoteError
+from passerelle.core.frozen import frozen
 from passerelle.peers.origin import origin_of
 from passerelle.runtime.common.signatures import decode_segment, encode_segment
 
@@ -39,7 +40,7 @@ Fetch: TypeAlias = Callable[[str], Awaitable[bytes]]
 """Fetches the body of a URL, without our credentials. Raises RemoteError."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CardTrust:
     """The operator's signature policy for one agent. ``keys`` are pinned public keys, each as the text of a JWK."""
 
@@ -50,7 +51,7 @@ class CardTrust:
     revoked: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SignatureVerdict:
     """The result of a check and its reason; ``kids`` are the keys with valid signatures."""
 
@@ -59,7 +60,7 @@ class SignatureVerdict:
     kids: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Claim:
     """One signature of a card."""
 

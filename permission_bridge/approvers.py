@@ -8,9 +8,10 @@ the request applies. The request keeps the tier's content: a changed configurati
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, get_args
 
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.approval import ActionType, AudienceStep, Quorum, Risk
 from passerelle.core.wire.canonical import digest
 
@@ -61,7 +62,7 @@ LOWEST: Final = RISKS[0]
 """The risk of a tier that a rule names: it applies at any risk."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tier:
     """The approvers for requests of at least ``risk``. Steps list principals; the first step is notified at once."""
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never, cast
 
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.approval import ActionKind, ActionType, Risk
 from passerelle.core.wire.canonical import digest
 from passerelle.core.wire.json import Json, JsonObject
@@ -33,7 +34,7 @@ _WORKED_OUT: Final = re.compile(r"[$`*?\[\]{}~!#\\]")
 _ASSIGNS: Final = re.compile(r"[A-Za-z_]\w*\+?=")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CommandLine:
     """The commands that a line runs. ``opaque``: it may run more, or something else, than ``commands`` lists."""
 
@@ -94,7 +95,7 @@ _DIRECTIONS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class InboundCall:
     """A caller calls an agent."""
 
@@ -104,7 +105,7 @@ class InboundCall:
     """The agent's configured tags."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OutboundDelegation:
     """The gateway is about to send work to an agent. ``args`` has what is sent: ``text`` and ``message``."""
 
@@ -115,7 +116,7 @@ class OutboundDelegation:
     args: JsonObject = field(default_factory=dict["str", "Json"])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ControlCommand:
     """A caller sends a command to the gateway; ``tool`` is the name of the command."""
 
@@ -127,7 +128,7 @@ class ControlCommand:
     tags: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PeerAsks:
     """An agent, or a worker on this machine, waits for a decision in the work of ``caller``.
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Final, TypeAlias
 
 import cel_expr_python.cel as cel  # noqa: PLR0402  the types are found by this form only
 
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.json import Json
 
 Values: TypeAlias = Mapping[str, Json | datetime]
@@ -49,7 +50,7 @@ _LOOP: Final = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(")
 _ENVIRONMENT: Final = cel.NewEnv(variables=dict(FIELDS))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Condition:
     """A checked expression. Two conditions are equal if their texts are equal."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.core.events import Fact
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.approval import ChannelPermissionForwarded
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ MOST: Final = 48
 """Targets recorded in one append; a person has fewer devices than this."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeliveryTarget:
     """One device or webhook receiver, and the outcome. ``queued`` means stored, to be sent later.
 

@@ -6,9 +6,9 @@ card (any agent if its scope is ``owner``), and the identical subject, or the sa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.approval import GrantOffer
 from passerelle.core.payloads.governance import Grant
 from passerelle.core.policy.grant import name_grant
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.rules import GrantTerms
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Where:
     """The ids of the task, thread and session in which something is asked."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.governance import HookPoint
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 OnError: TypeAlias = Literal["closed", "open"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HookTerms:
     """One hook: a Python callable (``call``, as ``module:name``) or an HTTP endpoint (``url``).
 

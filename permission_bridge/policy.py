@@ -21,9 +21,9 @@ can supply the content.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
 
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.approval import PermissionEvaluated, Risk, TrailStep
 from passerelle.permission_bridge.approvers import RISKS
 from passerelle.permission_bridge.cases import (
@@ -54,7 +54,7 @@ Verdict: TypeAlias = Effect | Literal["silent"]
 _AUTO_UP_TO: Final[Risk] = "medium"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SourceVerdict:
     """The verdict of one source, with its reason. ``ref`` is the name of the rule, mode, hook or grant."""
 
@@ -73,7 +73,7 @@ class SourceVerdict:
         return TrailStep(self.source, self.verdict, self.ref or self.reason, self.ms)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PolicyFacts:
     """The input besides the case. The caller mints ``evaluation_id``."""
 
@@ -95,7 +95,7 @@ class PolicyFacts:
     """Why the input cannot be parsed with certainty."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Evaluation:
     """The decision of policy and its reasons. ``evaluated_ms`` is the time that was passed in."""
 

@@ -5,10 +5,10 @@ They do not affect the inbox, open connections or the expiry of a request, and a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.device import reaches
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _HOUR_MIN = 60
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QuietHours:
     """From ``begin_min`` to ``end_min``, minutes of the day in ``zone``; the end may be on the next day.
 

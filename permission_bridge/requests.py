@@ -11,7 +11,7 @@ the request gives the reason. "Always" creates a grant, and is offered only if t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval.guards import MAX_LIFETIME_MS, TITLE_LIMIT
@@ -19,6 +19,7 @@ from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.approval.response_schema import TEXT_SCHEMA, check_schema
 from passerelle.core.errors import InvalidInput
 from passerelle.core.facts import Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.approval import (
     ActionKind,
     ApprovalRequest,
@@ -160,7 +161,7 @@ _ON_TIMEOUT: Final[dict[ActionKind, OnTimeout]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Asking:
     """The task that waits, and its owner.
 

@@ -11,10 +11,10 @@ An unreachable agent is retried until the caller gives the run up as lost. Times
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from passerelle.core.back_off import find_pause
+from passerelle.core.frozen import frozen
 from passerelle.core.peer import Answered, Malformed, PeerOutcome, RefusedByPeer, Unknown, Unreached
 from passerelle.core.wire.times import parse_ms
 
@@ -29,7 +29,7 @@ _TOO_MANY: Final = 429
 _AWAY: Final = 503
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StillWaiting:
     """GetTask: the task waits; ``same``: for the same occurrence."""
 
@@ -39,7 +39,7 @@ class StillWaiting:
     """Whether our message id is in the history; None if the agent shows no history."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunningOn:
     """GetTask: the task is working, and does not wait."""
 
@@ -47,7 +47,7 @@ class RunningOn:
     has_message: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskOver:
     """GetTask: the task is in a terminal state."""
 
@@ -55,12 +55,12 @@ class TaskOver:
     has_message: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gone:
     """GetTask: the agent does not know the task."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unreachable:
     """GetTask was not answered, or not with a task."""
 
@@ -68,7 +68,7 @@ class Unreachable:
 TaskSighting: TypeAlias = StillWaiting | RunningOn | TaskOver | Gone | Unreachable
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReturnAttempts:
     """The attempts *before* this step; any of them may have reached the agent.
 
@@ -80,26 +80,26 @@ class ReturnAttempts:
     untaken: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SendReturn:
     """Store the attempt (BeginReturn), then send once."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Returned:
     """The agent has the decision (FinishReturn)."""
 
     native_status: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Undeliverable:
     """The agent will never accept the decision (FailReturn)."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WaitUntil:
     """Nothing to do before ``at_ms``: the time of the due row."""
 
@@ -152,7 +152,7 @@ def back_off(attempts: int) -> int:
     return find_pause(BACKOFF_MS, BACKOFF_MAX_MS, attempts)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LookAgain:
     """Call GetTask again, not before ``at_ms``; ``untaken`` is passed to the ``ReturnAttempts`` of that step."""
 
@@ -160,7 +160,7 @@ class LookAgain:
     untaken: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnedDown:
     """The agent has answered and refuses the decision: the approver is notified and may decide again."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.approval import ActionType, GrantScope
 from passerelle.core.wire.canonical import digest
 from passerelle.permission_bridge.approvers import Tier, choose_tier, state_tier
@@ -53,7 +54,7 @@ GRANT_TTL_MS: Final = 8 * HOUR_MS
 ASKS: Final[frozenset[About]] = frozenset({"asks"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """One rule of the policy. It matches if all its parts hold.
 
@@ -100,7 +101,7 @@ class Rule:
         return command.is_only(self.argv) if self.effect == "allow" else command.may_run(self.argv)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GrantTerms:
     """The grant that an "always" option creates. ``scope`` None: only single approvals are offered."""
 
@@ -116,7 +117,7 @@ _TOOLS: Final[frozenset[About]] = frozenset({"calls", "delegations", "commands"}
 _ENDS: Final[frozenset[HookPoint]] = frozenset({"before_deliver", "on_stop"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Policy:
     """Rules in the order of the file, those of the host first, and the mode.
 

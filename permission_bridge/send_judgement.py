@@ -5,7 +5,7 @@ A hook may change the message. The rules then evaluate both versions, so a hook 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -14,6 +14,7 @@ from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.core.batch import IdempotencyRow
 from passerelle.core.errors import Forbidden
 from passerelle.core.events import Fact
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import shard_of
 from passerelle.permission_bridge.cases import InboundCall, OutboundDelegation, describe_case
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
@@ -43,7 +44,7 @@ _PLACES: Final = ("contextId", "taskId")
 _NOTE_MS: Final = 600_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SendCase:
     """The destination of a message, and the caller. ``agent`` is the one that the caller addressed."""
 
@@ -62,7 +63,7 @@ class SendCase:
         return OutboundDelegation(self.peer, self.caller, self.tags, self.card_hash, args)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JudgedSend:
     """All evaluations of one message, and the message to send.
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
 from typing import Final
 
 from passerelle.core.approval.prompt import PeerPrompt
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.approval import ActionType
 from passerelle.core.wire.canonical import canonicalize, digest
 from passerelle.core.wire.display import escape_text
@@ -34,7 +34,7 @@ _TYPES: Final[dict[ActionType, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shown:
     """The subject and the agent's message as shown; ``doubts`` are the reasons why the request cannot be allowed."""
 

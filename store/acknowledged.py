@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import shard_of
 from passerelle.store import keys
 from passerelle.store.archive.locator import place_row
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Acknowledged:
     """An acknowledged append: its ``last`` event with the chain, under an epoch of its shard.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 import hiredis
@@ -18,6 +18,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, RedisError, ResponseError
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.core.frozen import frozen
 from passerelle.store.failures import explain_reply
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class RespWire(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Endpoint:
     """The address of a primary, and its connection settings. Its repr shows no credential."""
 

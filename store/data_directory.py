@@ -15,12 +15,13 @@ import asyncio
 import fcntl
 import os
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from passerelle.core.errors import ConfigInvalid, DirectoryInUse, EngineFailed
+from passerelle.core.frozen import frozen
 from passerelle.store.engine_binary import EngineBinary
 from passerelle.store.keys import SCHEMA
 from passerelle.store.server_version import parse_version
@@ -40,7 +41,7 @@ _OURS: Final = frozenset(
 _SYSTEM_ENTRIES: Final = frozenset({"lost+found"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DirectoryLock:
     """A held lock; the engine inherits ``descriptor``."""
 
@@ -156,7 +157,7 @@ _FIRST_CLOSED_REDIS: Final = (7, 4, 0)
 """From this version on the file formats of the two engines differ."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EngineStamp:
     """``epoch`` is drawn once per data directory; ``rdb_version`` is 0 if there was no base file to read it from."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.errors import StoreUnavailable
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import SHARDS, Shard
 from passerelle.core.ports.due import ClaimedRows, DueRow
 from passerelle.core.ports.shard_poll import ShardHeads
@@ -30,7 +31,7 @@ _EXTEND_CLAIM: Final = Script("extend_claim", as_text)
 _HASTEN: Final = Script("hasten_due", as_int)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LongClaim:
     """A row that stays claimed; None: it was settled, or another instance has claimed it.
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.errors import EngineFailed
+from passerelle.core.frozen import frozen
 from passerelle.store.server_version import OLDEST, EngineName, ServerVersion, parse_version
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _BANNER: Final = re.compile(r"(?P<name>Valkey|Redis) server v=(?P<version>\d+\.\
 _PROBE_TIMEOUT_S: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EngineBinary:
     """An engine that answered ``--version``."""
 

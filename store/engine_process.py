@@ -23,6 +23,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.core.errors import EngineFailed
+from passerelle.core.frozen import frozen
 from passerelle.store.data_directory import FOR_OTHERS
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ _DAMAGED: Final = re.compile(r"Bad file format|check-aof|Unexpected end of file"
 _LOG_TAIL_BYTES: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EngineSettings:
     """Settings of the embedded engine. ``maxmemory_bytes`` 0 sets no limit; ``guard`` None chooses by platform."""
 

@@ -6,11 +6,11 @@ a limit of its own; the fullest counts, because a new task may be placed on any 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ _SLACK: Final = 0.02
 """Hysteresis: a level ends this far below its threshold, so that it does not change with each task."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryReport:
     """Memory of one primary, in bytes; ``limit`` 0: it has none."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
 
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
+from passerelle.core.frozen import frozen
 from passerelle.store.failures import REASONS
 from passerelle.store.server_version import OLDEST, EngineName, ServerVersion, parse_version
 
@@ -24,7 +24,7 @@ _EVICTED: Final = "tasks and their history"
 _EVICTED_EARLY: Final = "leases, and the rows that keep a message from being sent twice"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServerFacts:
     """Facts reported by a primary. ``replication_id`` changes on a failover: a hint, no proof of a loss."""
 

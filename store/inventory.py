@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.errors import StoreUnavailable
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import Shard, parse_facade, read_minted_ms, read_shard, shard_of
 from passerelle.store import keys
 from passerelle.store.connection import pack
@@ -49,7 +50,7 @@ class KeyUsage:
         self.bytes += size
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionAge:
     """A session with tasks: ``ended_ms`` is its last status change, None while something is open.
 

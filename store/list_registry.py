@@ -8,9 +8,9 @@ has no mark, and is filled from the names of the lists before it is read.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.core.index_changes import SESSIONS
 from passerelle.core.ports.projections import ListedTasks
@@ -34,7 +34,7 @@ def name_list(owner: str, agent: str) -> str | None:
     return None if agent == SESSIONS else f"{owner} {agent}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListRegistry:
     """Reads the sets of all shards."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import shard_of
 from passerelle.core.ports.projections import ListSurvey
 from passerelle.store import keys
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RedisListSurveys:
     """``core.ports.projections.ListSurveys`` over a server or cluster."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias, TypeVar
 
 import orjson
 
+from passerelle.core.frozen import frozen
 from passerelle.store.connection import pack
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ ControlValue: TypeAlias = "str | int | bool | Sequence[ControlValue] | Mapping[s
 """No None: JSON's null is true in Lua, so absent values are ``False`` or an empty text."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScriptFile:
     """The text of one operation; ``digest`` identifies it at the server."""
 

@@ -6,10 +6,10 @@ written in the meantime.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.batch import EntityRef
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import shard_of
 from passerelle.core.ports.projections import PARTS
 from passerelle.store import keys
@@ -30,7 +30,7 @@ _SCAN_COUNT: Final = 1_000
 _CHANCE_BITS: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DriverSet:
     """The set of what an instance drives in a shard, as stored with its lease."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import derive_shard, shard_of
 from passerelle.store import keys
 from passerelle.store.connection import pack
@@ -47,7 +47,7 @@ class RedisHabits:
 _SEPARATOR: Final = " "
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Callback:
     """The task of the run, and the SHA-256 of nonce and token in hex."""
 

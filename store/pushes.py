@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import shard_of
 from passerelle.store import keys
 from passerelle.store.connection import pack
@@ -73,7 +73,7 @@ _DEFER_PUSH: Final = Script(
 _SETTLE_BUNDLE: Final = Script("settle_bundle", as_text)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HeldPush:
     """A notification attempt about an approval, held for the person's next bundle."""
 

@@ -8,8 +8,10 @@ that one's history (``master_replid2``), and it already ran while that one was t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +21,7 @@ _UPTIME_ERROR_S: Final = 2.0
 """``uptime_in_seconds`` is truncated to seconds, by a clock that is read ten times a second."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReplicationReport:
     """Fields of INFO ``server``, ``replication`` and ``stats``. Empty texts: not reported by the server."""
 
@@ -33,7 +35,7 @@ class ReplicationReport:
     """How often a replica has attached since the server started."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReplicationView:
     """What is known of the primary at one address. Times are seconds of a monotonic clock."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import shard_of
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store import keys
@@ -20,7 +20,7 @@ CAP_ENTRIES: Final = 100_000
 CAP_BYTES: Final = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Archived:
     """The archive object with the prefix: its address, SHA-256 and the bytes of its entries."""
 
@@ -29,14 +29,14 @@ class Archived:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Trimmed:
     """``first`` is the lowest remaining sequence."""
 
     first: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PrefixHeld:
     """The prefix is still needed: by an open task or action, a device's ack, or a webhook receiver."""
 
@@ -44,7 +44,7 @@ class PrefixHeld:
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NotTrimmed:
     """There is nothing to remove, or the prefix is not archived."""
 

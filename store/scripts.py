@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from passerelle.core.frozen import frozen
 from passerelle.store.connection import RespValue
 from passerelle.store.lua_script import Lane, ScriptFile
 
@@ -84,7 +84,7 @@ OPERATIONS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Script(Generic[Result]):
     """One operation with the type of its reply; ``Nodes.run`` and its variants call it."""
 

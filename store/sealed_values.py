@@ -6,9 +6,9 @@ token is written once, and the highest one is valid.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import Shard, derive_shard
 from passerelle.store import keys
 from passerelle.store.connection import pack
@@ -61,7 +61,7 @@ _MOST: Final = 16
 """Generations removed at once: each rotation removes those before it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SealedToken:
     """The stored token of a generation, from 1 on."""
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.store import keys
 from passerelle.store.acks import RedisAcks
@@ -88,7 +89,7 @@ if TYPE_CHECKING:
 _PROBE_MS = 5_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoreSettings:
     """``url`` is parsed by ``store.topology``. Blobs need a folder shared by all instances, or a bucket.
 

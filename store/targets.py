@@ -7,9 +7,9 @@ decides what its row delivers, and how often it is retried.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store import keys
@@ -30,7 +30,7 @@ _REVIVE: Final = Script("revive", as_text)
 _TARGET: Final = Script("target", as_texts)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Target:
     """``filter`` is a facade id, or ``*`` for the whole stream; ``cursor`` is what the receiver has confirmed.
 
@@ -47,7 +47,7 @@ class Target:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StuckTarget:
     """A target whose deliveries have failed since ``since_ms``."""
 
@@ -56,7 +56,7 @@ class StuckTarget:
     since_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Settlement:
     """``claimed``: the claim was valid and the outcome is stored. ``token``: of the row, if it stays claimed.
 

@@ -13,13 +13,13 @@ import asyncio
 import binascii
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from redis.exceptions import RedisError
 
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.store.connection import Endpoint, ask, connect, make_connection, read_url
 from passerelle.store.failures import NO_PRIMARY, Redirected, explain_break, retry
@@ -301,7 +301,7 @@ _SENTINEL_PORT: Final = 26_379
 _SENTINEL_FIELDS: Final = ("sentinel_username", "sentinel_password")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SentinelService:
     """A primary that Sentinels name: its service name, and its connection settings."""
 
@@ -309,7 +309,7 @@ class SentinelService:
     primary: Endpoint
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Seeds:
     """Addresses to ask for the topology; with a service they are those of Sentinels."""
 

@@ -8,12 +8,12 @@ trust, since anyone who can create a name in the domain decides where it points.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from yarl import URL
 
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 from passerelle.runtime.common.address_screen import AddressScreen
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*", re.ASCII)
 _WRITTEN: Final = re.compile(r"[\x21-\x7e]+", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Address:
     """A URL that may be called. ``trusted``: its address is not screened, because the operator configured it."""
 
@@ -38,7 +38,7 @@ class Address:
         return str(self.url.origin())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Allowed:
     """One origin of the allow-list. ``host`` begins with ``*`` for a pattern; ``port`` None matches any port."""
 

@@ -6,12 +6,12 @@ The owner of a task sees its webhooks; a principal with the operate scope sees a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.members import as_list
 from passerelle.core.commands import DeliveryRetried
 from passerelle.core.errors import InvalidInput, NotFound
+from passerelle.core.frozen import frozen
 from passerelle.core.principal import AccessScope
 from passerelle.core.wire.times import format_ms
 
@@ -27,7 +27,7 @@ _MOST_LOOKED_AT: Final = 5_000
 _TIME_DIGITS: Final = 15
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeadLetters:
     """Lists and revives targets."""
 

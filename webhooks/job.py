@@ -14,6 +14,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias, assert_never
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.core.frozen import frozen
 from passerelle.runtime.common.breaker import HEALTHY, PAUSE_MS, Breaker, step
 from passerelle.store.targets import Target
 from passerelle.webhooks.reader import ReaderRun, ReceiverBehind, read_cursor, read_next
@@ -65,7 +66,7 @@ class JobOrigin:
     places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PLACES))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeliveryDeps:
     """Dependencies of deliveries. ``chance()`` is in 0..1; ``drop(shard, row)`` settles a row without a target.
 

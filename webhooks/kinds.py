@@ -7,8 +7,10 @@ order, retries, gaps and dead letters are the same for all kinds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
+
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from passerelle.channels.cursor_check import LinkedEntry
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from passerelle.webhooks.addresses import Address
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeliveryRequest:
     """One request to a receiver. ``headers`` may hold secrets."""
 
@@ -27,7 +29,7 @@ class DeliveryRequest:
     headers: Mapping[str, str] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StateSnapshot:
     """The current state in place of events: the request (None: nothing to send), and the cursor after that state."""
 
@@ -36,7 +38,7 @@ class StateSnapshot:
     ends: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReplayLimits:
     """How far behind a receiver may be and still get every event: in events that it wants, and in all stream events."""
 
@@ -98,7 +100,7 @@ class Feed(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Opened:
     """A target whose stream is known; ``feed`` None: its owner has removed the target."""
 
@@ -106,7 +108,7 @@ class Opened:
     feed: Feed | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TargetDescription:
     """A target in a list; ``owner`` is the key of a principal."""
 

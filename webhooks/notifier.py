@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -20,6 +19,7 @@ from passerelle.a2a_mapping.members import object_at, text_at, whole_at
 from passerelle.channels.cursor_check import end_of
 from passerelle.core.approval.paired_mark import is_for_paired, is_view_for_paired
 from passerelle.core.event_type import EventType
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.ports.log import StreamKind as Kind
 from passerelle.core.ports.log import StreamRef
@@ -69,7 +69,7 @@ _BOUNDS: Final = ReplayLimits(wanted=100, events=1_000)
 _NOTIFIED: Final = frozenset({EventType.ACTION_REQUIRED, EventType.ACTION_RESOLVED})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Notifier:
     """One configured receiver. ``people`` are those whose approvals it gets; empty: everyone's."""
 
@@ -88,7 +88,7 @@ def name_target(notifier: Notifier, owner: str) -> str:
     return f"{KIND}:{owner}:{notifier.name}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NotifierKind:
     """Opens notifiers from configuration and store. A notifier that is no longer configured ends."""
 
@@ -120,7 +120,7 @@ class NotifierKind:
         return TargetDescription(owner, StreamRef(Kind.INBOX, owner), members)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NotifierFeed:
     """What one notifier gets of one inbox."""
 

@@ -25,6 +25,7 @@ from passerelle.channels.task_follower import LAST
 from passerelle.core.batch import IdempotencyRow
 from passerelle.core.errors import NotFound
 from passerelle.core.events import Fact
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import derive_id, parse_facade
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.ports.log import StreamKind, StreamRef
@@ -65,7 +66,7 @@ TOKEN_LIFETIME_S: Final = 300
 _MEDIA_TYPES: Final = {"1.0": "application/a2a+json", "0.3": "application/json"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Authority:
     """Signs deliveries as ``issuer``, which publishes the JWKS."""
 
@@ -123,7 +124,7 @@ BOUNDS: Final = ReplayLimits(wanted=100, events=2_000)
 _WARNING_MS: Final = 3_600_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PushKind:
     """Opens push targets from the store. ``authority`` signs deliveries, if there are keys."""
 

@@ -7,7 +7,6 @@ after which it was set. It is keyed by facade id and config id; only the owner o
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -17,6 +16,7 @@ from passerelle.a2a_mapping.push import render_config, render_configs
 from passerelle.core.batch import EntityKind, EntityRef, TargetChange
 from passerelle.core.commands import SetPushConfig
 from passerelle.core.errors import ConfigInvalid, InvalidInput, NotFound
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import TaskId, derive_id, expose, parse_facade
 from passerelle.core.push import PushConfig, PushDialect
 from passerelle.core.task.record import TaskRecord
@@ -59,7 +59,7 @@ class StoredPush:
     sealed: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PushName:
     """Names one config: the facade id of the task, and the config's id."""
 
@@ -133,7 +133,7 @@ def forget_all(decision: Decision, task: EntityRef, record: TaskRecord) -> tuple
     return ended
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PushConfigs:
     """Stores push configs. Without a sealer secrets cannot be stored, so push is off."""
 

@@ -6,7 +6,6 @@ is too far behind gets the state as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.channels.cursor_check import (
@@ -16,6 +15,7 @@ from passerelle.channels.cursor_check import (
     verify,
     verify_again,
 )
+from passerelle.core.frozen import frozen
 from passerelle.protocol.cursor import Cursor, parse_cursor
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PAGE: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReaderRun:
     """The wanted entries in order, and the cursor after all entries read. ``more``: the stream continues."""
 
@@ -35,7 +35,7 @@ class ReaderRun:
     more: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReceiverBehind:
     """The receiver gets the state in place of events; ``why`` is one word."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.read_models.delivery import Receiver
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from passerelle.store.targets import RedisTargets, Target
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Receivers:
     """Lists receivers."""
 

@@ -12,12 +12,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Final, TypeAlias, assert_never
 
 from passerelle.core.back_off import find_pause
+from passerelle.core.frozen import frozen
 
 FIRST_PAUSE_MS: Final = 1_000
 LONGEST_PAUSE_MS: Final = 300_000
@@ -47,7 +48,7 @@ _BY_CLASS: Final[Mapping[int, Reaction]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReceiverAnswered:
     """The receiver answered; ``retry_after_ms`` is its Retry-After, ``body`` the beginning of its response body."""
 
@@ -56,14 +57,14 @@ class ReceiverAnswered:
     body: bytes = field(default=b"", repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReceiverUnreached:
     """No response; ``reason`` is one word."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AddressBlocked:
     """The address may not be connected to (SSRF)."""
 
@@ -73,7 +74,7 @@ class AddressBlocked:
 Outcome: TypeAlias = ReceiverAnswered | ReceiverUnreached | AddressBlocked
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FailureStreak:
     """Failures since the last success; all zero when there are none."""
 
@@ -83,12 +84,12 @@ class FailureStreak:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Delivered:
     """The receiver has confirmed the request."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Postponed:
     """To be retried in ``delay_ms``."""
 
@@ -96,7 +97,7 @@ class Postponed:
     delay_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GivenUp:
     """Not retried automatically."""
 

@@ -7,13 +7,13 @@ the cursor after one of its events, confirms it up to there. A cursor that does 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from passerelle.channels.cursor_check import end_of
 from passerelle.channels.views import PlainView, TaskView, UnpairedView, shows
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.protocol.cursor import Cursor
 from passerelle.webhooks.kinds import (
@@ -40,7 +40,7 @@ _ANYTHING: Final = ReplayLimits(wanted=1 << 40, events=1 << 40)
 _GONE: Final = "http_410"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamWebhookKind:
     """Opens stream webhooks from the store."""
 
@@ -75,7 +75,7 @@ class StreamWebhookKind:
         return TargetDescription(stored.owner.key, known.stream, members)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamFeed:
     """What one webhook gets."""
 

@@ -10,7 +10,6 @@ its connect and disconnect facts are recorded in its owner's home session, as fo
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.members import as_list
@@ -20,6 +19,7 @@ from passerelle.channels.services import parse_stream_name
 from passerelle.channels.views import TaskView
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, TargetChange
 from passerelle.core.errors import InvalidInput, StoreUnavailable, UnsupportedOperation
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import derive_id
 from passerelle.core.payloads.channel import ChannelConnected, ChannelDisconnected, ChannelMessage
 from passerelle.core.ports.log import DERIVED, StreamKind, StreamRef
@@ -83,7 +83,7 @@ class StoredWebhook:
         return self.stream.partition(":")[0] == StreamKind.INBOX
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WebhookName:
     """Names one webhook: the session that stores it, its id, and the owner of the inbox that it follows."""
 
@@ -132,7 +132,7 @@ _SECRET: Final = "whsec_"  # noqa: S105  what secrets begin with
 _SECRET_BITS: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamWebhooks:
     """Stores webhooks of streams. Without a sealer secrets cannot be stored, so webhooks are off."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from passerelle.core.frozen import frozen
 from passerelle.webhooks.addresses import WebhookRules
 from passerelle.webhooks.push import Authority
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.common.sealer import Sealer
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Webhooks:
     """Without a sealer there are no push notifications, since their secrets cannot be stored."""
 

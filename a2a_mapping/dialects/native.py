@@ -8,17 +8,17 @@ elsewhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from passerelle.a2a_mapping.members import object_at, objects_at
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.json import Json, JsonObject
 
 PART: Final = "part"
 METADATA: Final = "metadata"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NativeAnswer:
     """One allow or reject. ``native_id`` is the agent's id of the question, None if the dialect has none.
 

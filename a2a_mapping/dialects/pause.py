@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import Final
 
 from passerelle.a2a_mapping.dialects.display import SAFE_INTEGER, escape_text
@@ -11,13 +10,14 @@ from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.a2a_mapping.states import INTERRUPTED_STATES
 from passerelle.core.approval.prompt import PeerAnswer, PeerPrompt
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.canonical import digest
 from passerelle.core.wire.json import Json, JsonObject
 
 _NAMESPACE: Final = hashlib.sha1(b"urn:passerelle:decision", usedforsecurity=False).digest()[:16]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AgentPause:
     """A waiting task of an agent. ``task`` and ``context`` are the agent's own ids."""
 
@@ -42,7 +42,7 @@ class AgentPause:
         return escape_text("\n".join(text for text in texts if text))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DecidedQuestion:
     """One decided question of a pause."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from passerelle.a2a_mapping.dialects import (
@@ -20,10 +19,11 @@ from passerelle.a2a_mapping.dialects import (
 from passerelle.a2a_mapping.dialects.native import NativeAnswer, keep_native
 from passerelle.a2a_mapping.dialects.pause import AgentPause, DecidedQuestion, read_pause
 from passerelle.core.approval.prompt import PeerPrompt
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.json import JsonObject
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dialect:
     """The questions and answers of one family of agents."""
 

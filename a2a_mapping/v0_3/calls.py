@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
@@ -23,6 +22,7 @@ from passerelle.a2a_mapping.v0_3.push import (
 )
 from passerelle.a2a_mapping.v0_3.responses import write_response
 from passerelle.core.errors import NotFound
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.json import Json, JsonObject
 
 METHODS: Final = {
@@ -56,7 +56,7 @@ _PUSH_ID_NAMES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LegacyCall:
     """A call of 0.3 converted to 1.0. ``first`` takes the first of a list: 0.3 could ask for "the" config of a task."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -11,6 +10,7 @@ import structlog
 from passerelle.cli.check import NO_AGENTS, reach_agents
 from passerelle.cli.contexts import find_context
 from passerelle.core.errors import ConfigInvalid
+from passerelle.core.frozen import frozen
 from passerelle.gateway.settings.variables import URL_VARIABLE
 from passerelle.runtime.common.clock import SystemClock
 from passerelle.runtime.common.version import VERSION
@@ -24,7 +24,7 @@ CARD_WITHIN_S: Final = 5.0
 """Timeout for an agent card at the start; the gateway serves meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Announcement:
     """Prints the start message. ``settings`` were read from ``sources``."""
 

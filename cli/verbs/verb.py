@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import shutil
 import sys
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, cast
@@ -22,6 +21,7 @@ from passerelle.cli.verbs.output import OutputForm, render_answer
 from passerelle.cli.verbs.short_ids import expand_path
 from passerelle.cli.verbs.table_layout import fit_table, read_now_ms
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.display import escape_text
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def make_group(about: str, example: str, *, name: str | None = None) -> typer.Ty
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GatewayLink:
     """Connects at the first call, so that a wrong flag is reported before a missing token.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +33,7 @@ _ESCAPE: Final = "\x1b"
 AnswerChoice: TypeAlias = Literal["allow", "deny", "reply"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Decide:
     """The person chose this option, for the approval as it was displayed."""
 
@@ -41,7 +42,7 @@ class Decide:
     words: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Quit:
     """The person quits."""
 

@@ -13,6 +13,7 @@ from passerelle.cli.exit_status import ExitStatus
 from passerelle.cli.watch.board import Board
 from passerelle.cli.watch.link import OutageTimer, open_link
 from passerelle.client.items import Event, Gap, Item, Live, Snapshot, StreamClosed
+from passerelle.core.frozen import frozen
 from passerelle.core.task.status import ENDED
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class BoardOutput(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WatchOptions:
     """What to watch: named streams, or all open tasks if there are none. ``keep``: continue after all have ended.
 

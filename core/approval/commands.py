@@ -5,10 +5,10 @@ There is no command for a lost connection, a closed app, a drain or a restart: t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from passerelle.core.facts import Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.approval import (
     ApprovalRequest,
     DecisionSignature,
@@ -27,7 +27,7 @@ PolicyCause: TypeAlias = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpenAction:
     """Opens an approval. ``scope`` has the ids that it belongs to; the action id is filled in."""
 
@@ -35,7 +35,7 @@ class OpenAction:
     scope: Scope
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AnswerAction:
     """Answers (CMD-14). ``who`` is the authenticated principal, never a name from the request body.
 
@@ -66,14 +66,14 @@ class AnswerAction:
     """Devices that were revoked: their votes do not count."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WithdrawVotes:
     """Takes back the votes that came from a revoked device."""
 
     devices: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SeeAction:
     """The approval was shown to a principal at this revision. This decides nothing."""
 
@@ -81,14 +81,14 @@ class SeeAction:
     rev: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Escalate:
     """No decision in time: the principals of ``step`` may decide as well."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SettleAction:
     """Policy answers in the append that opens the approval, so no approver is asked."""
 
@@ -97,7 +97,7 @@ class SettleAction:
     grant_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ConsumeAction:
     """The allowed act is about to run, here and once; ``evaluation`` is the policy decision of this moment."""
 
@@ -105,47 +105,47 @@ class ConsumeAction:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Expire:
     """The approval expired by the store's clock, which reads ``at_ms``; without it the time of ``decide`` counts."""
 
     at_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CancelAction:
     """The asking side no longer waits for the answer."""
 
     cause: CancelCause
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SupersedeAction:
     """The agent asks something else; ``by`` is the action that opens in the same append."""
 
     by: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BeginReturn:
     """Begins an attempt to deliver the decision: stored before anything is sent."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FinishReturn:
     """The asking side has the decision; ``native_status`` is its state since then."""
 
     native_status: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FailReturn:
     """The decision can no longer be delivered."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RetryReturn:
     """Retries an undeliverable decision on request."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 from pydantic import Field
 
 from passerelle.core.errors import InvalidInput
 from passerelle.core.evidence.record import BundleKind, ScopeKind
+from passerelle.core.frozen import frozen
 from passerelle.core.task.requests import Id
 from passerelle.core.wire.record import record
 
@@ -31,7 +31,7 @@ class ExportParams:
     through: Annotated[int, Field(ge=1)] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExportBundle:
     """Make a bundle of facts that can be verified elsewhere, and record it (CMD-20, CMD-26)."""
 

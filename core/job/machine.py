@@ -6,12 +6,12 @@ no item waits or runs: it has completed unless more items failed than its limit 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.core.errors import InvalidInput, UnsupportedOperation
 from passerelle.core.facts import ErrorCategory, ErrorDetail, Ref
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.job import (
     ItemCounts,
     JobCancelled,
@@ -106,7 +106,7 @@ class JobState:
         return int(self.tries[item - 1])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StopJob:
     """Cancels the items that have not ended; no item starts any more."""
 
@@ -115,7 +115,7 @@ class StopJob:
     source: Literal["user", "runtime"] = "user"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RetryItems:
     """Queues failed or cancelled items again: these, or all."""
 

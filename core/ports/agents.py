@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AgentServed:
     """An agent that dials in: its last card, and the links that serve it now (link -> instance)."""
 
@@ -18,7 +19,7 @@ class AgentServed:
     links: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AgentRegistered:
     """A link serves an agent from now on; without ``pool`` it replaces the links of lower generations."""
 
@@ -27,7 +28,7 @@ class AgentRegistered:
     pool: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AgentOffered:
     """A task waits for the agent; with ``turn``, a further message of it."""
 
@@ -35,7 +36,7 @@ class AgentOffered:
     turn: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AgentCancelled:
     """A task of the agent, by the agent's own id, is to stop."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
+
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +45,7 @@ UPLOADED: Final = "urn:passerelle:blob:sha256:"
 """The address prefix of an agent's upload in an artifact; the hash follows."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Uploaded:
     """An upload and its declared media type."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 AckResult: TypeAlias = Literal["stored", "stale_generation", "ack_epoch", "ack_ahead"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Acked:
     """The last acknowledgement of a device for a stream. ``cursor`` is None before the first one."""
 
@@ -45,7 +46,7 @@ class Acks(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HelloRecorded:
     """A stored hello: the new generation of its channel, and whether its owner had open approvals then."""
 
@@ -53,7 +54,7 @@ class HelloRecorded:
     has_questions: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ConnectionOpened:
     """A channel has a new connection."""
 
@@ -61,17 +62,17 @@ class ConnectionOpened:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PresenceChanged:
     """A device of the owner changed its presence."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DevicesChanged:
     """A device of the principal has fewer rights than before: its connections are checked again."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OwnerForgotten:
     """All data of the principal was deleted: its connections start again."""
 
@@ -120,7 +121,7 @@ class Channels(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PresentDevice:
     """A present device, and for how many ms its presence is valid without a refresh."""
 
@@ -144,7 +145,7 @@ class Presences(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PendingLink:
     """Facts of one kind about a link that are to be written as one: ``total`` ever, ``written`` of them written before.
 

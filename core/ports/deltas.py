@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.log import StreamRef
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TextDelta:
     """Streamed text. With ``at`` 0 it starts ``block`` again; otherwise it is appended to a block of ``at`` characters.
 

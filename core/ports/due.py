@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from passerelle.core.ids import Shard
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DueRow:
     """A claimed row; ``token`` settles it."""
 
@@ -27,7 +28,7 @@ class DueRow:
         return self.member.split(":", 2)[1]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClaimedRows:
     """Rows whose time has come, hidden from other claims for the visibility time, and when the next one is due."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lease:
     """Held until ``until_ms`` of the server's clock; ``duty``: this instance also has the shard's duties.
 
@@ -32,12 +33,12 @@ class Lease:
     """Epoch of the shard."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeaseLost:
     """The set is gone or has another incarnation; this instance no longer drives anything there."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TakenOver:
     """The lease of a dead instance had ended: its runs, as run id and task id, and its channels."""
 
@@ -47,7 +48,7 @@ class TakenOver:
     channels: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Alive:
     """The instance has extended its lease in the meantime."""
 
@@ -64,7 +65,7 @@ class Replicas(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeaseRequest:
     """A request to open or extend a lease."""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bucket:
     """A draw from a token bucket: ``limit`` units per ``per_ms``. A negative ``want`` gives units back."""
 
@@ -19,7 +20,7 @@ class Bucket:
     per_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Period:
     """A draw from the quota of one period. ``mark`` asks whether this call is the first with it in the period."""
 
@@ -34,7 +35,7 @@ class Period:
 LimitDraw: TypeAlias = Bucket | Period
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Drawn:
     """Granted units (negative: returned) and the units left over all instances.
 
@@ -46,7 +47,7 @@ class Drawn:
     note: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Granted:
     """The total ``slots`` of an instance, the store's time, and the draws in order."""
 

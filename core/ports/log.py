@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import shard_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ DERIVED: Final = LISTS | {StreamKind.INPUTS, StreamKind.RESULTS, StreamKind.MESS
 """Shown in another form than stored."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamRef:
     """Names one stored stream; ``id`` is a session id, or the key of a principal or of a tenant."""
 
@@ -52,7 +52,7 @@ class StreamRef:
         return shard_of(self.id)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Head:
     """The head of a stream. ``first`` is the lowest sequence after the last trim, 1 without a trim."""
 
@@ -62,7 +62,7 @@ class Head:
     first: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Entry:
     """One event as read.
 

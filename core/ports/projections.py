@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, get_args
 
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import Shard
 from passerelle.core.wire.record import value
 
@@ -33,7 +33,7 @@ class FeedRow:
     index: tuple[IndexRow, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FeedTail:
     """The last rows of a feed in order, decoded on demand; ``is_whole``: the feed had no more."""
 
@@ -84,7 +84,7 @@ class ListSurvey:
     oldest: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class InboxRow:
     """One event copied into the inbox of ``owner``; ``action`` opens (a view) or closes (None) the pending entry."""
 
@@ -130,7 +130,7 @@ class Behind:
     mark: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RelayPosition:
     """The position of a consumer in a feed, and what each target had applied then."""
 

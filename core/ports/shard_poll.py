@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ShardHeads:
     """The first due row of a shard with its time, and the newest row of its feed; empty if there is none.
 

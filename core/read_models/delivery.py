@@ -7,9 +7,10 @@ own, which are compared with the stream: completion never waits for them (I5).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from passerelle.core.frozen import frozen
 from passerelle.core.read_models.mark import FreshnessMark, not_applicable, unavailable, unknown
 from passerelle.core.read_models.task import name_task
 from passerelle.core.task.record import TaskRecord
@@ -31,7 +32,7 @@ class DeliveryState:
     marks: dict[str, FreshnessMark] = field(default_factory=dict[str, FreshnessMark])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Receiver:
     """A follower of a task's stream: ``sequence`` is that of its last received event."""
 

@@ -8,11 +8,11 @@ waits until it has begun or failed; its number is its key, so it begins once.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from passerelle.core.errors import UnsupportedOperation
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.schedule import ScheduleChange, ScheduledRun, ScheduleTerms
 from passerelle.core.wire.record import change, record
 
@@ -64,14 +64,14 @@ class Calendar(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StopTicks:
     """Stops ticks until the schedule is resumed; running tasks continue."""
 
     by: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StartTicks:
     """Restarts ticks from ``next_ms`` on; those during the pause are not missed."""
 
@@ -79,7 +79,7 @@ class StartTicks:
     next_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RequestRun:
     """Starts a run now, even while another is active."""
 
@@ -87,7 +87,7 @@ class RequestRun:
     now_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EndSchedule:
     """Starts nothing more; running tasks continue."""
 

@@ -8,12 +8,12 @@ from the next turn on.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.core.errors import InvalidInput, UnsupportedOperation
 from passerelle.core.events import Event, Fact
 from passerelle.core.facts import CompactedTurns, Ref, Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.context import CompactionCompleted, CompactionStarted
 from passerelle.core.payloads.history import (
     HistoryReconstructed,
@@ -44,7 +44,7 @@ SUMMARY: Final = "summary"
 KEPT_COMPACTIONS: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Compact:
     """Replaces everything up to the end of a turn by a summary."""
 
@@ -53,7 +53,7 @@ class Compact:
     summary: Ref
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RollBack:
     """Rolls back to the end of a turn. ``restored`` is the fold of the remaining facts up to ``last``."""
 

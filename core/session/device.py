@@ -15,12 +15,13 @@ pairings conflict on its version. The record is bounded: ``MOST`` valid devices,
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from passerelle.core.errors import InvalidInput, NotFound, UnsupportedOperation
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import derive_id
 from passerelle.core.payloads.device import Device, DeviceAct, DeviceKey, DeviceRights, DeviceState
 from passerelle.core.payloads.governance import PolicyChanged
@@ -72,7 +73,7 @@ class DeviceList:
         return any(one.is_active and one.key is not None for one in self.devices)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Offer:
     """Offers a device, with a code of this hash."""
 
@@ -84,7 +85,7 @@ class Offer:
     code_hash: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Claim:
     """Claims an offer with its code and a key; ``nonce`` is what the device must sign."""
 
@@ -93,7 +94,7 @@ class Claim:
     nonce: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prove:
     """The nonce was signed with the key; the signature is verified. The token is valid once the device is confirmed."""
 
@@ -101,7 +102,7 @@ class Prove:
     token_hash: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Confirm:
     """Confirms a device after comparing the digits."""
 
@@ -109,7 +110,7 @@ class Confirm:
     digits: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rename:
     """Renames the device."""
 
@@ -117,14 +118,14 @@ class Rename:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Revoke:
     """Revokes the device."""
 
     device_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SetPush:
     """Sets the Web Push host of the device, or removes it."""
 

@@ -6,7 +6,7 @@ two rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -14,6 +14,7 @@ from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.events import Fact
 from passerelle.core.evidence.record import KEPT_BUNDLES, REF, ExportedBundle
 from passerelle.core.facts import Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.job import machine as jobs
 from passerelle.core.job.machine import JobState
 from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated, ThreadStarted
@@ -80,7 +81,7 @@ class SessionRecord:
         return self.schedule is not None and self.schedule.status is not ScheduleStatus.DELETED
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BeginSession:
     """Opens a session."""
 
@@ -88,7 +89,7 @@ class BeginSession:
     created: SessionCreated
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RelabelSession:
     """Changes title or labels; an empty text removes a label."""
 

@@ -8,13 +8,14 @@ which its context was first used, and cannot be moved to another one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, get_args
 
 from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.events import Fact
 from passerelle.core.facts import CompactedTurns, ErrorDetail, NamedArtifact, Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.context import CompactionCompleted
 from passerelle.core.payloads.conversation import (
     QueueChanged,
@@ -114,7 +115,7 @@ class ThreadRecord:
     """The newest closed contexts of agents, in order; None: none was closed (EVC-16)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpenThread:
     """Opens a thread for a new context."""
 
@@ -123,7 +124,7 @@ class OpenThread:
     started: ThreadStarted
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SubmitMessage:
     """Accepts a message as the next turn. ``task_id`` is the task that it opens or continues."""
 
@@ -136,7 +137,7 @@ class SubmitMessage:
     """Whether it is queued: other turns of the context go first."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StartTurn:
     """Starts a queued turn."""
 
@@ -144,14 +145,14 @@ class StartTurn:
     task_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChangeQueue:
     """Records the queue after a change."""
 
     changed: QueueChanged
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EndTurn:
     """A turn has its answer; a repeat has no effect. ``more``: another turn ends together with it."""
 
@@ -161,7 +162,7 @@ class EndTurn:
     more: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FailTurn:
     """A turn has no answer and never will."""
 
@@ -173,7 +174,7 @@ class FailTurn:
     """Whether the agent refused the message, while its task may go on."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResolveTools:
     """The tools of a new turn; recorded only if they changed since the last turn. None: nothing is restricted."""
 
@@ -182,7 +183,7 @@ class ResolveTools:
     catalog: ToolCatalogResolved | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CloseContext:
     """Closes the context of an agent; ``parent`` are the ids of what opened it. A repeat has no effect."""
 

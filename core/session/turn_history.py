@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.context import CompactionCompleted
 from passerelle.core.payloads.conversation import (
     ThreadUpdated,
@@ -30,7 +31,7 @@ MOST_TASKS: Final = 56
 MOST_TURNS: Final = 512
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HistoryTurn:
     """A turn. ``ended`` is the sequence of its end; ``gone``: it was rolled back."""
 
@@ -40,7 +41,7 @@ class HistoryTurn:
     gone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnBoundary:
     """The end of a turn, at ``covers``, and the later turns that were not rolled back."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field
 
+from passerelle.core.frozen import frozen
 from passerelle.core.read_models.mark import FreshnessMark
 from passerelle.core.read_models.subagents import JobLine, Subagent
 from passerelle.core.task.requests import Id, ReasonText
@@ -20,7 +21,7 @@ LONGEST_WAIT_MS: Final = 25_000
 SpawnSource: TypeAlias = Literal["a2a", "channel", "http", "cli", "schedule", "job"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SpawnSubagent:
     """Open a new context at an agent, with a task in it that is sent ``message``, or its objective (CMD-19).
 
@@ -38,7 +39,7 @@ class SpawnSubagent:
     tracestate: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SendSubagentInput:
     """Send a further message into the context of a subagent: to its open task, else as a new task."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from passerelle.core.facts import Coverage, ErrorDetail, Ref, Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads import task as task_facts
 from passerelle.core.payloads.run import ArtifactChanged, ModelRequested, RunStatus
 from passerelle.core.task.status import Delivery, Status
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from passerelle.core.wire.json import JsonObject
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BeginTask:
     """Gives a task its identity; ``accepts`` takes ownership at once."""
 
@@ -25,12 +26,12 @@ class BeginTask:
     accepts: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AcceptTask:
     """Takes ownership of a draft."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QueueTask:
     """Queues the task for capacity, or, with the cause ``quota``, until its caller's quota resets."""
 
@@ -46,21 +47,21 @@ class QueueTask:
     unpaid: Literal[True] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PrepareTask:
     """Resolves what the work needs."""
 
     step: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PutBack:
     """A requirement of the work is missing: the task may be started again."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StartRun:
     """Opens an attempt: the intent to send."""
 
@@ -71,14 +72,14 @@ class StartRun:
     """The thread that runs it, if not the task's own: its context at the agent is used."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SendInput:
     """The intent to send a further message on the live run."""
 
     requested: ModelRequested
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ObserveStatus:
     """A status message of the agent. ``status`` is the mapped state; ``said`` keeps the raw one."""
 
@@ -87,7 +88,7 @@ class ObserveStatus:
     step_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ObserveOutput:
     """A chunk of an artifact that is not complete yet."""
 
@@ -96,7 +97,7 @@ class ObserveOutput:
     chunks: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ObserveArtifact:
     """A complete and stored artifact."""
 
@@ -105,7 +106,7 @@ class ObserveArtifact:
     refs: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WaitFor:
     """Waits for input, a permission, a resource, another task or a worker, until ``EndWait``."""
 
@@ -113,21 +114,21 @@ class WaitFor:
     step_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EndWait:
     """Ends the wait."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlockTask:
     """A named blocker must be resolved first."""
 
     blocked: task_facts.TaskBlocked
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WithholdEnd:
     """The agent is done, but the task is not: callers see its last frame, ``frame``, once the task ends."""
 
@@ -136,14 +137,14 @@ class WithholdEnd:
     frame: Ref
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cover:
     """Records how many of the task's conditions are met now."""
 
     coverage: Coverage
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SuspendTask:
     """Pauses the task."""
 
@@ -151,14 +152,14 @@ class SuspendTask:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ContinueTask:
     """Resumes after a pause or a block."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EndRun:
     """The agent ended the run successfully: its terminal state is known."""
 
@@ -168,7 +169,7 @@ class EndRun:
     step_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FailRun:
     """The run did not succeed; a further command decides about the task."""
 
@@ -177,7 +178,7 @@ class FailRun:
     native_status: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RecordDelivery:
     """The result is readable for a consumer, or its delivery is pending."""
 
@@ -185,14 +186,14 @@ class RecordDelivery:
     delivery: Delivery
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReportProgress:
     """A trusted caller reports progress (CMD-7); the status stays."""
 
     progress: task_facts.TaskProgress
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SucceedTask:
     """Completes the task, if every required fact exists (I5)."""
 
@@ -200,7 +201,7 @@ class SucceedTask:
     refs: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EndInError:
     """Ends the task with an error."""
 
@@ -208,14 +209,14 @@ class EndInError:
     rejected: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PrepareRetry:
     """Prepares a further attempt."""
 
     retrying: task_facts.TaskRetrying
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoseTask:
     """Whether the worker lives is unknown."""
 
@@ -223,49 +224,49 @@ class LoseTask:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RequestCancel:
     """Records the request to cancel, before anything is cancelled."""
 
     requested: task_facts.TaskCancelRequested
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ConfirmCancel:
     """The stop is confirmed."""
 
     cancelled: task_facts.TaskCancelled
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TimeOutTask:
     """A limit fired."""
 
     timed_out: task_facts.TaskTimedOut
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DescribeTask:
     """Changes descriptive members of the task; never of a terminal one (CMD-5)."""
 
     changed: dict[str, JsonObject]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkTask:
     """Adds, changes or removes an edge (CMD-13)."""
 
     edge: task_facts.TaskDependencyUpdated
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ArchiveTask:
     """Takes an ended task out of scheduling."""
 
     archive: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeaveBehind:
     """Marks an ended task as rolled back by a boundary of its thread."""
 

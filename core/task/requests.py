@@ -7,12 +7,13 @@ defines the allowed statuses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
 from passerelle.core.facts import EdgeKind, TaskBounds
+from passerelle.core.frozen import frozen
 from passerelle.core.task.status import Delivery, OwnPhase, Status, Visibility
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.core.wire.record import record
@@ -84,7 +85,7 @@ class GiveTask:
     version: RecordVersion | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StartTask:
     """Send a task to an agent (CMD-6). Without a message its objective is sent; without an agent, to its assignee."""
 

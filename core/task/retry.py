@@ -10,12 +10,12 @@ is marked as idempotent. A caller's own fault fails everywhere in the same way, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
 
 from passerelle.core.back_off import find_pause
 from passerelle.core.facts import ErrorCategory
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,14 +82,14 @@ _CAUSES: Final[dict[RunFault, RetryCause]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RetryLater:
     """The same agent, not before ``at_ms``."""
 
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RetryElsewhere:
     """Another agent takes over, at once."""
 
@@ -97,7 +97,7 @@ class RetryElsewhere:
     cause: RetryCause
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GiveUp:
     """No automatic retry."""
 
@@ -107,7 +107,7 @@ class GiveUp:
 RetryVerdict: TypeAlias = RetryLater | RetryElsewhere | GiveUp
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EarlierAttempts:
     """The attempts since the task was last requested, newest last: agents by name, and the terms.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from passerelle.core.frozen import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class Slice:
     """``size`` bytes of a blob from ``start`` on; ``digest`` is their SHA-256 in hex."""
 
@@ -32,7 +33,7 @@ class SlicedMembers(dict[str, object]):
 Piece: TypeAlias = bytes | Slice
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LongJson:
     """One value as consecutive pieces."""
 

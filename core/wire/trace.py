@@ -7,9 +7,10 @@ A run has one span of the gateway, a child of the caller's. Its ids are in the e
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.record import change
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ STATE_LIMIT: Final = 512
 """The minimum of a ``tracestate`` that must be forwarded (W3C Trace Context section 3.3.1.5)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Trace:
     """A span in a trace. ``state`` is the vendors' ``tracestate``."""
 

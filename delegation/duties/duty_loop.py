@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
+from passerelle.core.frozen import frozen
 from passerelle.delegation.duties.archive_sweep import ArchiveSweep
 from passerelle.delegation.duties.due import DueLoop, Handler
 from passerelle.delegation.duties.factless_writes import FactlessWrites
@@ -134,7 +135,7 @@ class Duties:
             group.create_task(self.retention_sweep.run(), name="retention")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DutySettings:
     """``handlers`` are the handlers of ``delegation`` by kind of row; leases and adoptions are handled here.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import (
@@ -14,6 +13,7 @@ from passerelle.core.batch import (
     IdempotencyRow,
     StaleEpoch,
 )
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import Shard, derive_id
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _KEPT_MS: Final = 60_000
 _TRIES: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FactlessWrites:
     """Writes batches that change no record. A batch needs a session for its shard: a derived id that never exists."""
 

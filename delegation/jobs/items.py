@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, ErrorDetail, Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.job import machine
 from passerelle.core.job.machine import LIVE, JobState, JobStatus, RunningItem
 from passerelle.core.payloads.job import (
@@ -30,7 +30,7 @@ ItemOutcome: TypeAlias = "str | ErrorDetail | None"
 """For an item that was sent: its task id, why it has none, or None where it is sent again."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ItemEnd:
     """How the task of an item ended; ``status`` is None if the task is not stored any more."""
 

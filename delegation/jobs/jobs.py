@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from time import monotonic
 from typing import TYPE_CHECKING, Final, cast
 
@@ -31,6 +31,7 @@ from passerelle.core.errors import (
 )
 from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, ErrorDetail, Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.job import machine
 from passerelle.core.job.item_name import name_item
 from passerelle.core.job.machine import LIVE, JobState, JobStatus, RunningItem
@@ -82,7 +83,7 @@ _OWNER_GONE: Final = ErrorDetail(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JobVisit:
     """One visit of a job: its owner, the messages of its items, and what is known without asking the store."""
 
@@ -96,7 +97,7 @@ class JobVisit:
     """By task, the runs of items that were seen active in this instance."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JobRunner:
     """Sends items and records their ends. ``submit`` and ``cancel`` are the functions for any caller's commands."""
 

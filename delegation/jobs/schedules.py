@@ -9,7 +9,6 @@ expired, after the fact that named the run. So a run begins once, and no tick is
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import DueChange, DueClaim, EntityKind, EntityRef, IdempotencyRow
@@ -26,6 +25,7 @@ from passerelle.core.errors import (
 from passerelle.core.event_type import EventType
 from passerelle.core.events import Fact, decode_event
 from passerelle.core.facts import ErrorCategory, ErrorDetail, Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.conversation import SessionUpdated, TurnSubmitted
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.schedule import machine
@@ -74,7 +74,7 @@ def list_change_facts(session_id: str, step: ScheduleChange) -> list[Fact]:
     return [Fact(Scope(session_id), SessionUpdated(schedule=step))]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScheduleRunner:
     """Judges ticks and begins runs. ``submit`` and ``cancel`` are the functions for any caller's commands."""
 

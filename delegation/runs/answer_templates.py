@@ -8,7 +8,7 @@ sample turns (``turn_templates``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -28,6 +28,7 @@ from passerelle.a2a_mapping.replies import MessageReply, TaskReply, read_reply
 from passerelle.a2a_mapping.states import COMPLETED
 from passerelle.core.batch import EntityKind, PackedBatch
 from passerelle.core.facts import NamedArtifact
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import ORDINALS
 from passerelle.core.mint_log import RecordedIds, mint_together
 from passerelle.core.ports.projections import IndexRow
@@ -303,7 +304,7 @@ def _make_form(
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SampleAnswer:
     """An answer that was decided and not stored."""
 

@@ -6,11 +6,11 @@ The work does not depend on the waiting caller: it continues when the caller lea
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
+from passerelle.core.frozen import frozen
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.record import value
 from passerelle.delegation.runs.follow_strategy import waits_long
@@ -44,7 +44,7 @@ _LOOK_S: Final = 0.25
 """Pause between two reads of the store for a run that another instance drives."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answers:
     """Waits for answers."""
 

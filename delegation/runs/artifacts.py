@@ -10,7 +10,7 @@ as the agent wrote it; a reference of the artifact's fact names the copy, ``copy
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
 import orjson
@@ -21,6 +21,7 @@ from passerelle.core.batch import DueChange
 from passerelle.core.errors import TooLarge
 from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, ErrorDetail, Ref
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.run import COPY, ArtifactChanged, OutputRedacted, OutputTruncated
 from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.ports.blobs import UPLOADED
@@ -279,7 +280,7 @@ def list_all(draft: DecisionDraft) -> dict[str, Ref]:
     return {"artifacts": draft.spill.keep(orjson.dumps(listed))}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileCopy:
     """A copied file. ``kept`` of its ``size`` bytes are stored, and ``redacted`` counts what was removed."""
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.a2a_mapping.replies import read_task_id
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import PasserelleError
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import encode_base32, read_shard
 from passerelle.core.peer import Answered, RefusedByPeer
 from passerelle.core.task.record import TaskRecord
@@ -129,7 +130,7 @@ class Callbacks:
         return encode_base32(self.ids.draw(bits), characters)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallbackEdge:
     """What the HTTP route needs; ``wake(task)`` has the driver of a task poll its peer."""
 

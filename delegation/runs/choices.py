@@ -11,7 +11,7 @@ further attempt, find what was asked and answered.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -28,6 +28,7 @@ from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.events import Fact
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import derive_id, parse_facade
 from passerelle.core.payloads.approval import ApprovalRequest, Origin
 from passerelle.core.payloads.task import TaskWaiting
@@ -192,7 +193,7 @@ async def _find(active: ActiveRun, message: JsonObject, name: str) -> tuple[Arti
     return list_candidates(earlier, name, referenced or after)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Asked:
     """One question: what ``name`` means. ``refused``: the previous answer, which fitted none."""
 

@@ -10,7 +10,6 @@ arrived.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -24,6 +23,7 @@ from passerelle.a2a_mapping.states import WORKING
 from passerelle.core.back_off import find_pause
 from passerelle.core.batch import DueChange
 from passerelle.core.errors import StoreUnavailable
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.run import ModelFailed, request
 from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.peer import Answered, Malformed, RefusedByPeer, Unknown, Unreached
@@ -60,7 +60,7 @@ _OURS: Final = "taskPushNotificationConfig"
 _OPTIONS_BYTES: Final = 4_096
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Deferred:
     """The peer took nothing, and may take it later."""
 

@@ -22,6 +22,7 @@ from passerelle.core.batch import DueChange, EntityKind, EntityRef
 from passerelle.core.decision import MAX_EVENTS
 from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, ErrorDetail
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import TurnCompleted
 from passerelle.core.payloads.limit import CostRecorded
@@ -74,7 +75,7 @@ FACADE: Final = "facade"
 """The consumer whose delivery completion waits for: the record that callers read."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AnswerProgress:
     """How far the artifacts of one answer are settled, if they exceed one append."""
 
@@ -132,7 +133,7 @@ class RunContext:
     """What the peer has brought; None until its first artifact."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpenedQuestions:
     """The facts of a peer that waits, and the parts that callers read in place of its message, if they differ.
 

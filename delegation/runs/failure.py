@@ -13,7 +13,7 @@ a whole.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Literal, assert_never
 
@@ -25,6 +25,7 @@ from passerelle.core.batch import DueChange
 from passerelle.core.errors import InvalidAgentResponse, PasserelleError, PeerBusy, PeerUnavailable
 from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, ErrorDetail
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.limit import LimitSubject, RateLimitHit
 from passerelle.core.payloads.routing import Excluded, FallbackApplied, RoutingNotPossible
 from passerelle.core.payloads.task import TaskRetrying
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 _BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunEnd:
     """How a run ended. ``status`` is the run's: failed or lost.
 
@@ -157,7 +158,7 @@ def name_row(task_id: str) -> str:
     return f"retry:{task_id}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PeerRefusal:
     """The error as it is recorded, and as the caller gets it."""
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.times import parse_ms
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class FollowStrategy:
         return "push" if self.calls_back else "polling"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Timeouts:
     """Timeouts and pauses, in seconds."""
 

@@ -5,7 +5,6 @@ Pure: ``follow_ups`` reads and appends.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.core.approval.record import ActionRecord
@@ -14,6 +13,7 @@ from passerelle.core.commands import RespondAction, TurnAccepted
 from passerelle.core.errors import InvalidInput
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import TurnCompleted
 from passerelle.core.payloads.run import ModelRequested
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.references import ResolvedReferences
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FollowUp:
     """A message to an existing task."""
 

@@ -8,7 +8,7 @@ further input on its live run.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from passerelle.core.errors import (
     UnsupportedOperation,
     WriteConflict,
 )
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import parse_facade
 from passerelle.core.task.machine import scope_of
 from passerelle.core.task.record import TaskRecord
@@ -79,7 +80,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import WriteRefusal, Writes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FollowUps:
     """Accepts messages that name a task."""
 

@@ -23,6 +23,7 @@ from yarl import URL
 
 from passerelle.core.agent_name import find_base
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 from passerelle.core.ports.blobs import UPLOADED
 from passerelle.peers.sessions import PeerSessions
 from passerelle.runtime.common.address_screen import REFUSED_ERRNO, AddressScreen
@@ -119,7 +120,7 @@ class Redaction:
 NO_REDACTION: Final = Redaction(())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fetched:
     """The file, or its beginning. ``size`` is that of the whole file, as far as the server stated it."""
 
@@ -129,14 +130,14 @@ class Fetched:
     is_cut: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileGone:
     """The file is not available there, now or later."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileUnavailable:
     """The file was not available now."""
 
@@ -146,7 +147,7 @@ class FileUnavailable:
 FetchOutcome: TypeAlias = Fetched | FileGone | FileUnavailable
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Moved:
     to: str
 
@@ -238,7 +239,7 @@ async def fetch_upload(uploads: Uploads, agent: str, url: str) -> Fetched | File
     return Fetched(found.content, found.media_type, len(found.content), is_cut=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OutputTerms:
     """The operator's settings. ``allow`` are origins that files may come from; none: every public https one.
 

@@ -7,7 +7,7 @@ sets for the agent's tasks, and those of its caller (TR-13).
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.a2a_mapping.acceptance import read_conditions
@@ -18,6 +18,7 @@ from passerelle.a2a_mapping.members import object_at
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.errors import PeerUnavailable, UnsupportedOperation
 from passerelle.core.facts import RetryPolicy, Worker
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.task import TaskAttemptStarted
 from passerelle.core.peer import PeerCard
 from passerelle.core.wire.record import change, value
@@ -128,7 +129,7 @@ def begin_attempt(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Conditions:
     """The conditions of new tasks; a task keeps those that it was created with."""
 
@@ -172,7 +173,7 @@ def _join(wanted: tuple[JsonObject, ...], own: Json, at: str) -> tuple[JsonObjec
 _AT_MESSAGE = f"message.metadata.{ACCEPTANCE}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Planner:
     """Prepares delegations."""
 

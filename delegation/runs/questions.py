@@ -7,7 +7,7 @@ another pause supersedes the old one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from passerelle.a2a_mapping.dialects import permission, plain_text
@@ -21,6 +21,7 @@ from passerelle.core.approval.commands import OpenAction, SettleAction, Supersed
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import DueChange
 from passerelle.core.events import Fact
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import WaitFor
@@ -210,7 +211,7 @@ def _supersede(draft: DecisionDraft, fresh: set[str]) -> None:
             draft.due.extend(close_rows(action, draft.decision.now_ms))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JudgedQuestion:
     """A question that is ready to be opened, and the policy's evaluation of it."""
 

@@ -8,12 +8,13 @@ If two instances begin it at the same moment, one append is stored.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, RunMove
 from passerelle.core.errors import NotFound, RemoteError, UnsupportedOperation
 from passerelle.core.facts import ErrorCategory, ErrorDetail, Worker
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.conversation import QueueChanged
 from passerelle.core.session import thread as threads
 from passerelle.core.session.thread import ChangeQueue, StartTurn, ThreadRecord
@@ -49,7 +50,7 @@ _CARD_S: Final = 3.0
 """How long the card of an agent is waited for. Without one the attempt begins all the same, and fails with a reason."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QueuedAttempts:
     """Queues attempts and begins them."""
 

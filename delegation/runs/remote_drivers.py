@@ -12,11 +12,11 @@ the next lost try sends it again.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, RunMove
 from passerelle.core.errors import StoreUnavailable
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard
 from passerelle.core.task.status import UNDRIVEN
 from passerelle.delegation.runs.run import RunMovedError
@@ -117,7 +117,7 @@ async def release_to_link(
         raise RunMovedError
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class InstanceSignals:
     """Sends nudges to the drivers of other instances, and receives those for ``instance``."""
 

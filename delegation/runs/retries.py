@@ -11,7 +11,6 @@ is added to the id. Callers always read their own id.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.inbound import read_named
@@ -19,6 +18,7 @@ from passerelle.a2a_mapping.members import text_at
 from passerelle.core.batch import DueClaim, RunMove
 from passerelle.core.errors import Draining, NotFound
 from passerelle.core.facts import ErrorCategory, ErrorDetail, Worker
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import REMOTE_CONTEXT
 from passerelle.core.payloads.task import TaskAttemptStarted
 from passerelle.core.session.thread import ThreadRecord
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.references import References
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Retries:
     """Begins pending attempts."""
 

@@ -8,7 +8,6 @@ outcome stays unknown the run is lost, and so is its turn; what follows is for t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
 
@@ -17,6 +16,7 @@ from passerelle.a2a_mapping.send_match import Sent, find_task
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.event_type import EventType
 from passerelle.core.events import decode_event
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import is_own_context
 from passerelle.core.peer import Answered, Malformed, RefusedByPeer
 from passerelle.core.ports.log import StreamKind, StreamRef
@@ -43,7 +43,7 @@ _GONE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
 SearchResult: TypeAlias = Literal["bound", "absent", "unclear", "away", "hopeless"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskListing:
     """The tasks of a remote context. ``whole``: the list is complete. ``holds`` keep their memory reserved."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from passerelle.core.frozen import frozen
 from passerelle.core.machine import write_snapshot
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.record import change, value
@@ -79,7 +80,7 @@ def read_passed(task: Held) -> PassedGate | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SampleTurn:
     """A templated turn that was decided and not stored."""
 
@@ -131,7 +132,7 @@ class Ordinals(NamedTuple):
     """Of a push config without an id of its caller."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnTemplate:
     """What every turn of one shape stores first."""
 
@@ -209,7 +210,7 @@ class TurnEnd:
     """The outcome in the thread."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AnswerTemplate:
     """What every answer of one shape stores, for turns of one shape."""
 

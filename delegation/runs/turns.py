@@ -26,6 +26,7 @@ from passerelle.core.errors import (
     UnsupportedOperation,
     WriteConflict,
 )
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.index_changes import make_row
 from passerelle.core.session.thread import (
@@ -173,7 +174,7 @@ class Turns:
         return OpenedTurn(place, task, receipt.turn_id, held, driver, repeated=True)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnDraft:
     """What one try would store."""
 

@@ -7,13 +7,13 @@ is a fault, or a loss that is older than the feed. Nothing is repaired here (``r
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.core.approval.audience import list_readers
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import TaskId, expose, parse_facade
 from passerelle.core.index_changes import (
     SESSIONS,
@@ -60,7 +60,7 @@ async def compare_rebuilt(store: Store, replay: SessionReplay) -> list[Problem]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Listed:
     open_things: frozenset[str]
     tasks: frozenset[str]

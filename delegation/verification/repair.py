@@ -6,12 +6,12 @@ until nothing differs or nothing was written during the comparison.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval.audience import list_readers
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import TaskId, expose, parse_facade, shard_of
 from passerelle.core.index_changes import UNSEEN, is_open
 from passerelle.core.ports.log import StreamKind, StreamRef
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _LOOKS: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionRepair:
     """What differed in a session at first, and what still differs."""
 

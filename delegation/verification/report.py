@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from passerelle.core.frozen import frozen
+
 DERIVED: Final = frozenset(
     {"open_set", "stray_row", "read_model", "unlisted", "listed", "inbox"},
 )
 """Kinds of differences in data that can be rebuilt from streams."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Problem:
     """One difference or damage. ``kind`` is a stable word for programs, ``subject`` an id."""
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, Shard, parse_facade, read_shard
 from passerelle.core.index_changes import JOBS, SCHEDULES, SESSIONS, UNSEEN, find_part, make_row
 from passerelle.core.machine import read_loaded
@@ -41,7 +41,7 @@ Since: TypeAlias = Mapping[Shard, int]
 EVERYTHING: Final[Since] = dict.fromkeys(ALL_SHARDS, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StrayRow:
     """A row of ``owner``: in a list of tasks, or (``place`` None) a pending question in the inbox."""
 

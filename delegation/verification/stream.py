@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 import orjson
@@ -11,6 +11,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput
 from passerelle.core.event_chain import extend_chain, start_chain
 from passerelle.core.events import OpaquePayload, VendorPayload, check_scope, decode_event
+from passerelle.core.frozen import frozen
 from passerelle.core.machine import read_schema, read_snapshot, replay, write_snapshot
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.task.edges import KEPT_EDGES, cut, join
@@ -32,7 +33,7 @@ _LOOKS: Final = 8
 """How often a session that is being written is read again before the last read is judged."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionReplay:
     """A session at one moment: its stream, what it replays to, and what is stored."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import ArchiveDamaged, InvalidInput
 from passerelle.core.events import decode_event
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.times import parse_ms
@@ -22,7 +22,7 @@ _AT_ONCE: Final = 64
 _BITS: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionSubset:
     """At most ``sample`` sessions, and only those with an event at or after ``since_ms``; None: no such bound.
 

@@ -5,7 +5,7 @@ Events are written around the stored bytes without decoding them: two readers ge
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import orjson
@@ -14,6 +14,7 @@ from passerelle.a2a_mapping.envelopes import render_rpc_error, render_status
 from passerelle.a2a_mapping.rpc import render_result
 from passerelle.a2a_mapping.v0_3.responses import render_legacy_status
 from passerelle.core.errors import UnknownMethod
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.record import value
 from passerelle.gateway.a2a.http_request import A2A_JSON, JSON
 from passerelle.gateway.a2a.reply import HttpReply, compose_error
@@ -73,7 +74,7 @@ class RpcBinding:
         return b"data: %b\n\n" % orjson.dumps(render_rpc_error(error, self.rpc_id).body)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HttpBinding:
     """HTTP+JSON: bare objects, errors as Google ``Status`` (A2A 1.0 section 11)."""
 
@@ -92,7 +93,7 @@ class HttpBinding:
         return b"event: error\ndata: %b\n\n" % orjson.dumps(render_status(error).body)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LegacyHttpBinding:
     """HTTP+JSON of 0.3, below ``/v1``: always plain JSON."""
 

@@ -25,6 +25,7 @@ from passerelle.core.errors import (
     TooLarge,
     UnknownMethod,
 )
+from passerelle.core.frozen import frozen
 from passerelle.gateway.a2a.bindings import RpcBinding
 from passerelle.gateway.a2a.cards import PRIVATE
 from passerelle.gateway.a2a.extensions import activate, read_extensions, write_active
@@ -150,7 +151,7 @@ class HttpVisit(Visit):
             await reply.write(self.send)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallServer:
     """Serves calls over the operations. Raises errors as long as nothing has been sent."""
 

@@ -39,6 +39,7 @@ from passerelle.a2a_mapping.socket_frames import BINDING as SOCKET_BINDING
 from passerelle.a2a_mapping.v0_3.cards import lift_card
 from passerelle.core.agent_name import ROUTER, find_tenant
 from passerelle.core.errors import InvalidInput, RemoteError
+from passerelle.core.frozen import frozen
 from passerelle.core.peer import Answered, RefusedByPeer
 from passerelle.core.principal import AccessScope
 from passerelle.gateway.a2a.own_card import add_profile, merge_cards
@@ -135,7 +136,7 @@ def _find_grpc(settings: Settings) -> str | None:
 CACHE_CONTROL: Final = "public, max-age=300, stale-while-revalidate=60"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CardOptions:
     """What cards state about the gateway, the shape for readers that name no version, and the signer."""
 
@@ -163,7 +164,7 @@ def make_card_options(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _RenderedCard:
     """The last card rendered for an agent; ``since_s``: when this version of the peer's card was first seen."""
 

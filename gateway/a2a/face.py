@@ -7,7 +7,7 @@ agent, then what ``calls`` checks. An unknown agent and a forbidden one look the
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
@@ -20,6 +20,7 @@ from passerelle.core.errors import (
     Unauthenticated,
     UnknownMethod,
 )
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.trace import read_trace
 from passerelle.gateway.a2a.bindings import (
     HttpBinding,
@@ -90,7 +91,7 @@ class AgentDirectory(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FaceSettings:
     """``public_url``: the base URL for callers, without a trailing slash; None uses the request's host."""
 
@@ -102,7 +103,7 @@ class FaceSettings:
     access_log: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FaceParts:
     """What the face depends on; push configs and extended cards are optional."""
 

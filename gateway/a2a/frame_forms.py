@@ -6,7 +6,6 @@ A form is rendered for the first reader that asks for it, and depends on the fra
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ import orjson
 from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.a2a_mapping.resume import mark_frame
 from passerelle.a2a_mapping.v0_3.responses import ends_stream, write_response
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _PIECE = b'{"artifactUpdate"'
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FrameForm:
     """A form's name, and how to render it; None for the stored form."""
 

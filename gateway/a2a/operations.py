@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, assert_never, cast
 
 from passerelle.a2a_mapping.errors import PushNotificationNotSupported
@@ -24,6 +24,7 @@ from passerelle.core.commands import (
     TurnAccepted,
 )
 from passerelle.core.errors import Draining, NotFound, UnsupportedOperation
+from passerelle.core.frozen import frozen
 from passerelle.core.principal import AccessScope
 from passerelle.core.wire.record import value
 from passerelle.runtime.common.calls import require_operation
@@ -179,7 +180,7 @@ class OperationCall:
     """Whether a large Task can be sent in chunks."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operations:
     """Executes calls. Errors are those of ``core/errors.py``."""
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Final, TypeAlias
 
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.a2a_mapping.version import CURRENT, LEGACY, Version
 from passerelle.core.agent_name import ROUTER, name_tenant
+from passerelle.core.frozen import frozen
 
 ROOT: Final = "/"
 AGENTS: Final = "/agents"
@@ -31,7 +32,7 @@ class Resource(StrEnum):
 PathTarget: TypeAlias = Method | Resource
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class A2aRoute:
     """The targets of a path by HTTP method, none for an unknown path; ``named`` are its path parameters.
 

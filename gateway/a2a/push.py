@@ -5,7 +5,6 @@ Without one of them the face answers that the operation is not supported.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
 from passerelle.a2a_mapping.push import read_config, read_create, read_name, read_page
@@ -18,6 +17,7 @@ from passerelle.core.commands import (
     SetPushConfig,
 )
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from passerelle.core.push import PushConfig
@@ -72,7 +72,7 @@ class ExtendedCards(Protocol):
 _INLINE: str = "configuration.taskPushNotificationConfig."
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServicePush:
     """``PushOperations`` as commands and queries of the service object."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import field
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +18,7 @@ import structlog
 from passerelle.a2a_mapping.inbound import read_send
 from passerelle.a2a_mapping.rpc import Method, read_rpc
 from passerelle.core.errors import Draining, PasserelleError, StoreUnavailable
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.record import value
 from passerelle.gateway.a2a.bindings import RpcBinding
 from passerelle.gateway.a2a.calls import TENANT, HttpVisit
@@ -85,7 +86,7 @@ def _read(
     return _Message(RpcBinding(rpc_id), asked, request, operations.read_push(known, request))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UnaryCalls:
     """Starts such messages, and tracks those that wait."""
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import structlog
 
 from passerelle.core.errors import PasserelleError
+from passerelle.core.frozen import frozen
 from passerelle.gateway.a2a.reply import hide_agent_details
 from passerelle.runtime.observability.logs import explain_fault
 from passerelle.runtime.observability.spans import end_request
@@ -35,7 +36,7 @@ class Visit:
     outcome: str = "ok"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Visits:
     """Measures the calls of one edge. ``edge`` is the label under which its internal errors are counted."""
 

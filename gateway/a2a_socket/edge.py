@@ -29,6 +29,7 @@ from passerelle.a2a_mapping.version import CURRENT, HEADER
 from passerelle.channels.origins import WebOrigins
 from passerelle.core.agent_name import is_served
 from passerelle.core.errors import CallerError, NotFound, Unauthenticated, VersionNotSupported
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.headers import REASON, find_repeated, read_fields
 from passerelle.gateway.a2a.paths import AGENTS, split_path
 from passerelle.gateway.a2a_socket.answer import SocketAnswer
@@ -59,7 +60,7 @@ _OWN_HEADERS: Final = frozenset(
 """Used for the handshake only."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SocketEdge:
     """Serves sockets. ``redeem`` returns the credentials for a ticket; ``origins`` are the web origins allowed."""
 

@@ -5,11 +5,11 @@ A token must be valid if one is sent: an invalid one is rejected, whatever certi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from passerelle.core.commands import Authenticator
 from passerelle.core.errors import CredentialExpired, Unauthenticated
+from passerelle.core.frozen import frozen
 from passerelle.core.principal import OWNER
 from passerelle.core.wire.record import change
 from passerelle.gateway.auth.keys import KeyRing
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _UNKNOWN = "the token or API key is not known"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Callers:
     """All known callers as one value; a reload replaces it."""
 

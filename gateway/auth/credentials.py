@@ -7,13 +7,13 @@ connection from a proxy's address. That is the address of the socket; forwarding
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from passerelle.core.credentials import Credentials
+from passerelle.core.frozen import frozen
 from passerelle.gateway.auth.principals import make_client_principal
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ _SCHEME: Final = "bearer "
 _ALWAYS_READ: Final = frozenset({b"authorization", API_KEY_HEADER.encode(), b"origin"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CredentialReader:
     """``certificate_header`` is the lower-case name of the header in which a proxy passes a client certificate."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from passerelle.core.errors import Unauthenticated
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard
 from passerelle.core.principal import Principal
 from passerelle.core.session.device import name_list
@@ -24,7 +25,7 @@ _UNKNOWN = "the token does not belong to a device, or the device was revoked"
 _LIMIT = 128
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeviceCallers:
     """``CachedAuthenticator`` for paired devices; ``others`` authenticates all other callers.
 

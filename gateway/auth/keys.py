@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from passerelle.core.credentials import digest_token
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import encode_base32
 from passerelle.core.ports.chance import Clock, Ids
 from passerelle.core.principal import OWNER, Principal
@@ -23,7 +23,7 @@ from passerelle.runtime.common.secret import Secret
 _TOKEN_CHARACTERS: Final = 52
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _KnownKey:
     digest: bytes
     holder: Principal | None

@@ -5,10 +5,10 @@ Without a ``secret_key`` nothing can be sealed; then each data directory has its
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import ConfigInvalid, WriteConflict
+from passerelle.core.frozen import frozen
 from passerelle.gateway.auth.keys import mint_token
 from passerelle.gateway.settings.local_gateway import OWNER_FILE
 from passerelle.runtime.common.private_file import load_or_mint, read_private, replace_private
@@ -29,7 +29,7 @@ NO_KEY: Final = "redis_url is set and secret_key is not"
 _FIRST: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OwnerToken:
     """The owner token and its file; ``minted`` only on the start that created it.
 
@@ -57,7 +57,7 @@ def load_owner_token(data_dir: Path, ids: Ids) -> OwnerToken:
     return OwnerToken((Secret(kept.text),), path, kept.minted)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OwnerTokenStore:
     """Where a store keeps its token; ``key_name`` is the setting with the key of ``sealer``."""
 

@@ -8,11 +8,11 @@ redemption. The restored credentials are then checked like any others, so revoki
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.credentials import Credentials
 from passerelle.core.errors import ConfigInvalid, Unauthenticated
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.core.wire.record import record
 from passerelle.gateway.auth.keys import mint_token
@@ -36,7 +36,7 @@ class _Stub:
     address: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tickets:
     """Issues and redeems tickets."""
 

@@ -6,12 +6,13 @@ The cache entry is dropped when the issuer's keys change: a withdrawn key invali
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import jwt
 
 from passerelle.core.errors import CredentialExpired
+from passerelle.core.frozen import frozen
 from passerelle.core.principal import AccessScope, Principal
 from passerelle.gateway.auth.principals import make_principal
 
@@ -30,7 +31,7 @@ _ID_LIMIT: Final = 256
 _DOTS: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Issuer:
     """An identity provider: its settings and its keys."""
 
@@ -38,7 +39,7 @@ class Issuer:
     keys: KeySet
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Verified:
     principal: Principal
     until_ms: int

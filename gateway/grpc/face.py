@@ -8,7 +8,7 @@ protobuf cannot represent either.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -30,6 +30,7 @@ from passerelle.core.errors import (
     PasserelleError,
     VersionNotSupported,
 )
+from passerelle.core.frozen import frozen
 from passerelle.gateway.a2a.extensions import activate, read_metadata, write_active
 from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.http_request import ignore_disconnect
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
 TENANT: Final = "tenant"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GrpcFace:
     """Makes the service handlers. ``operations``, and so the access rules, are those of the other bindings."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import unquote
 
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.headers import REASON, find_repeated, join_fields
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ GrpcPeer: TypeAlias = tuple[str, int]
 _IP: Final = ("ipv4:", "ipv6:")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GrpcHead:
     """Names are lower case, and values of one name are joined, as with HTTP headers. Binary values are omitted."""
 

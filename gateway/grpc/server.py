@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import grpc
 import grpc.aio
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.core.frozen import frozen
 from passerelle.peers.grpc.methods import SERVICES
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _OPTIONS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GrpcServer:
     """A running server; ``port`` is the real one, also where the setting is 0."""
 

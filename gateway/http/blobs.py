@@ -6,13 +6,14 @@ import asyncio
 import hashlib
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from passerelle.core.errors import Forbidden, InvalidInput, Limited
+from passerelle.core.frozen import frozen
 from passerelle.core.ports.blobs import UPLOADED
 from passerelle.core.principal import AccessScope
 from passerelle.core.wire.codec import to_wire
@@ -54,7 +55,7 @@ class BlobTaken:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlobEdge:
     """Answers agents that dial in, for the names that their credential may serve."""
 

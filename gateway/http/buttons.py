@@ -5,13 +5,13 @@ There is no GET: a program that follows links by itself must not decide.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final, Protocol
 
 from pydantic import Field
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from passerelle.core.frozen import frozen
 from passerelle.core.principal import AccessScope
 from passerelle.core.wire.codec import from_bytes
 from passerelle.core.wire.record import record
@@ -48,7 +48,7 @@ class KnowsDevices(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ButtonEdge:
     """Answers requests with a token."""
 

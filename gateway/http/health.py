@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import orjson
@@ -12,13 +11,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from passerelle.core.errors import PasserelleError
+from passerelle.core.frozen import frozen
 from passerelle.runtime.common.version import VERSION
 from passerelle.runtime.observability import metrics
 
 UNREADY: Final = 503
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Readiness:
     """Whether the instance takes work; ``reason`` states why not."""
 

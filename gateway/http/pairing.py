@@ -5,13 +5,13 @@ These are the only ``/v1`` routes without a credential. Nothing is written for a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 from pydantic import Field
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.device import KeyAlgorithm
 from passerelle.core.wire.codec import from_bytes, to_wire
 from passerelle.core.wire.record import record
@@ -63,7 +63,7 @@ class DeviceProven:
     digits: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PairingEdge:
     """Answers devices that have a pairing code."""
 

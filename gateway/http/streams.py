@@ -35,6 +35,7 @@ from passerelle.core.errors import (
     StreamGap,
     Unauthenticated,
 )
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.near import find_near
 from passerelle.core.wire.sse import escape_breaks
 from passerelle.gateway.http.stream_link import NAMELESS
@@ -77,7 +78,7 @@ _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 Redeem: TypeAlias = "Callable[[str, str | None, str], Awaitable[Credentials]]"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Reader:
     """The reader and its stream, as of its request."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from passerelle.core.frozen import frozen
 from passerelle.core.principal import AccessScope
 from passerelle.core.wire.codec import from_bytes, to_wire
 from passerelle.core.wire.record import record
@@ -43,7 +43,7 @@ class TicketGiven:
     expires_in: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TicketEdge:
     """Issues tickets to callers that may open channels or read tasks."""
 

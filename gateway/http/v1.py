@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import orjson
@@ -20,6 +19,7 @@ from starlette.routing import Route
 from passerelle.a2a_mapping.members import objects_at, read_object
 from passerelle.core.commands import Authenticator, CommandService
 from passerelle.core.errors import InvalidInput, PasserelleError
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import Shard
 from passerelle.core.ports.chance import Ids
 from passerelle.core.wire.codec import wire_schema
@@ -62,7 +62,7 @@ class _AgentName(StringConvertor):
 register_url_convertor("agent", _AgentName())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RouteOperation:
     """One route. A ``{name}`` in the path is the parameter of that name; query and body have the others."""
 
@@ -271,7 +271,7 @@ def make_v1_routes(
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Endpoint:
     operation: RouteOperation
     service: CommandService

@@ -7,7 +7,7 @@ is that the socket identifies the caller, and the frame names the agent.
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.extensions import RESUME
@@ -21,6 +21,7 @@ from passerelle.core.errors import (
     NotFound,
     VersionNotSupported,
 )
+from passerelle.core.frozen import frozen
 from passerelle.gateway.a2a.calls import TENANT
 from passerelle.gateway.a2a.extensions import activate, read_metadata
 from passerelle.gateway.a2a.frame_forms import choose_form
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 _AFTER: Final = "after"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OutgoingCalls:
     """Serves the calls of all links. ``operations`` and ``parts`` are those of the A2A face."""
 
@@ -119,7 +120,7 @@ class OutgoingCalls:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OutgoingCaller:
     """The caller of a call and its rights; the link checks its credential."""
 

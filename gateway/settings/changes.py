@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.limit import LimitChanged, LimitSubject
 from passerelle.gateway.settings.model import ChannelSettings, Settings
 from passerelle.gateway.settings.values import list_bounds, list_quotas
@@ -42,7 +42,7 @@ _COLD_PARTS: Final = {
 _ACTOR: Final = "configuration"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Changes:
     """Dotted names of settings; ``hot`` apply at once, ``cold`` after a restart."""
 
@@ -50,7 +50,7 @@ class Changes:
     cold: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _LimitKey:
     kind: LimitKind
     unit: Unit

@@ -9,13 +9,13 @@ other programs too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import yaml
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.near import find_near
 from passerelle.gateway.settings.file import KeyPath, SettingsFile, read_settings_file
 from passerelle.gateway.settings.schema import SchemaPlace
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SettingFault:
     """One fault. ``where`` is a file with line, a variable or a flag; ``key`` is dotted."""
 
@@ -42,7 +42,7 @@ class SettingFault:
         return f"{self.where}: {self.key}: {self.reason}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sources:
     """Where to look. ``flags`` are command-line settings by their dotted names; None is not given."""
 
@@ -113,7 +113,7 @@ class Environment:
         holder[path[-1]] = value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layers:
     """The values of the sources. ``config`` is the file; ``data_dir`` is the default data directory."""
 

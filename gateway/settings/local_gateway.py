@@ -9,10 +9,10 @@ number, an unknown name in a section, an unknown top-level key) goes to the mode
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
+from passerelle.core.frozen import frozen
 from passerelle.gateway.settings.layers import read_layers
 from passerelle.gateway.settings.schema import SchemaPlace
 
@@ -29,7 +29,7 @@ _MOST_PORT: Final = 65_535
 _DIGITS: Final = re.compile("[0-9]{1,5}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LocalGateway:
     """The defaults are those of the model; ``certificate`` is the gateway's own, None for plain text."""
 

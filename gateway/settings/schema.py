@@ -6,10 +6,11 @@ It is generated from the models and read here without them, so that looking up a
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final, cast
+
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 SCHEMA_FILE: Final = "settings.schema.json"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SchemaPlace:
     """A position in the schema, with what may be below it."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
@@ -18,6 +17,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.wire_faults import describe_fault
 from passerelle.gateway.settings.layers import (
@@ -58,7 +58,7 @@ _NO_HOME: Final = "the home directory does not exist; set HOME, or give an absol
 _SWITCH: Final = "should be a number; YAML reads a bare yes, no, on or off as true or false"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoadResult:
     """The loaded settings, or faults; notices in both cases."""
 

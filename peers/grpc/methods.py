@@ -6,7 +6,6 @@ The service name determines the protocol version, so both share one port.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from a2a.compat.v0_3 import a2a_v0_3_pb2 as v0
@@ -14,6 +13,7 @@ from a2a.types import a2a_pb2 as v1
 from google.protobuf.empty_pb2 import Empty
 
 from passerelle.a2a_mapping.rpc import Method
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from passerelle.a2a_mapping.version import Version
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GrpcMethod:
     """One method with its request and response types."""
 
@@ -30,7 +30,7 @@ class GrpcMethod:
     response: type[Message]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GrpcService:
     """One service with its full name."""
 

@@ -9,7 +9,6 @@ whether the agent has the request. Servers send UNKNOWN with the agent's text wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from http import HTTPStatus
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, cast
@@ -25,6 +24,7 @@ from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.a2a_mapping.v0_3.responses import TYPES, name_type
 from passerelle.a2a_mapping.version import CURRENT
 from passerelle.core.errors import Limited, RemoteError
+from passerelle.core.frozen import frozen
 from passerelle.core.peer import Malformed, RefusedByPeer, Unknown
 from passerelle.peers.answers import INTERNAL_ERROR, MESSAGE_CHARS, list_given
 
@@ -43,7 +43,7 @@ for _module in ("status_pb2", "error_details_pb2"):
 _STATUS: Final = GetMessageClass(Default().FindMessageTypeByName("google.rpc.Status"))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GrpcRefusal:
     """The end of a call: status code, text, and trailing metadata with the rich status (A2A 1.0 section 10.6)."""
 

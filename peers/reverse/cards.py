@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import PeerUnavailable, StoreUnavailable
+from passerelle.core.frozen import frozen
 from passerelle.peers.card import KnownCard, read_dial_in_card
 from passerelle.peers.cards import verify_card
 
@@ -86,7 +87,7 @@ class DialInCards:
         return PeerUnavailable(f"agent {name}: {reason}", peer=name, reason=reason)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DialInState:
     """What all instances know about agents that dial in, and the sockets of this instance."""
 

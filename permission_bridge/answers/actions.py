@@ -19,6 +19,7 @@ from passerelle.core.approval.votes import count_agreeing
 from passerelle.core.batch import EntityKind, EntityRef, Late
 from passerelle.core.commands import ActionAnswered
 from passerelle.core.errors import ActionClosed, InvalidInput, NotFound, UnsupportedOperation
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import TaskId, expose, read_shard, shard_of
 from passerelle.core.session.device import name_list
 from passerelle.core.task import machine as tasks
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CarryingMessage:
     """The message that carried an answer; it is stored in the same append as the answer."""
 

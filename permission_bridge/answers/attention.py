@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.core.agent_name import find_base
@@ -20,6 +19,7 @@ from passerelle.core.approval.requests import (
     UnmutePeer,
 )
 from passerelle.core.errors import Forbidden, NotFound, UnsupportedOperation
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.times import format_ms, parse_ms
 from passerelle.permission_bridge.answers.actions import find_record
 from passerelle.runtime.records.writes import Written
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _MINUTE_MS: Final = 60_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Attending:
     """Records who has seen a request, mutes agents for a person, and retries deliveries of decisions."""
 

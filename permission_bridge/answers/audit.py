@@ -7,7 +7,6 @@ match the facts is checked by ``passerelle verify``. The explanation of a reques
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 import orjson
@@ -18,6 +17,7 @@ from passerelle.core.approval.requests import Audit, AuditedFact, AuditProof
 from passerelle.core.errors import NotFound
 from passerelle.core.event_chain import extend_chain, start_chain
 from passerelle.core.events import Event, decode_event, show_payload
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.approval import PermissionEvaluated
 from passerelle.core.payloads.governance import HookCompleted, HookFailed, HookStarted
 from passerelle.core.ports.log import StreamKind, StreamRef
@@ -41,7 +41,7 @@ _PAGE: Final = 512
 _TRIES: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Auditing:
     """Reads facts with their proof."""
 
@@ -140,7 +140,7 @@ _MOST_EVENTS: Final = 2_000
 _HOOKS: Final = (HookStarted, HookCompleted, HookFailed)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Explaining:
     """Reads the recorded reasons of a request."""
 

@@ -7,13 +7,13 @@ applies from the next use on. A crash between a use and its evaluation loses the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.governance import PolicyChanged
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.policy.grant import Grants, record_grant, record_revocation, record_use
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GrantService:
     """Reads and changes the grants of owners."""
 

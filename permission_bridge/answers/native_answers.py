@@ -6,7 +6,6 @@ agent as an ordinary message, whatever else is open: the agent would act on an a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.dialects.registry import read_native
@@ -14,6 +13,7 @@ from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import RespondAction
 from passerelle.core.errors import ActionClosed, InvalidInput, StaleAnswer
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ _ALLOWING: Final = frozenset({"allow_once"})
 _REJECTING: Final = frozenset({"reject_once"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NativeDecision:
     """One decision, bound to its request; ``native`` is the payload that is delivered to the agent."""
 

@@ -9,7 +9,7 @@ reader that disconnects, or that is released when the gateway drains, decides no
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, get_args
 
 from passerelle.channels.hub import Start
@@ -17,6 +17,7 @@ from passerelle.channels.task_follower import take_step
 from passerelle.channels.views import PlainView, TaskView
 from passerelle.core.approval.withdrawal import find_withdrawal
 from passerelle.core.errors import Forbidden
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import parse_facade
 from passerelle.core.payloads.approval import ClosingState
 from passerelle.core.ports.log import StreamKind, StreamRef
@@ -48,7 +49,7 @@ _RESOLVED: Final[tuple[ClosingState, ...]] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QuestionPage:
     """Views, newest first, or last closed first. ``token`` leads to the next page; empty at the end."""
 
@@ -56,7 +57,7 @@ class QuestionPage:
     token: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QuestionLists:
     """Searches the requests of a caller."""
 
@@ -179,7 +180,7 @@ def _fits(view: JsonObject, query: ListActions) -> bool:
     return parsed is not None and view.get("taskId") == parsed[0]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QuestionWaits:
     """Reads a request, now or after its next change."""
 

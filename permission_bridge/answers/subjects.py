@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -11,6 +10,7 @@ from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.approval.audience import may_read
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound, StoreUnavailable, TooLarge
+from passerelle.core.frozen import frozen
 from passerelle.core.policy.requests import ActionContent
 from passerelle.core.wire.canonical import canonicalize, digest
 from passerelle.core.wire.codec import to_wire
@@ -27,7 +27,7 @@ LIMIT_BYTES: Final = 1024 * 1024
 """Limit of one answer; larger content is read in parts, as an output of its task."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Subjects:
     """Reads the content of requests."""
 

@@ -6,11 +6,11 @@ as a message (``follow_ups``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.core.errors import Forbidden
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import shard_of
 from passerelle.permission_bridge.send_judgement import (
     SendCase,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AnswerTextPolicy:
     """Evaluates answer texts with rules, hooks and the classifier; ``find_tags`` returns the tags of an agent."""
 

@@ -8,7 +8,7 @@ decision is used up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from passerelle.core.approval import machine as approval
@@ -26,6 +26,7 @@ from passerelle.core.errors import (
     UnsupportedOperation,
 )
 from passerelle.core.events import Fact
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import derive_id, parse_facade
 from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.policy.requests import PermissionView
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.hooks.consultation import Consulted
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerApprovals:
     """Opens the requests of workers, and consumes their decisions."""
 
@@ -240,7 +241,7 @@ def _works_for(worker: Principal, record: TaskRecord) -> bool:
     return record.scope.principal == worker.id or worker.sees(agent)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _PermissionOpening:
     dispatch: RunAccess
     task: EntityRef

@@ -8,11 +8,11 @@ several approvers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.commands import RespondAction
 from passerelle.core.errors import ConfigInvalid, CredentialExpired, Unauthenticated, UnknownOption
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.device import reaches
 from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.core.wire.record import record
@@ -50,7 +50,7 @@ class ActionToken:
     until_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ActionTokens:
     """Issues and reads tokens. Without a sealer there are none."""
 

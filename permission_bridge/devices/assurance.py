@@ -6,11 +6,12 @@ device of a principal: a principal without one could never sign, and so never an
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.core.approval.signed_decision import compose_decision
 from passerelle.core.errors import Forbidden
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.approval import DecisionSignature
 from passerelle.core.payloads.device import EVERYTHING, DeviceRights, reaches
 from passerelle.core.principal import Principal
@@ -40,7 +41,7 @@ CLOCK_SLACK_MS: Final = 300_000
 """Tolerated deviation of a device's clock."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Assured:
     """The verified sender of an answer, and the rights of its device."""
 
@@ -51,7 +52,7 @@ class Assured:
     void: frozenset[str] = field(default_factory=frozenset[str])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Assurance:
     """Verifies answers by the devices that they come from."""
 

@@ -7,13 +7,13 @@ prevents writing them twice and lists the devices that got a push.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import DueClaim, EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard, shard_of
 from passerelle.permission_bridge.answers.action_rows import name_notice
 from passerelle.runtime.records.writes import AppendOptions
@@ -42,7 +42,7 @@ def number_attempt(attempt: str) -> int:
     return _NUMBERS.get(attempt[:1], 1)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeliveryAttempts:
     """Reads and writes attempts in the store."""
 

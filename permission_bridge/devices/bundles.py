@@ -11,9 +11,10 @@ Requests beyond one page keep the row, and are handled at the next visit.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.times import format_ms
 from passerelle.permission_bridge.approvers import RISKS
 from passerelle.permission_bridge.delivery_record import record_forwarding
@@ -45,7 +46,7 @@ LISTED: Final = 20
 """Requests listed in a bundle: a push payload is limited to 4 kB."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HeldQuestion:
     """A deferred request, the reason why it is still suppressed, and the devices that have not received it."""
 
@@ -56,7 +57,7 @@ class HeldQuestion:
     pause: PushPause | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bundles:
     """The handler of the due rows for bundles."""
 

@@ -15,12 +15,12 @@ Facts are written once, keyed by the row of their attempt.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval.audience import list_paired_readers
 from passerelle.core.batch import DueChange
 from passerelle.core.events import Fact
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.principal import Principal
 from passerelle.core.wire.times import format_ms
@@ -53,7 +53,7 @@ _CLEAR_S: Final = 3_600
 _PAUSE_MS: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Forwarding:
     """Handlers of the due rows that deliver an approval request to people."""
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cryptography.exceptions import InvalidSignature
@@ -22,6 +21,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from passerelle.core.errors import ConfigInvalid, InvalidInput
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.device import DeviceKey, KeyAlgorithm
 from passerelle.permission_bridge.devices.own_device import FILE, is_device
 from passerelle.runtime.common.private_file import load_or_mint
@@ -82,7 +82,7 @@ def _encode(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OwnDevice:
     """The device id that the gateway assigned, and the private key."""
 

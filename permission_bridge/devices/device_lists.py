@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.conversation import SessionCreated
 from passerelle.core.session import device as devices
 from passerelle.core.session import machine as sessions
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.writes import Writes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeviceLists:
     """Device lists in the store, without a cache: a revocation takes effect at once."""
 

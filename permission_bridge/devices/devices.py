@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
 import orjson
@@ -13,6 +12,7 @@ from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import CallerError, InvalidInput, NotFound, UnsupportedOperation
 from passerelle.core.event_type import EventType
+from passerelle.core.frozen import frozen
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.session.device import Confirm, Rename, Revoke, derive_digits
 from passerelle.core.session.device_requests import (
@@ -56,7 +56,7 @@ _RECENT_EVENTS: Final = 512
 _AT_ONCE: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Devices:
     """Lists, confirms, renames and revokes devices."""
 

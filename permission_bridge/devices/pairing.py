@@ -12,11 +12,11 @@ from __future__ import annotations
 import hashlib
 import re
 import ssl
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from passerelle.core.errors import Forbidden, InvalidInput, NotFound, Unauthenticated, WriteConflict
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import encode_base32
 from passerelle.core.payloads.device import DeviceRights
 from passerelle.core.principal import AccessScope, Principal
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.idempotency import Once
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GatewayAddress:
     """The URL, and the SHA-256 of the gateway's certificate if it uses its own."""
 
@@ -77,7 +77,7 @@ _TOKEN_CHARACTERS: Final = 52
 _NONCE_CHARACTERS: Final = 26
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Claimed:
     """The answer to a claim: the nonce that the device must sign."""
 
@@ -85,7 +85,7 @@ class Claimed:
     nonce: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Proven:
     """The answer to a proof: a token for later, and the digits to show."""
 
@@ -95,7 +95,7 @@ class Proven:
     principal: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pairing:
     """Offers devices, and pairs them."""
 

@@ -5,10 +5,10 @@ Open connections, the inbox, webhooks and the expiry of the request are not affe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.agent_name import find_base
+from passerelle.core.frozen import frozen
 from passerelle.permission_bridge.devices.attempts import AGAIN, number_attempt
 from passerelle.permission_bridge.quiet import find_quiet_end, is_high_risk
 from passerelle.store.pushes import HeldPush
@@ -31,7 +31,7 @@ BUNDLED: Final = "bundled"
 """The next bundle includes it, with the other requests of that minute."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PushPause:
     """A time in which a person gets no push, and the reason."""
 
@@ -39,7 +39,7 @@ class PushPause:
     until_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PushGate:
     """Decides about pushes. At most ``most`` single pushes per person and minute are sent."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.channels.link_record import LinkRecord
+from passerelle.core.frozen import frozen
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.codec import from_bytes
 from passerelle.webhooks.notifier import NEW, name_target
@@ -27,7 +27,7 @@ _PEOPLE: Final = frozenset({"ui", "device"})
 """Peer roles of connections that a person uses."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeviceReach:
     """``links`` are channels with their devices; ``is_active``: a person has just used one of them.
 
@@ -40,7 +40,7 @@ class DeviceReach:
     webhooks: Mapping[str, bool]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reaching:
     """Finds the ways to reach a principal."""
 

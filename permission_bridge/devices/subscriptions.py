@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.errors import ConfigInvalid, InvalidInput, UnsupportedOperation
+from passerelle.core.frozen import frozen
 from passerelle.core.session.device import SetPush, name_list
 from passerelle.core.wire.codec import from_bytes, to_bytes
 from passerelle.core.wire.record import record
@@ -40,7 +40,7 @@ class BrowserSubscription:
     auth: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BrowserSubscriptions:
     """Stores push subscriptions. Without a sealer they cannot be stored."""
 

@@ -19,6 +19,7 @@ import orjson
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from passerelle.core.errors import CallerError, InvalidInput
+from passerelle.core.frozen import frozen
 from passerelle.permission_bridge.delivery_record import DeliveryTarget
 from passerelle.webhooks.retries import AddressBlocked, ReceiverAnswered
 
@@ -153,7 +154,7 @@ def _encode(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PushSender:
     """Sends to many browsers at once. Without ``web_push`` every push fails as ``not_installed``."""
 

@@ -6,7 +6,7 @@ next attempt, once; a different command is a new request. An approved command ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval import machine as approval
@@ -16,6 +16,7 @@ from passerelle.core.batch import EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.commands import CancelTask
 from passerelle.core.errors import Forbidden, NotFound, WriteConflict
 from passerelle.core.events import Fact
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import derive_id
 from passerelle.core.policy.requests import Subject
 from passerelle.core.task import machine as tasks
@@ -55,7 +56,7 @@ GOVERNED: Final[Mapping[str, ActionType]] = {
 """Commands that rules may apply to, with their action types."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Governed:
     """A command as rules see it."""
 
@@ -65,7 +66,7 @@ class Governed:
     args: JsonObject
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CommandGate:
     """Enforces the rules about commands."""
 

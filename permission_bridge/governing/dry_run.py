@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, aclosing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.events import Event, decode_event
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.approval import PermissionEvaluated
 from passerelle.core.policy.requests import PolicyTried, ReplayedCase
 from passerelle.core.ports.log import StreamKind, StreamRef
@@ -31,7 +32,7 @@ _MOST_S: Final = 5.0
 """Time limit for the cases of many callers: an urgent rule must not be delayed."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PolicyDryRun:
     """Tries rules on recorded cases. ``list_callers`` are the configured callers."""
 

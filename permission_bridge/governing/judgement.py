@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import Shard
 from passerelle.core.policy.requests import Judgement
 from passerelle.core.wire.codec import to_wire
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from passerelle.runtime.records.ownership import Ownership
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PolicyPreview:
     """Evaluates hypothetical cases."""
 
@@ -76,7 +77,7 @@ class PolicyPreview:
         return Where(record.task_id, record.thread_id or "", record.session_id)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallerPolicy:
     """Evaluates cases of one caller with the facts of one moment."""
 

@@ -8,7 +8,7 @@ at startup, on notification of a change, and periodically.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -22,6 +22,7 @@ from passerelle.core.errors import (
     VersionMismatch,
 )
 from passerelle.core.facts import Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.governance import PolicyChanged
 from passerelle.core.policy.edited_rules import EditedRules, record_edit
 from passerelle.core.policy.requests import PolicySet, PolicyTried
@@ -51,7 +52,7 @@ _SESSION: Final = EntityRef(EntityKind.SESSION, HOME)
 _RULES: Final = EntityRef(EntityKind.RULES, HOME)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PolicyEditing:
     """Reads and replaces the edited rules; ``find_rules`` returns the policy in force."""
 

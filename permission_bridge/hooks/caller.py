@@ -7,7 +7,7 @@ import importlib
 import inspect
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, cast
 
@@ -16,6 +16,7 @@ from pydantic import Field
 
 from passerelle.core.errors import ConfigInvalid, InvalidInput
 from passerelle.core.facts import ErrorCategory, ErrorDetail
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.approval import Risk
 from passerelle.core.wire.codec import from_bytes, from_wire
 from passerelle.core.wire.json import JsonObject
@@ -55,7 +56,7 @@ def _open_sessions() -> PeerSessions:
     return PeerSessions(limit_bytes=ANSWER_LIMIT_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HookCaller:
     """Calls hooks. The operator configures the endpoints, so their addresses are not screened."""
 

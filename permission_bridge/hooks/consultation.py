@@ -8,10 +8,11 @@ evaluation sees only the grant that was used; if the rules changed in between, t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from passerelle.core.errors import NotFound, UnsupportedOperation
+from passerelle.core.frozen import frozen
 from passerelle.permission_bridge.cases import describe_case
 from passerelle.permission_bridge.grants import find_where
 from passerelle.permission_bridge.hooks.hooks import NO_HOOK_RESULTS
@@ -44,7 +45,7 @@ class ConsultationRequired(Exception):
         self.prompts = tuple(prompts)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Consulted:
     """The results of a consultation about one case, and its facts, which are stored with the evaluation."""
 
@@ -52,7 +53,7 @@ class Consulted:
     notes: tuple[Note, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PolicyConsultation:
     """Consults grants, hooks and the classifier."""
 

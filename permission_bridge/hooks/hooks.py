@@ -8,7 +8,7 @@ and each receives the message as the previous one returned it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -16,6 +16,7 @@ import orjson
 
 from passerelle.core.errors import InvalidInput
 from passerelle.core.facts import ErrorCategory, ErrorDetail
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.governance import HookCompleted, HookFailed, HookStarted
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.wire.canonical import digest
@@ -39,7 +40,7 @@ REWRITING: Final[frozenset[HookPoint]] = frozenset({"before_delegate"})
 """Points at which a hook may change the message."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HookResults:
     """The verdicts of the hooks of one point. ``message`` is set if one of them changed the message."""
 
@@ -55,7 +56,7 @@ class HookResults:
 NO_HOOK_RESULTS: Final = HookResults()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hooks:
     """Calls the hooks and the classifier of a policy."""
 

@@ -11,9 +11,10 @@ Pure: ``peers.sessions`` connects. The operator configures the exceptions.
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Final, TypeAlias
+
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network
@@ -65,7 +66,7 @@ class AddressRefused(OSError):
         super().__init__(REFUSED_ERRNO, f"{kind} addresses are not allowed")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AddressScreen:
     """Allows every public address, and the networks in ``allowed``."""
 

@@ -16,8 +16,10 @@ Error responses are no failures: the breaker judges only whether the interface c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal, TypeAlias, assert_never
+
+from passerelle.core.frozen import frozen
 
 FAILURES: Final = 5
 WINDOW_MS: Final = 10_000
@@ -30,7 +32,7 @@ BreakerMode: TypeAlias = Literal["closed", "open", "trial"]
 Signal: TypeAlias = Literal["asked", "answered", "succeeded", "failed"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Breaker:
     """The state of one interface; ``failures`` are times, ``sample`` the last outcomes, newest last."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from passerelle.core.errors import Forbidden, InvalidInput
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +20,7 @@ KEY_HEADER: Final = "Idempotency-Key"
 """The HTTP header with the key."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Caller:
     """The principal of a call, the edge it came over, and its idempotency key."""
 
@@ -30,7 +31,7 @@ class Caller:
     tracestate: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MethodRow:
     """One row. ``result`` None is a read model, whose members are those of the requested record."""
 

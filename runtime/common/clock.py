@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import (
     CONTEXT_BITS,
     MINTED_LETTERS,
@@ -38,7 +38,7 @@ class SystemClock:
 _read_ms: Final = SystemClock().now_ms
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoppedClock:
     """A clock with a fixed time; implements ``core.ports.chance.Clock``."""
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PrivateText:
     """The text of a file; ``minted`` is true only for the call that created it."""
 

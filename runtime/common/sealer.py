@@ -10,13 +10,13 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.core.frozen import frozen
 from passerelle.runtime.common.secret import Secret
 
 KEY_BYTES: Final = 32
@@ -29,7 +29,7 @@ Draw: TypeAlias = Callable[[int], int]
 """``draw(bits)``: randomness, as provided by ``core.ports.chance.Ids``."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sealer:
     """Seals with the current key, opens with every known one."""
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
 
 import orjson
@@ -24,6 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.canonical import canonicalize
 from passerelle.runtime.common.secret import Secret
 
@@ -56,7 +56,7 @@ _P256_BYTES: Final = 32
 _WANTED: Final = "a private key for P-256 or Ed25519 in PEM, as passerelle signing-key makes it"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SigningKey:
     """One private key. ``signs`` False: its public key is published, but it signs nothing new."""
 
@@ -149,7 +149,7 @@ def _describe_curve(public: ec.EllipticCurvePublicKey) -> JsonObject:
 JWKS_PATH: Final = "/.well-known/jwks.json"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DetachedSignature:
     """One signature over content that is sent separately; both parts are base64url."""
 
@@ -162,7 +162,7 @@ class DetachedSignature:
         return f"{self.protected}..{self.signature}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Signer:
     """Signs with the keys of this deployment. ``jku`` is the URL of the published JWKS, if known."""
 

@@ -9,11 +9,11 @@ before anything else is used.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
 
 from passerelle.core.errors import StoreUnavailable
+from passerelle.core.frozen import frozen
 from passerelle.core.ports.limits import Period
 from passerelle.runtime.limits.limit import HOLD_MS, UnitBlock
 
@@ -63,7 +63,7 @@ _ASK_AGAIN_MS: Final = 1_000
 QuotaKind: TypeAlias = Literal["quota", "budget"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Quota:
     """``limit`` calls in a period, or millionths of ``currency``."""
 

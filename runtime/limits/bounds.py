@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from passerelle.core.errors import CallerLimitKind
+from passerelle.core.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rate:
     """``units`` per ``per_ms``; unused units accumulate up to ``units``, which is also the largest burst."""
 
@@ -15,7 +14,7 @@ class Rate:
     per_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bounds:
     """Cluster-wide limits; None means unlimited."""
 
@@ -23,7 +22,7 @@ class Bounds:
     rate: Rate | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OverLimit:
     """Nothing was taken. ``limit`` is the exceeded bound; retry after ``retry_after_ms``."""
 

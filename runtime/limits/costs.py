@@ -8,10 +8,11 @@ the call is accepted without a charge, and charged before it is sent, once the q
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.core.errors import Limited
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.limit import (
     CostEstimated,
     CostRecorded,
@@ -37,7 +38,7 @@ _MILLION = 1_000_000
 Basis: TypeAlias = Literal["per_call", "per_second", "per_token"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Price:
     """The price of an agent. ``micros`` are for one call, one second, or a million input tokens."""
 
@@ -103,7 +104,7 @@ def _divide(amount: int, by: int) -> int:
 _KEPT: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Charge:
     """The charge of a call, and the facts to record on its turn."""
 
@@ -126,7 +127,7 @@ _NAMES: Final[dict[PeriodName, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shortage:
     """The quota that does not cover a call; nothing was charged."""
 

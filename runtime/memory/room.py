@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.core.errors import InstanceFull, Limited
+from passerelle.core.frozen import frozen
 from passerelle.runtime.memory.budget import Budget, MemoryShortage
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Hold:
             self._loop.call_soon_threadsafe(self._reservation.release)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryAccount:
     """The room for one holder and one use."""
 

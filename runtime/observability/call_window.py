@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.frozen import frozen
 from passerelle.runtime.common.beat import sleep_until_beat
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _FAILURES: Final = frozenset({"unreached", "unknown", "malformed"})
 """Outcomes of calls that failed in transport; calls held back by the gateway were never sent."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Sample:
     """The counters at a time, in ms."""
 
@@ -35,7 +36,7 @@ class _Sample:
     times: Mapping[str, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallReport:
     """Calls of one agent since a time; ``p50_s`` and ``p95_s`` are None without answers, or above the last bound."""
 

@@ -17,6 +17,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.frozen import frozen
+
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
@@ -46,7 +48,7 @@ class ActionIndex:
         return self._tasks.get(action_id)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prefetch:
     """A started read of an approval, and of the device list of the principal that may answer it."""
 

@@ -14,6 +14,7 @@ import orjson
 from passerelle.a2a_mapping.long_task import preview_frame
 from passerelle.core.events import FRAME, Fact
 from passerelle.core.facts import Ref
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.run import OutputSpilled
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _NOTHING: Final[Mapping[str, bytes]] = {}
 _NOWHERE: Final[Mapping[str, Ref]] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Note:
     """A fact to be written, and the content behind each of its references."""
 
@@ -41,7 +42,7 @@ class Note:
     """References to content that is already stored."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LongBlob:
     """Content by its hash, and a function that writes it."""
 

@@ -5,7 +5,7 @@ The peer is not called, so reads work while the peer is down, and after any rest
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, cast
 
 import orjson
@@ -15,6 +15,7 @@ from passerelle.a2a_mapping.history import complete_history
 from passerelle.a2a_mapping.long_task import is_slim, slim_frame, write_slim_task
 from passerelle.core.event_type import EventType
 from passerelle.core.events import FRAME, decode_event
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import TurnSubmitted
 from passerelle.core.payloads.run import COPY, ArtifactChanged, RunStatus
@@ -57,7 +58,7 @@ _SLIM: Final = 4_096
 _TAKEN_OVER: Final = b'"takenOver":true'
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Contents:
     """Reads task contents from log and blob store."""
 

@@ -6,9 +6,9 @@ is a read of the feed as old as the append: rows outside of it, and events of ot
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from passerelle.core.frozen import frozen
 from passerelle.core.ports.log import Entry
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.projections import FeedRow, FeedTail
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FeedSnapshot:
     """The last rows of a feed after one append, and the events and records of that append's own row."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import IdempotencyRow
 from passerelle.core.errors import IdempotencyConflict
+from passerelle.core.frozen import frozen
 from passerelle.core.session.requests import CompactThread, DescribeSession, RollBackThread
 from passerelle.core.wire.codec import to_bytes
 from passerelle.core.wire.record import record
@@ -60,7 +61,7 @@ def watch_keys() -> Generator[KeyLookup]:
         _LOOK.reset(token)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Once:
     """A command with its key, if it has one; ``digest`` distinguishes requests."""
 

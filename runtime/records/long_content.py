@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import orjson
@@ -18,6 +18,7 @@ import orjson
 from passerelle.a2a_mapping import states
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
 from passerelle.core.errors import StoreUnavailable
+from passerelle.core.frozen import frozen
 from passerelle.core.task.status import Status
 from passerelle.core.wire.long_json import LongJson, Slice
 
@@ -60,7 +61,7 @@ class LongTaskError(Exception):
         return task if self.shape is None else self.shape(task)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LongContent:
     """Long JSON, and the blobs that its slices are in."""
 

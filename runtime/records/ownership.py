@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +9,7 @@ from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.agent_name import ROUTER
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import parse_facade
 from passerelle.core.principal import AccessScope
 from passerelle.core.task.record import TaskRecord
@@ -29,7 +29,7 @@ NOTHING_KNOWN: Final[Mapping[EntityRef, Held]] = MappingProxyType({})
 """No preloaded entities: everything is read."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Owned:
     """A task of the caller as stored."""
 
@@ -74,7 +74,7 @@ def _is_near(principal: Principal, record: TaskRecord) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ownership:
     """Finds tasks for their owners."""
 

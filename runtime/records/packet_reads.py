@@ -7,7 +7,7 @@ no packet keeps its position in the chain and is not shown.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import orjson
@@ -18,6 +18,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.event_chain import extend_chain
 from passerelle.core.event_type import EventType
 from passerelle.core.events import decode_event
+from passerelle.core.frozen import frozen
 from passerelle.core.machine import read_loaded
 from passerelle.core.payloads.approval import ActionRequired
 from passerelle.core.payloads.conversation import TurnSubmitted
@@ -62,7 +63,7 @@ _MESSAGE_TYPES: Final = frozenset(
 _Known: TypeAlias = "Mapping[str, tuple[TaskRecord, Loaded]]"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PacketReads:
     """``channels.follower.StreamReads`` over the log: packets are built on read; other streams are read as stored."""
 

@@ -11,12 +11,12 @@ with a derived id: its owner follows it over a channel like any other.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, Shard, derive_id, derive_shard, read_shard, shard_of
 from passerelle.core.payloads.conversation import SessionCreated
 from passerelle.core.session import machine as sessions
@@ -112,7 +112,7 @@ def open_home(decision: Decision, ref: EntityRef, principal: Principal) -> None:
     decision.add(sessions.decide(None, BeginSession(ref.id, created)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Home:
     """Writes facts into home sessions."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval.paired_mark import is_view_for_paired
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import parse_facade, read_shard
 from passerelle.core.read_models.channels import choose_recovery, find_recovery
 from passerelle.core.session.machine import SessionRecord
@@ -25,7 +25,7 @@ _LOOKED_AT: Final = 50
 """Tasks of a session that are read: the newest ones, and the open ones."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recoveries:
     """Determines recovery states of streams."""
 

@@ -17,6 +17,7 @@ from passerelle.a2a_mapping.members import as_list, objects_at, text_at, texts_a
 from passerelle.a2a_mapping.outbound import describe_artifact, quote_artifact
 from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.facts import NamedArtifact
+from passerelle.core.frozen import frozen
 from passerelle.core.payloads.context import (
     ContextItem,
     ContextResolved,
@@ -53,7 +54,7 @@ _NAME_CHARS: Final = 128
 """Length at which an unknown reference is cut."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResolvedReferences:
     """What a message refers to: agent task ids by facade id, parts to add, and gateway ids of all the tasks.
 
@@ -176,7 +177,7 @@ class _ResolvedContext:
             self.parts.append(describe_artifact(_list_traits(artifact), place, reason))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class References:
     """Resolves the references of messages."""
 

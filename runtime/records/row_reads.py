@@ -6,12 +6,13 @@ is shown more often.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 import orjson
 
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import parse_facade
 from passerelle.core.machine import read_loaded
 from passerelle.core.ports.log import LISTS, StreamKind
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 _KINDS: Final = {TASK_ROW: EntityKind.TASK, JOB_ROW: EntityKind.SESSION}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RowReads:
     """``channels.follower.StreamReads``: list rows are built on read; other streams are read through ``below``."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from passerelle.core.batch import Incarnation
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +45,7 @@ class ContentReads(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SendOptions:
     """The options of a request with a further message: how its caller reads the answer, and options for the agent."""
 
@@ -55,7 +56,7 @@ class SendOptions:
     """Where the sealed message is stored until it is sent, if its content must not be kept."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnInput:
     """A message to a task as its caller wrote it, with its send options."""
 
@@ -63,7 +64,7 @@ class TurnInput:
     send_options: SendOptions
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Content:
     """The Task as callers saw it (None before the first Task frame), and the messages that were sent on it.
 

@@ -7,11 +7,12 @@ number of rows, with fewer tasks than requested and a token to continue.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import TaskId, expose, parse_facade, read_shard
 from passerelle.core.index_changes import UNSEEN
 from passerelle.core.read_models.task import show_progress
@@ -41,7 +42,7 @@ _MOST_ROWS: Final = 2_000
 """Maximum rows that one page reads."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskLists:
     """Lists records of tasks."""
 

@@ -7,13 +7,14 @@ belongs to this process: a message not sent before the process ends is lost, and
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from passerelle.a2a_mapping.members import object_at, objects_at
 from passerelle.core.errors import ConfigInvalid
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.record import value
 from passerelle.runtime.common.sealer import KEY_BYTES, Sealer, make_sealer
 from passerelle.runtime.records.message_summary import read_options
@@ -36,7 +37,7 @@ class Withheld:
     options: JsonObject
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Withholding:
     """Seals withheld messages, and opens them for the driver that sends them."""
 

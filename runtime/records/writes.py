@@ -27,6 +27,7 @@ from passerelle.core.batch import (
 )
 from passerelle.core.decision import Decision, Held
 from passerelle.core.errors import IdempotencyConflict, StoreUnavailable, WriteConflict
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import shard_of
 from passerelle.core.index_changes import derive_index_changes
 from passerelle.core.machine import read_loaded
@@ -73,7 +74,7 @@ _NAMES: Final[dict[type[AppendResult], str]] = {
 """Names under which append outcomes are counted."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AppendOptions:
     """What a batch contains besides its facts."""
 
@@ -86,7 +87,7 @@ class AppendOptions:
     idem: IdempotencyRow | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Written:
     """A stored batch and the entities after it. ``first`` and ``last`` are 0 if a repeat does not know them."""
 

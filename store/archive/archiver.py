@@ -12,6 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import Shard, shard_of
 from passerelle.store import keys
 from passerelle.store.archive.ended_sessions import EndedSession
@@ -75,7 +76,7 @@ def join_parts(
     return joined
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ArchiveResult:
     """The outcome of a call: archived sessions with their bytes in the archive, and sessions that stay."""
 

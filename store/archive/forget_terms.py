@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from passerelle.core.frozen import frozen
 from passerelle.core.task.status import TERMINAL
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from passerelle.store.archive.ended_tasks import EndedTask
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ForgetTerms:
     """Milliseconds after the last event of a session, by outcome of its tasks; other outcomes are kept for good.
 

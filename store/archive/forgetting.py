@@ -8,10 +8,11 @@ reads no longer use it by then.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import shard_of
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.times import format_ms
@@ -43,7 +44,7 @@ _NAMED: Final = 5
 _FORGET_SESSION: Final = Script("forget_session", as_int)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ForgettingPlan:
     """What would be forgotten. ``others`` are other owners' sessions with this owner's messages, which stay."""
 
@@ -58,7 +59,7 @@ class ForgettingPlan:
     """Whether forgetting this owner was interrupted: ``finish`` continues it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Forgetting:
     """Forgets in one runtime. Concurrent and repeated calls have the result of one."""
 

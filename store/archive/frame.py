@@ -8,13 +8,14 @@ exactly what the engine returned.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, cast
 
 import hiredis
 import orjson
 
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard
 from passerelle.core.packed_events import read_scopes
 from passerelle.core.wire.times import parse_ms
@@ -45,7 +46,7 @@ ARCHIVED_KINDS: Final = frozenset({EntityKind.SESSION, *_KINDS.values()})
 """The kinds of entities that are archived with their session."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionFrame:
     """Replies of the engine."""
 

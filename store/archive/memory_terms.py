@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
+
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryTerms:
     """Milliseconds after the last event of a session; None: for good.
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import orjson
 
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import shard_of
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.session.device import name_list
@@ -34,7 +35,7 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 _FORGET_HOME: Final = Script("forget_home", as_int)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OwnerHome:
     """What was found. ``session`` is None if no record names the principal: then it has no home, devices or grants.
 
@@ -71,7 +72,7 @@ class _OwnerScan:
     links: list[str] = field(default_factory=list[str])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HomeFinder:
     """Scans the shard of an owner. All raise StoreUnavailable."""
 

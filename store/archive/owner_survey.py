@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import ArchiveDamaged, StoreUnavailable
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.wire.times import parse_ms
@@ -113,7 +114,7 @@ def _list_words(frame: SessionFrame) -> Iterator[bytes]:
         yield from members
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionFinder:
     """Scans the store and the archive of one runtime; reads only.
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, get_args
 
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import read_shard, shard_of
 from passerelle.core.payloads.approval import ClosingState
 from passerelle.store import keys
@@ -29,7 +29,7 @@ _SESSION: Final = re.compile(rb'"sessionId":"(se_[0-3][0-9a-f][0-9a-z]{26})"')
 _KINDS: Final = {"task": EntityKind.TASK, "act": EntityKind.ACTION}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ParticipationFinder:
     """Reads lists and inbox of an owner, and the entities that these name. All raise StoreUnavailable."""
 

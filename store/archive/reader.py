@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import OrderedDict
-from dataclasses import dataclass
 from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from passerelle.core.errors import ArchiveDamaged
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import Shard, shard_of
 from passerelle.store import keys
 from passerelle.store.archive.erased_frame import read_erased
@@ -74,7 +74,7 @@ class _KeptFrame(NamedTuple):
     """When it was in its segment, on the monotonic clock: another instance may have erased it since."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Forgotten:
     """A row whose session is forgotten: its removal has not reached the row yet."""
 

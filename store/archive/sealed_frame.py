@@ -8,12 +8,13 @@ are inside the seal: a reader with the id of a task does not know them before th
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple, Self
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, Shard
 
 _FORM: Final = b"\x01"
@@ -61,7 +62,7 @@ class KeyName(NamedTuple):
         return self.stored.hex()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OwnerKey:
     """The data key of an owner."""
 

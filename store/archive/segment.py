@@ -7,11 +7,11 @@ position of a frame reads only its bytes; the footer describes all of them, for 
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
 import orjson
 
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.store.archive.locator import Locator
 
@@ -25,7 +25,7 @@ _SIZE: Final = 4
 TRAILER: Final = _SIZE + len(MAGIC)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PackedFrame:
     """A frame with the ids of its entities, the session first."""
 
@@ -55,7 +55,7 @@ class FrameNote(NamedTuple):
         return self.names[0]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Segment:
     """The bytes of an object, and the position of each frame. Its number is assigned when it is first named."""
 

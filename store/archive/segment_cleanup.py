@@ -15,10 +15,10 @@ reads each object with a frame of them.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from passerelle.core.errors import ArchiveDamaged
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.store import keys
 from passerelle.store.archive.locator import BUCKETS, Locator
@@ -49,7 +49,7 @@ class CleanedSegments(NamedTuple):
     bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SegmentCleanup:
     """Cleans up the archive of one runtime, shard by shard; concurrent runs do no harm."""
 

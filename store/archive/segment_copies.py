@@ -5,9 +5,9 @@ A copy is recorded before it is written, so erasing a frame finds each copy that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from passerelle.core.frozen import frozen
 from passerelle.store import keys
 from passerelle.store.archive.segment import SegmentName
 from passerelle.store.connection import pack
@@ -58,7 +58,7 @@ def find_covered(
         covered |= more
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SegmentCopies:
     """Reads recorded copies; all raise StoreUnavailable."""
 

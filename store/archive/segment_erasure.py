@@ -11,10 +11,10 @@ its copies before it writes, and then reads the notes of each old segment (``seg
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import ArchiveDamaged
+from passerelle.core.frozen import frozen
 from passerelle.store import keys
 from passerelle.store.archive.erased_frame import erase_frames
 from passerelle.store.archive.joined_segment import read_parts
@@ -44,7 +44,7 @@ def _read_noted(reply: RespValue) -> dict[int, str]:
 _NOTE: Final = Script("note_erasures", _read_noted)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SegmentErasure:
     """Erases frames of the archive of one runtime."""
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from passerelle.core.errors import ArchiveDamaged
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.store import keys
 from passerelle.store.archive.joined_segment import (
@@ -88,7 +89,7 @@ def _order(name: SegmentName) -> tuple[int, str]:
     return name.bytes, name.sha256
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SegmentMerge:
     """Merges in one runtime. Concurrent merges do no harm: both objects have all frames, and a shard names one."""
 

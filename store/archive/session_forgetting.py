@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
 from passerelle.core.errors import ArchiveDamaged
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import Shard
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store import keys
@@ -65,7 +66,7 @@ def _read_outcomes(reply: RespValue) -> list[_Outcome]:
 _FORGET: Final = Script("forget_sessions", _read_outcomes)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionPlan:
     """What would be forgotten, and what would stay: sessions with something open, home sessions, and held ones."""
 
@@ -88,7 +89,7 @@ class ForgottenSessions:
         return sum(len(one.sessions) for one in self.tombstones)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionForgetting:
     """Forgets in one runtime. Concurrent and repeated calls have the result of one."""
 

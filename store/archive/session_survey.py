@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from passerelle.core.batch import EntityRef
 from passerelle.core.errors import ArchiveDamaged
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.store import keys
 from passerelle.store.archive.locator import Locator
@@ -35,7 +36,7 @@ MOST_AT_ONCE: Final = 5_000
 """Sessions of one part: about 2 kB each are held meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionChoice:
     """Sessions without an event after ``before_ms``, and only these ``sessions`` if given.
 
@@ -54,7 +55,7 @@ class SessionChoice:
         return at_ms <= self.before_ms and shard_of(session) in self.shards
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChosenSession:
     """A session that may be forgotten: its position and references. Either ``live`` or ``row`` is given."""
 
@@ -96,7 +97,7 @@ class _Numbered(NamedTuple):
     shift: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Listed:
     """Segments, whether a shard names each, and the segment of each number of a shard when they were listed.
 
@@ -118,7 +119,7 @@ class _Listed:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionSurvey:
     """Scans the store and the archive of one runtime; reads only. Raises as ``SessionFinder`` does."""
 

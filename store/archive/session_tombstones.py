@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import orjson
 
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import Shard, read_shard
 from passerelle.core.wire.times import format_ms, parse_ms
 from passerelle.store import keys
@@ -32,7 +33,7 @@ MOST_SESSIONS: Final = 256
 _ID_BYTES: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ForgottenFrame:
     """A frame of a session in the archive, whether a row led to it or not."""
 
@@ -40,7 +41,7 @@ class ForgottenFrame:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ForgottenSession:
     """References to a removed session: ids, owners whose lists name it, content that it named, frames."""
 
@@ -86,7 +87,7 @@ def count_sessions(sessions: Iterable[ForgottenSession]) -> ForgottenCounts:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionTombstone:
     """States that sessions without an event after ``at_ms`` are forgotten.
 

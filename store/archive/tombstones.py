@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import orjson
 
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.core.wire.times import format_ms, parse_ms
 from passerelle.store import keys
@@ -40,7 +41,7 @@ _END: Final = Script("end_forgetting", lambda _reply: None)
 _HOLD: Final = Script("hold_owner", as_text)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ForgottenCounts:
     """Totals of what was forgotten. ``archived`` counts the sessions that were in the archive; bytes are as stored."""
 
@@ -54,7 +55,7 @@ class ForgottenCounts:
     rules: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tombstone:
     """States that everything sealed with a data key, and its owner's data from before ``at_ms``, is forgotten.
 
@@ -89,7 +90,7 @@ class Tombstone:
         return orjson.dumps(words | ({"owner": self.owner} if self.owner else {}))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LegalHold:
     """Forbids forgetting anything of an owner: since when, by whom and why."""
 

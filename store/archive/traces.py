@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Final, get_args
 
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, Shard, read_shard, shard_of
 from passerelle.core.payloads.approval import ClosingState
 from passerelle.core.ports.log import StreamKind, StreamRef
@@ -43,7 +43,7 @@ _NEVER_MS: Final = 1 << 52
 _FORGET_IN_INBOX: Final = Script("forget_in_inbox", as_int)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TraceRemoval:
     """Removes references to sessions. All raise StoreUnavailable; partial removals stay."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import Shard, shard_of
 from passerelle.store.archive.frame import pack_frame
 from passerelle.store.archive.owner_survey import find_digests
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 _TOO_LONG: Final = "it is too long for one frame"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Exporter:
     """Exports of one runtime; ``content`` has the storage of each kind of content member."""
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, ca
 import orjson
 
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, Shard, read_shard
 from passerelle.core.wire.times import format_ms, parse_ms
 from passerelle.store.archive.tombstones import LegalHold
@@ -72,7 +73,7 @@ def read_part(member: str) -> ExportPart:
     return ExportPart("holds" if match["holds"] else "sessions", shard, name)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExportScope:
     """Which sessions: of an owner, by id, or with the last event in ``[since_ms, until_ms)``; None matches any."""
 
@@ -98,7 +99,7 @@ class ExportScope:
         return {name: one for name, one in names.items() if one is not None} | said
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExportHead:
     """The first member: the runtime and time of the export, and its scope."""
 

@@ -7,10 +7,11 @@ as it is. So an interrupted import can be repeated.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import shard_of
 from passerelle.store.archive.restoring import put_session
 from passerelle.store.exports.session_source import is_same, read_time
@@ -33,7 +34,7 @@ ImportOutcome: TypeAlias = Literal["imported", "there", "differs", "forgotten"]
 _TRIES: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Importer:
     """Imports into one runtime; ``content`` has the storage of each kind of content member.
 

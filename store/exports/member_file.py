@@ -11,10 +11,10 @@ import hashlib
 import tarfile
 from collections import deque
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -44,7 +44,7 @@ def pack_header(name: str, size: int) -> bytes:
     return header.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemberWriter:
     """Writes members. ``lines`` keeps the manifest until ``finish``, in a file of its own because it may get long."""
 
@@ -95,7 +95,7 @@ class MemberWriter:
         self.file.write(bytes(-size % _BLOCK) + _END)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemberFile:
     """Reads such a file, which must be seekable. All raise InvalidInput, which names the member, and OSError."""
 

@@ -5,10 +5,10 @@ Forgotten sessions are not read, from the moment their tombstone exists.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import ALL_SHARDS, Shard, shard_of
 from passerelle.core.wire.times import parse_ms
 from passerelle.store import keys
@@ -47,7 +47,7 @@ class FoundSession(NamedTuple):
     is_archived: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionSource:
     """Reads sessions of one runtime. All raise StoreUnavailable: something does not answer, or is damaged."""
 

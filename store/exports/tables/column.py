@@ -5,12 +5,12 @@ Files, their schema and the reference page are all generated from these definiti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias, TypeVar
 
 import orjson
 
+from passerelle.core.frozen import frozen
 from passerelle.core.wire.times import parse_ms
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ MONEY_DIGITS: Final = 20
 MONEY_SCALE: Final = 6
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Column(Generic[R]):
     """A column. ``read`` returns its value for a row; a column that is not ``optional`` is never null."""
 
@@ -40,7 +40,7 @@ class Column(Generic[R]):
     optional: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Table(Generic[R]):
     """A table: what one row is, and its columns in order."""
 

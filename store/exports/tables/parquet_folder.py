@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from passerelle.core.errors import InvalidInput
+from passerelle.core.frozen import frozen
 from passerelle.store.exports.form import HEAD
 from passerelle.store.exports.member_file import MANIFEST
 from passerelle.store.exports.tables.column import MONEY_DIGITS, MONEY_SCALE
@@ -173,7 +174,7 @@ class TableFile:
         self._batches, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ParquetFolder:
     """Takes rows of all tables, and writes the description at the end. Its methods raise OSError."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from passerelle.core.frozen import frozen
 from passerelle.store.exports.session_source import FoundSession, SessionSource, read_time
 from passerelle.store.exports.tables.session_rows import list_rows
 
@@ -67,7 +68,7 @@ class TableSummary:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TableExporter:
     """Exports of one runtime as tables."""
 
