@@ -77,7 +77,7 @@ class Inventory:
 
     @property
     def total(self) -> KeyUsage:
-        """All keys of ours."""
+        """All keys of the gateway."""
         ours = [one for kind, one in self.kinds.items() if kind != OTHER]
         return KeyUsage(sum(one.keys for one in ours), sum(one.bytes for one in ours))
 

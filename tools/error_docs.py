@@ -83,7 +83,7 @@ def list_answers() -> dict[str, Answer]:
     found[_ANSWERED] = Answer(
         409, found[_ANSWERED].kind, exit_status.ExitStatus.ALREADY_RESOLVED, retryable=False
     )
-    # No class of ours: the path is there, and has no such method.
+    # Not one of our classes: the path is there, and has no such method.
     return {**found, "method_not_allowed": Answer(405, None, None, retryable=False)}
 
 

@@ -2,7 +2,7 @@
 
 A statement of in-toto with the predicate of SLSA provenance v1: the SHA-256 of each file, the commit, the lock, and
 what makes them. It has no times and is not signed: the same tree and files give the same bytes, so that anybody can
-write it anew and compare. Whoever publishes signs it with an identity of their own. ``--check`` compares.
+rebuild it and compare. Publishers sign it with their own identity. ``--check`` compares.
 """
 
 from __future__ import annotations

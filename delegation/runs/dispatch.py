@@ -356,7 +356,7 @@ class Dispatch:
         await self._factory.list_row(row)
 
     async def read_task(self, task_id: str) -> TaskRecord | None:
-        """A stored task; None where there is none of that id."""
+        """A stored task; None if no task has that id."""
         if read_shard(task_id) is None:
             return None
         ref = EntityRef(EntityKind.TASK, task_id)

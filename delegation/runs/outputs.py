@@ -5,8 +5,8 @@ split over two chunks of a stream is not found.
 
 Agents choose the addresses of files, so each one is screened like that of a webhook: by the allow-list, and again at
 the moment of the connection. The target of a redirect is judged anew. No cookie, credential or proxy is used. A large
-file may also be uploaded over HTTP with the credential of a channel: its address is one of ours, and it is a file like
-any other.
+file may also be uploaded over HTTP with the credential of a channel: its address is one of the gateway's, and it
+is handled like any other file.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ URL = os.environ.get("PASSERELLE_URL", "http://127.0.0.1:8080")
 
 def main(agent: str, text: str) -> None:
     headers = {"Authorization": f"Bearer {os.environ['PASSERELLE_TOKEN']}", "A2A-Version": "1.0"}
-    # The id names the message: whoever sends it again gets the same task, and the agent no second message.
+    # A retry with the same id returns the same task, and the agent gets the message once.
     message = {"messageId": str(uuid.uuid4()), "role": "ROLE_USER", "parts": [{"text": text}]}
     with httpx.Client(base_url=f"{URL}/agents/{agent}", headers=headers, timeout=60) as http:
         answer = http.post("/message:send", json={"message": message})

@@ -29,7 +29,7 @@ async function verify(jws) {
   const [head, payload, signature] = jws.split(".");
   const header = JSON.parse(Buffer.from(head, "base64url"));
   const algorithm = Object.hasOwn(ALGORITHMS, header.alg) ? ALGORITHMS[header.alg] : null;
-  if (!algorithm) throw new Error("the algorithm is none of ours");
+  if (!algorithm) throw new Error("the algorithm is not supported");
   const jwk = await findKey(header);
   const key = await webcrypto.subtle.importKey("jwk", jwk, algorithm.key, false, ["verify"]);
   const signed = Buffer.from(`${head}.${payload}`);

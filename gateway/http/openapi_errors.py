@@ -60,7 +60,7 @@ _DESCRIPTIONS: Final[dict[int, tuple[str, str, str]]] = {
     422: (
         "The content does not fit what was asked for.",
         "unknown_option",
-        "optionId: is none of those that are offered",
+        "optionId: is not one of the offered options",
     ),
     429: (
         "Over a rate, a quota or a budget; `Retry-After` states when to retry.",

@@ -562,7 +562,7 @@ async def test_batch_over_its_size_is_refused_before_it_is_sent(store: Store) ->
 @pytest.mark.requirement("I2")
 async def test_batch_that_could_run_twice_is_refused(store: Store) -> None:
     at = make_place()
-    with pytest.raises(ValueError, match="runs twice"):
+    with pytest.raises(ValueError, match="apply it twice"):
         await store.log.append(Batch(at.session, operation(), 0, EPOCH, events=(event(),)))
 
 

@@ -264,7 +264,7 @@ async def test_answers_are_those_of_heads_that_are_always_read(
     def forget(_self: KnownHeads, _data: bytes) -> None:
         return None
 
-    monkeypatch.setattr(KnownHeads, "_learn", forget)
+    monkeypatch.setattr(KnownHeads, "_make_known_head", forget)
     assert known == await answer()
     assert known.count(b"HTTP/1.1 200 OK") == 17
 

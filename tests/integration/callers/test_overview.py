@@ -252,7 +252,12 @@ def test_it_fits_on_a_screen_and_ages_stand_for_times() -> None:
     lines = [*describe(answer, parse_ms("2026-01-01T00:10:00.000Z"))]
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
-    for said in ("7 open, of which 5", "waiting_permission for 10m", "the oldest for 2m", "50%"):
+    for said in (
+        "7 open, 5 of them counted",
+        "waiting_permission for 10m",
+        "the oldest for 2m",
+        "50%",
+    ):
         assert said in text
     assert "more" in text
     assert "3 primaries, 3 replicated" in text

@@ -69,7 +69,10 @@ async def test_whoever_oversees_gets_the_rows_of_every_owner(rig: Rig) -> None:
     _, told = await follow(
         one,
         cursor,
-        lambda found: all(has("completed", task)(found) for task in others),
+        lambda found: (
+            all(has("completed", task)(found) for task in others)
+            and any(row.get("name") == silent for row in found)
+        ),
         STREAM,
         "eve",
     )

@@ -105,7 +105,7 @@ async def test_send_that_left_no_trace_is_lost_and_told_so(house: House) -> None
     accepted = await house.send("go")
     task = cast("JsonObject", (await house.hear(accepted))["task"])
     assert state_of(task) == "FAILED"
-    assert "nobody can tell" in str(task["status"])
+    assert "it is unknown whether" in str(task["status"])
     record = await house.record(accepted)
     assert (record.status, record.attempts[-1].status) == (Status.FAILED, Status.LOST)
     assert len(house.peer.messages) == 1

@@ -47,7 +47,7 @@ async def finish(house: House, task_id: str) -> None:
 async def test_task_that_waits_for_its_agent_is_not_started_again(house: House) -> None:
     task_id = await wait_at_agent(house)
     before = await read(house, task_id)
-    with pytest.raises(UnsupportedOperation, match="in line"):
+    with pytest.raises(UnsupportedOperation, match="queued"):
         await house.service.execute(ADA, StartTask(task_id, "http"), None)
     assert await read(house, task_id) == before
     await finish(house, task_id)
@@ -61,7 +61,7 @@ async def test_nor_where_the_card_of_its_agent_is_not_known_here(house: House) -
     house.registry.replace([])
     house.registry.replace([config])
     assert house.registry.peek("echo") is None
-    with pytest.raises(UnsupportedOperation, match="in line"):
+    with pytest.raises(UnsupportedOperation, match="queued"):
         await house.service.execute(ADA, StartTask(task_id, "http"), None)
     assert (await read(house, task_id)).status is Status.QUEUED
     await finish(house, task_id)
@@ -70,7 +70,7 @@ async def test_nor_where_the_card_of_its_agent_is_not_known_here(house: House) -
 async def test_message_that_waits_for_its_context_is_not_started_beside_it(house: House) -> None:
     first = await begin(house)
     turn = await follow(house, first, "later")
-    with pytest.raises(UnsupportedOperation, match="in line"):
+    with pytest.raises(UnsupportedOperation, match="queued"):
         await house.service.execute(ADA, StartTask(turn.task_id, "http"), None)
     assert await list_queue(house, first) == [turn.turn_id]
     house.peer.release_all()
@@ -89,6 +89,6 @@ async def test_of_two_who_start_it_at_once_one_puts_it_in_line(house: House) -> 
         await house.service.execute(ADA, StartTask(task_id, "http"), None)
 
     house.log.before_append = start_too
-    with pytest.raises(UnsupportedOperation, match="in line"):
+    with pytest.raises(UnsupportedOperation, match="queued"):
         await house.service.execute(ADA, StartTask(task_id, "http"), None)
     await finish(house, task_id)

@@ -367,7 +367,7 @@ async def test_a_gateway_that_cannot_make_a_key_serves_and_exports_nothing(rig: 
     task = (await at.send("ada-key")).json()["result"]["task"]["id"]
     problem = await refuse(at, {"taskId": task})
     assert (problem["status"], problem["code"]) == (409, "unsupported_operation")
-    assert "give a key under signing" in problem["detail"]
+    assert "set one under signing" in problem["detail"]
     assert (await read(at, f"/v1/tasks/{task}"))["evidenceRefs"] == []
 
 

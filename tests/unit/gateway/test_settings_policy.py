@@ -50,7 +50,7 @@ def test_no_section_is_the_default_policy(tmp_path: Path) -> None:
             "{name: a, effect: allow, when: action.tol == 'x'}",
             "policy.rules.0.when: 1:7: undeclared reference to 'action.tol'",
         ),
-        ("{name: a, effect: allow, when: action.tool}", "policy.rules.0.when: must give true"),
+        ("{name: a, effect: allow, when: action.tool}", "policy.rules.0.when: must return true"),
         ("{name: a, effect: allow}", "policy.rules.0: an allow rule needs a condition"),
         ("{name: a, effect: allow, when: null}", 'write when: "true" to allow everything'),
         ("{name: a, effect: allow, about: [calls]}", 'write when: "true" to allow everything'),

@@ -84,9 +84,13 @@ def test_a_role_stands_for_its_people_once_and_a_step_says_which_roles_it_names(
     ("roles", "who", "why"),
     [
         ({}, ["@oncall"], "approvers[0]: there is no role oncall"),
-        ({"oncall": []}, ["bob"], "nobody has the role oncall"),
-        ({"oncall": ["@leads"], "leads": ["bob"]}, ["bob"], "oncall: a role has people"),
-        ({"caller": ["bob"]}, ["bob"], "caller is whoever the work is done for"),
+        ({"oncall": []}, ["bob"], "the role oncall has no principals"),
+        (
+            {"oncall": ["@leads"], "leads": ["bob"]},
+            ["bob"],
+            "oncall: a role contains principals, not roles",
+        ),
+        ({"caller": ["bob"]}, ["bob"], "caller means the caller of the task and cannot be a role"),
         ({"oncall": ["bob"]}, ["@oncall"], "approvers[0]: 2 approvals are needed"),
     ],
 )
