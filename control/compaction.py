@@ -159,7 +159,7 @@ class Compacting:
         covers, ref = boundary.summed_up, summary.refer()
         before = record.compactions[-1].covers if record.compactions else 0
         if before >= covers:
-            raise InvalidInput(FIELD, "is summed up already")
+            raise InvalidInput(FIELD, "is already summarized")
         started = CompactionStarted(
             boundary_id, "command", before + 1, covers, command.to_turn, principal.id
         )

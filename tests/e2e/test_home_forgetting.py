@@ -167,7 +167,7 @@ async def check_return(
     for device in devices:
         refused = await device.get("/v1/approvals")
         assert refused.status_code == 401
-        assert "not that of a device" in refused.text
+        assert "does not belong to a device" in refused.text
     async with open_channel(gateway.url) as channel:
         await channel.greet(gateway.token, "dev_owner")
     assert (await owner.caller.read("/v1/devices"))["devices"] == []

@@ -50,7 +50,7 @@ async def test_a_forked_gateway_is_killed_and_stopped_as_any(
     assert not is_alive(first.process.pid)
     await gateway.start()
     assert await gateway.stop() == 0
-    assert nursery.list_lives() == []
+    await wait_until(lambda: not nursery.list_lives(), 10, "the nursery has seen the end")
 
 
 async def test_its_environment_is_what_it_is_given_and_no_more(
