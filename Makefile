@@ -35,7 +35,7 @@ conformance: ## a port of the official A2A conformance kit, and payloads byte fo
 
 interop: ## foreign SDKs as callers and as agents, through a gateway, and compose files; creates their environments first, needs Node 20, podman and buildah
 	@$(BIN)/python -m tests.interop.environments
-	@$(BIN)/python -m pytest -n 0 tests/interop
+	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/interop
 
 conversations: ## conversations with agents of all frameworks, directly and through a gateway; SHORT=1 runs each pair, not each triple
 	@$(BIN)/python -m tests.interop.environments
