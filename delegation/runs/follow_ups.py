@@ -114,7 +114,13 @@ class FollowUps:
         raise WriteConflict("the task was changed by others again and again; try once more")
 
     def _recall(self, facade: str) -> Mapping[EntityRef, Held]:
-        """What a local driver of a waiting task holds of it; it may be outdated."""
+        """What the local driver of a waiting task holds of it; other writers may have changed it since.
+
+        Empty if rules judge the message: the record of a judgement is stored before the answer, which the driver's copy
+        lacks then, and a second try would ask the hooks again.
+        """
+        if self.dispatch.consulting.find_rules().judges_sends:
+            return NOTHING_KNOWN
         parsed = parse_facade(facade)
         driver = self.dispatch.find(parsed[0]) if parsed is not None else None
         return NOTHING_KNOWN if driver is None else driver.run.recall_waiting()
