@@ -35,13 +35,7 @@ def detect(pause: AgentPause) -> list[PeerPrompt]:
     ids = {text_at(interrupt, "id") for interrupt in found}
     if "" in ids or len(ids) != len(found):
         return []
-    # GetTask returns the waiting state without the question: then the time identifies the pause.
-    said_at = pause.at or None
-    return [
-        replace(prompt, said_at=said_at)
-        for interrupt in found
-        for prompt in _read(pause, interrupt)
-    ]
+    return [prompt for interrupt in found for prompt in _read(pause, interrupt)]
 
 
 def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:

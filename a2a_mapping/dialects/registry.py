@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from passerelle.a2a_mapping.dialects import (
@@ -58,7 +59,11 @@ def detect(peer: str, task: JsonObject) -> list[PeerPrompt]:
     found: list[PeerPrompt] = []
     for dialect in DIALECTS:
         found = found or dialect.detect(pause)
-    return found
+    # Some agents report the waiting state later without the question: then the time identifies the pause.
+    said_at = pause.at or None
+    return [
+        one if one.dialect == plain_text.NAME else replace(one, said_at=said_at) for one in found
+    ]
 
 
 def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:

@@ -149,7 +149,7 @@ class RemotePause:
     message_id: str | None = None
     answerable: bool = True
     said_at: str | None = None
-    """When the agent began to wait, by its own clock; kept for agents that show a question only once."""
+    """When the agent began to wait, by its own clock; kept for typed requests, which some agents report only once."""
 
 
 @record

@@ -388,3 +388,30 @@ async def _confirm(house: House, accepted: TurnAccepted) -> JsonObject:
 
 def _read_state(task: JsonObject) -> str:
     return text_at(object_at(task, "status"), "state")
+
+
+@pytest.mark.requirement("DIA-4", "LT-5")
+@pytest.mark.parametrize("streams", [True, False])
+async def test_wait_without_words_that_follows_on_work_is_a_new_question(
+    house: House, *, streams: bool
+) -> None:
+    """The request that was answered is the last message of the agent in the history, and is not asked again."""
+    if not streams:
+        stop_streaming(house)
+
+    async def work_and_wait(turn: Turn) -> None:
+        await turn.status("WORKING")
+        await turn.status("INPUT_REQUIRED")
+
+    house.peer.next(ask(call("adk-1")))
+    accepted, _ = await house.talk("go")
+    [first] = (await house.record(accepted)).open_actions
+    house.peer.next(work_and_wait)
+    task = await _confirm(house, accepted)
+    assert _read_state(task) == "TASK_STATE_INPUT_REQUIRED"
+    [second] = (await house.record(accepted)).open_actions
+    assert second != first
+    sent = await house.send("blue", task=accepted.facade)
+    task = object_at(await house.hear(sent), "task")
+    assert _read_state(task) == "TASK_STATE_COMPLETED"
+    assert house.peer.texts[-1] == "blue"
