@@ -39,6 +39,7 @@ _BY_NAME: Final = {
     "JSONParseError": ErrorKind.PARSE_ERROR,
 }
 _BY_STATUS: Final = {
+    "INTERNAL": ErrorKind.INTERNAL,
     "INVALID_ARGUMENT": ErrorKind.INVALID_PARAMS,
     "UNIMPLEMENTED": ErrorKind.METHOD_NOT_FOUND,
 }
@@ -46,6 +47,7 @@ _BY_HTTP: Final[dict[int, ErrorKind]] = {
     HTTPStatus.UNPROCESSABLE_ENTITY: ErrorKind.INVALID_PARAMS,
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: ErrorKind.CONTENT_TYPE_NOT_SUPPORTED,
     HTTPStatus.CONFLICT: ErrorKind.TASK_NOT_CANCELABLE,
+    HTTPStatus.INTERNAL_SERVER_ERROR: ErrorKind.INTERNAL,
 }
 """Agents of 0.3 send some errors as a message and a status only, as the Python SDK does."""
 _OF_TASKS: Final = frozenset[str](

@@ -30,7 +30,11 @@ from passerelle.core.peer import Answered, RefusedByPeer
 from passerelle.core.task.status import ENDED, WAITING, Status
 from passerelle.delegation.runs.draft import find_action
 from passerelle.delegation.runs.failure import RunEnd, end_run, explain
-from passerelle.delegation.runs.repeated_questions import read_state, restate_task
+from passerelle.delegation.runs.repeated_questions import (
+    read_state,
+    restate_moved,
+    restate_task,
+)
 from passerelle.delegation.runs.results import apply_results, refuse_message
 from passerelle.permission_bridge.answers.native_answers import find_turn
 from passerelle.permission_bridge.return_machine import REFUSED
@@ -111,7 +115,8 @@ async def refuse_answer(
             # The agent reports that it works on, although it has rejected the answer.
             asked = restate_task(active, action_ids, seen.result)
         if asked is None:
-            await apply_results(active, [{"task": seen.result}], record_refusal)
+            task = restate_moved(active, action_ids, seen.result)
+            await apply_results(active, [{"task": task}], record_refusal)
         else:
             await apply_results(
                 active, [{"task": asked}], record_refusal, lambda draft: _wait_on(draft, seen)
@@ -169,16 +174,27 @@ def rejects_input(outcome: RefusedByPeer | Malformed) -> bool:
     return isinstance(outcome, RefusedByPeer) and classify_native(outcome.code) in _FAULTS
 
 
-async def end_after_error(active: ActiveRun, outcome: RefusedByPeer) -> None:
-    """Ends a run whose stream had begun and ended with an error, unless its task says otherwise."""
+async def end_after_error(
+    active: ActiveRun, outcome: RefusedByPeer, turns: Sequence[str] = ()
+) -> None:
+    """Ends a run whose stream had begun and ended with an error, unless its task says otherwise.
+
+    ``turns`` are those of the message that got the stream: their callers get the error, as from the agent itself.
+    """
     remote = active.remote_task()
     if remote is None or outcome.http_status in _BUSY or active.run.record.status in ENDED:
         return
+    failure = explain(outcome, active.run.context, active.run.record).failure
+
+    def refuse(draft: DecisionDraft) -> None:
+        if turns:
+            refuse_message(draft, failure, turns)
+
     seen = await active.peer.get(remote)
     if isinstance(seen, Answered) and read_state(seen.result) in _AT_REST:
-        await apply_results(active, [{"task": seen.result}])
+        await apply_results(active, [{"task": seen.result}], refuse)
         return
-    await fail_after_error(active, outcome)
+    await fail_after_error(active, outcome, refuse)
 
 
 async def fail_after_error(

@@ -41,10 +41,16 @@ async def ask_again(active: ActiveRun, action_ids: Sequence[str], remote: str) -
     def note(draft: DecisionDraft) -> None:
         draft.is_done_with_answer = draft.record.status is Status.RUNNING
 
-    asked = _find_pause(active, action_ids)
-    if asked is not None and recall(task, [asked]):
-        task = restate_task(active, action_ids, task) or task
+    task = restate_moved(active, action_ids, task)
     await apply_results(active, [{"task": task}], note)
+
+
+def restate_moved(active: ActiveRun, action_ids: Sequence[str], task: JsonObject) -> JsonObject:
+    """The agent's ``task`` with its question in the status, if the agent still waits for it but has moved it away."""
+    asked = _find_pause(active, action_ids)
+    if asked is None or not recall(task, [asked]):
+        return task
+    return restate_task(active, action_ids, task) or task
 
 
 def restate_task(

@@ -422,7 +422,9 @@ class PauseAnswers:
         if first is not None and isinstance(last, RefusedByPeer):
             if rejects_input(last):
                 return last, None
-            await end_after_error(self.active, last)
+            await end_after_error(
+                self.active, last, await find_turns(self.active.run, self.actions)
+            )
         elif not isinstance(last, Answered | RefusedByPeer):
             await note_break(self.active)
         if first is not None:

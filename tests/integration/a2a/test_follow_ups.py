@@ -40,6 +40,14 @@ async def raise_at_work(turn: Turn) -> None:
     await turn.refuse(-32603, "boom")
 
 
+async def raise_and_fail(turn: Turn) -> None:
+    """As an agent of the SDK since 1.3: it fails its task beside the error, without words and without a frame."""
+    await turn.status("WORKING")
+    task = await turn.open()
+    task.record["status"] = {"state": "TASK_STATE_FAILED"}
+    await turn.refuse(-32603, "boom")
+
+
 def sends(rig: Rig) -> list[str]:
     return [one.method for one in rig.peer.requests if one.method.startswith("Send")]
 
@@ -410,23 +418,25 @@ async def test_a_further_message_that_is_refused_is_told_and_the_task_goes_on(
 
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("caller", ["unary", "stream"])
+@pytest.mark.parametrize("fails", [True, False])
 @pytest.mark.requirement("DLV-3")
 async def test_an_agent_that_raises_at_work_ends_its_run(
-    rig: Rig, caller: str, *, streams: bool
+    rig: Rig, caller: str, *, streams: bool, fails: bool
 ) -> None:
-    """Its task says WORKING for ever, as that of an agent of the SDK for 0.3."""
+    """Its task stays WORKING, as with the SDK of 0.3, or is FAILED without words, as with that of 1.0."""
     if not streams:
         stop_streaming(rig)
     asked = await rig.send("ask which colour?")
-    rig.peer.next(raise_at_work)
+    rig.peer.next(raise_and_fail if fails else raise_at_work)
     if caller == "unary":
         error = (await answer_unary(rig, asked))["error"]
-        assert (error["code"], error["message"]) == (-32603, "boom")
     else:
-        await answer_stream(rig, asked)
+        error = (await answer_stream(rig, asked))[-1]["error"]
+    assert (error["code"], error["message"]) == (-32603, "boom")
     failed = await show(rig, asked)
     assert failed["status"]["state"] == "TASK_STATE_FAILED"
-    assert failed["status"]["message"]["parts"] == [{"text": "boom"}]
+    if not fails:
+        assert failed["status"]["message"]["parts"] == [{"text": "boom"}]
 
 
 # ---------------------------------------------------------------- what is refused by an agent that says it works
@@ -503,6 +513,38 @@ async def test_a_task_waits_again_whose_agent_began_to_work_before_it_refused(
 
     rig.peer.next(take_it)
     done = (await answer_with(rig, asked, part, "unary"))["result"]["task"]
+    assert done["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+@pytest.mark.parametrize("code", [-32602, -32603, -32004])
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("caller", ["unary", "stream"])
+@pytest.mark.requirement("DLV-2", "DLV-3", "DIA-4")
+async def test_refused_typed_answer_opens_the_request_again_that_the_agent_moved_into_history(
+    rig: Rig, caller: str, code: int, *, streams: bool
+) -> None:
+    """As an agent of the SDK for 0.3 that raises before its first event: it moves the request with any message."""
+    if not streams:
+        stop_streaming(rig)
+
+    async def move_and_refuse(turn: Turn) -> None:
+        task = await turn.open()
+        task.remember(cast("JsonObject", cast("JsonObject", task.record["status"]).pop("message")))
+        await turn.refuse(code, "not now")
+
+    async def complete(turn: Turn) -> None:
+        await turn.status("COMPLETED")
+
+    rig.peer.next(ask_for_consent)
+    asked = await rig.send("ask which colour?")
+    rig.peer.next(move_and_refuse)
+    error = (await answer_with(rig, asked, ADK_SAYS, caller))["error"]
+    assert (error["code"], error["message"]) == (code, "not now")
+    waiting = await show(rig, asked)
+    assert waiting["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+    assert ADK_ASKS in waiting["status"]["message"]["parts"]
+    rig.peer.next(complete)
+    done = (await answer_with(rig, asked, ADK_SAYS, "unary"))["result"]["task"]
     assert done["status"]["state"] == "TASK_STATE_COMPLETED"
 
 

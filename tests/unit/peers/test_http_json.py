@@ -84,6 +84,8 @@ def refuse(body: object, status: int = 400, operation: Operation = "GetTask") ->
         ({"message": "no"}, 422, -32602),
         ({"message": "no"}, 415, -32005),
         ({"message": "no"}, 409, -32002),
+        ({"message": "no"}, 500, -32603),
+        ({"error": {"code": 500, "message": "no", "status": "INTERNAL"}}, 500, -32603),
     ],
 )
 def test_each_way_to_say_an_error_becomes_its_code(
