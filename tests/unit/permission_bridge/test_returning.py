@@ -148,6 +148,10 @@ def test_only_an_answer_of_the_peer_is_a_delivery(
     assert judge_sending(outcome, "TASK_STATE_WORKING", 2, NOW_MS) == expected
 
 
+def test_first_exchange_that_breaks_is_checked_soon() -> None:
+    assert judge_sending(Unknown("cut"), None, 1, NOW_MS) == LookAgain(NOW_MS + 2_000)
+
+
 def test_a_bare_message_delivers_without_a_status() -> None:
     assert judge_sending(Answered({}), None, 1, NOW_MS) == Returned("unknown")
 
