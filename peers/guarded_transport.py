@@ -112,12 +112,20 @@ class GuardedTransport:
 
 
 def _is_failure(outcome: StreamOutcome) -> bool:
-    """Whether the connection to the agent failed; an agent that answers with an A2A error is reachable."""
+    """Whether the connection to the agent failed.
+
+    An agent that answers with an A2A error is reachable: that its program has raised is one as well, as HTTP 500 with
+    that error, or as UNKNOWN of gRPC with the agent's text.
+    """
     match outcome:
         case Unreached(why="absent" | "lease") | Unknown(gave_way=True):
             return False
-        case Unreached() | Unknown():
+        case Unknown(message=text):
+            return not text
+        case Unreached():
             return True
+        case RefusedByPeer(http_status=HTTPStatus.INTERNAL_SERVER_ERROR, is_bare=is_bare):
+            return is_bare
         case RefusedByPeer(http_status=status):
             return status >= HTTPStatus.INTERNAL_SERVER_ERROR
         case _:

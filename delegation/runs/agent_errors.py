@@ -6,7 +6,8 @@ answer as invalid waits too, even if it reports that it works: some agents repor
 and never correct it. An answer of a rule or a timeout would be the same each time, so the run fails.
 
 *Failed*: the agent has reported an error after it had begun, and nothing since. The state of its task outweighs the
-error: a task that has ended, or waits, stays as it is. A task that is still reported as working will never move
+error: a task that has ended, or waits, stays as it is, and one that has failed without a word gets those of the error.
+A task that is still reported as working will never move
 again, since agents forget to end a task whose program has raised; so its run fails.
 """
 
@@ -18,8 +19,9 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.dialects.presentation import read_decision
 from passerelle.a2a_mapping.errors import ErrorKind, classify_native
+from passerelle.a2a_mapping.frames import make_message
 from passerelle.a2a_mapping.members import object_at, text_at
-from passerelle.a2a_mapping.states import INTERRUPTED_STATES, TERMINAL_STATES
+from passerelle.a2a_mapping.states import FAILED, INTERRUPTED_STATES, TERMINAL_STATES
 from passerelle.core.approval import machine as approval
 from passerelle.core.approval.commands import FailReturn
 from passerelle.core.approval.record import ActionRecord
@@ -192,9 +194,22 @@ async def end_after_error(
 
     seen = await active.peer.get(remote)
     if isinstance(seen, Answered) and read_state(seen.result) in _AT_REST:
-        await apply_results(active, [{"task": seen.result}], refuse)
+        await apply_results(active, [{"task": _add_words(active, seen.result, failure)}], refuse)
         return
     await fail_after_error(active, outcome, refuse)
+
+
+def _add_words(active: ActiveRun, task: JsonObject, failure: ErrorDetail) -> JsonObject:
+    """The agent's ``task`` with the words of its error, if it has failed without a message of its own.
+
+    The Python SDK fails a task whose program raises in this way, and sends the words only as the error.
+    """
+    status = object_at(task, "status")
+    if read_state(task) != FAILED or "message" in status:
+        return task
+    ids = text_at(task, "id"), text_at(task, "contextId")
+    said = make_message(active.run.context.mint("msg"), *ids, [{"text": failure.message}])
+    return {**task, "status": {**status, "message": said}}
 
 
 async def fail_after_error(

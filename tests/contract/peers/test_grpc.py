@@ -38,6 +38,7 @@ from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.trace import read_trace
 from passerelle.peers.config import PeerConfig, Tls
 from passerelle.peers.credential import Bearer
+from passerelle.runtime.common.breaker import FAILURES
 from passerelle.runtime.common.carried import TRACE
 from passerelle.runtime.common.secret import Secret
 from passerelle.runtime.memory.budget import Budget
@@ -223,6 +224,19 @@ async def test_program_that_raises_has_had_the_message_and_refused_it(
     assert isinstance(last, RefusedByPeer)
     assert (last.code, last.http_status, last.is_bare) == (-32603, 500, False)
     assert "the tool broke" in last.message
+
+
+async def test_an_agent_whose_program_raises_each_time_is_not_paused(
+    scripted: ScriptedPeer, clients: Clients, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "grpc._cython.cygrpc")
+    dialled = Dialled(fault="the tool broke")
+    async with serve(dialled) as (_, port):
+        peer = connect(scripted, clients, f"http://127.0.0.1:{port}")
+        outcomes = [await peer.send(say("hello")) for _ in range(FAILURES * 2)]
+        await clients.close()
+    assert all(isinstance(one, RefusedByPeer) for one in outcomes)
+    assert len(dialled.metadata) == FAILURES * 2
 
 
 async def test_question_that_makes_a_program_raise_may_be_asked_again(

@@ -164,6 +164,35 @@ async def test_errors_of_an_agent_that_answers_open_no_breaker(
     assert isinstance(await peer.send(say("hello")), Answered)
 
 
+RAISED = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"the tool broke"}}'
+
+
+async def test_an_agent_whose_program_raises_each_time_is_not_paused(
+    scripted: ScriptedPeer, clients: Clients
+) -> None:
+    """It answers 500 with its error: the next caller's message may well succeed."""
+    peer = clients.connect(PeerConfig("scripted", scripted.url))
+    scripted.answer_next(*[HttpAnswer(500, RAISED)] * (FAILURES * 2))
+    for _ in range(FAILURES):
+        refused = await peer.send(say("hello"))
+        assert isinstance(refused, RefusedByPeer)
+        assert (refused.code, refused.message) == (-32603, "the tool broke")
+        (streamed,) = await read_all(peer.stream(say("hello")))
+        assert isinstance(streamed, RefusedByPeer)
+
+
+@pytest.mark.parametrize("body", [b"", b"Internal Server Error", b"<html>"])
+async def test_a_bare_500_is_a_failure_of_the_interface(
+    scripted: ScriptedPeer, clients: Clients, body: bytes
+) -> None:
+    """Nothing says that the agent wrote it."""
+    peer = clients.connect(PeerConfig("scripted", scripted.url))
+    scripted.answer_next(*[HttpAnswer(500, body)] * FAILURES)
+    for _ in range(FAILURES):
+        assert isinstance(await peer.send(say("hello")), RefusedByPeer)
+    assert isinstance(await peer.send(say("hello")), Unreached)
+
+
 async def test_path_that_is_missing_for_subscriptions_alone_makes_no_interface_unfit(
     scripted: ScriptedPeer, second: ScriptedPeer, clients: Clients
 ) -> None:

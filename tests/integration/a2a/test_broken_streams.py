@@ -127,6 +127,41 @@ async def test_an_agent_that_raises_in_its_stream_ends_the_run_with_its_words(sh
     assert told["status"]["message"]["parts"] == [{"text": "boom"}]
 
 
+@pytest.mark.parametrize("words", ["boom", "task {} broke", ""])
+@pytest.mark.requirement("DLV-3")
+async def test_a_task_that_its_agent_fails_without_words_has_those_of_the_error(
+    short: Rig, words: str
+) -> None:
+    """As an agent of the SDK since 1.3: it fails its task beside the error, without a message and without a frame."""
+
+    async def raise_and_fail(turn: Turn) -> None:
+        await turn.status("WORKING")
+        task = await turn.open()
+        task.record["status"] = {"state": "TASK_STATE_FAILED"}
+        await turn.refuse(-32603, words.format(task.id))
+
+    short.peer.next(raise_and_fail)
+    told = await send(short, "stream")
+    assert told["status"]["state"] == "TASK_STATE_FAILED"
+    (part,) = told["status"]["message"]["parts"]
+    assert part["text"] == words.format(told["taskId"]) or (not words and part["text"])
+    assert told["status"]["message"]["taskId"] == told["taskId"]
+    shown = await short.call("GetTask", {"id": told["taskId"]})
+    assert shown["status"]["message"] == told["status"]["message"]
+
+
+@pytest.mark.requirement("DLV-3")
+async def test_a_task_that_its_agent_fails_with_words_keeps_them(short: Rig) -> None:
+    async def fail_and_raise(turn: Turn) -> None:
+        task = await turn.open()
+        await turn.refuse(-32603, "boom")
+        task.status("FAILED", "the tool broke")
+
+    short.peer.next(fail_and_raise)
+    told = await send(short, "stream")
+    assert told["status"]["message"]["parts"] == [{"text": "the tool broke"}]
+
+
 @pytest.mark.requirement("DLV-3")
 async def test_what_an_agent_says_of_its_task_outweighs_its_error(short: Rig) -> None:
     async def end_and_raise(turn: Turn) -> None:
