@@ -1,7 +1,7 @@
 """Outputs of agents: redaction before anything is stored, and copies of files that are named by address (EXT-10).
 
-Redaction covers texts, names, descriptions, file names, data, metadata and errors; not bytes, nor ids. A match that is
-split over two chunks of a stream is not found.
+Redaction covers texts, names, descriptions, file names, data, metadata and errors; not bytes, nor ids, nor what an
+answer to a question has to name. A match that is split over two chunks of a stream is not found.
 
 Agents choose the addresses of files, so each one is screened like that of a webhook: by the allow-list, and again at
 the moment of the connection. The target of a redirect is judged anew. No cookie, credential or proxy is used. A large
@@ -21,6 +21,7 @@ import orjson
 from aiohttp import ClientError, ClientTimeout
 from yarl import URL
 
+from passerelle.a2a_mapping.dialects.named import ID_MEMBERS, find_named
 from passerelle.core.agent_name import find_base
 from passerelle.core.errors import InvalidInput
 from passerelle.core.frozen import frozen
@@ -62,10 +63,15 @@ class Redaction:
         self.is_on: Final = bool(self._rules)
 
     def clean(self, answer: JsonObject) -> JsonObject:
-        """The answer without what the patterns match; the same object if there is no pattern."""
+        """The answer without what the patterns match; the same object if there is no pattern.
+
+        The ids by which a question is answered stay: without them the question could not be read, let alone answered.
+        """
         if not self._rules:
             return answer
-        return {name: self._clean(value, name, is_free=False) for name, value in answer.items()}
+        cleaned = self._clean_all(answer, frozenset())
+        named = find_named(answer) if cleaned != answer else None
+        return self._clean_all(answer, named) if named else cleaned
 
     def clean_refusal(self, refused: RefusedByPeer) -> RefusedByPeer:
         """The error of an agent without what the patterns match in its texts."""
@@ -98,16 +104,29 @@ class Redaction:
         counts = ((name, content.count(mark.encode())) for name, mark, _ in self._rules)
         return [(name, count) for name, count in counts if count]
 
-    def _clean(self, value: Json, member: str, *, is_free: bool) -> Json:
+    def _clean_all(self, answer: JsonObject, named: frozenset[str]) -> JsonObject:
+        return {
+            name: self._clean(value, name, is_free=False, named=named)
+            for name, value in answer.items()
+        }
+
+    def _clean(
+        self, value: Json, member: str, *, is_free: bool, named: frozenset[str] = frozenset()
+    ) -> Json:
         match value:
             case str():
+                if member in ID_MEMBERS and value in named:
+                    return value
                 return self._replace(value) if is_free or member in _WORDS else value
             case dict():
                 free = is_free or member in _FREE
-                return {name: self._clean(one, name, is_free=free) for name, one in value.items()}
+                return {
+                    name: self._clean(one, name, is_free=free, named=named)
+                    for name, one in value.items()
+                }
             case list():
                 free = is_free or member in _FREE
-                return [self._clean(one, member, is_free=free) for one in value]
+                return [self._clean(one, member, is_free=free, named=named) for one in value]
             case _:
                 return value
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.core.wire.json import Json, JsonObject
 from passerelle.delegation.runs.outputs import NO_REDACTION, Redaction
 from tests.support.payloads import JSON
@@ -29,6 +30,40 @@ RULES = Redaction([("key", "AKIA[0-9]{4}"), ("mail", r"[a-z]+@example\.com")])
 )
 def test_words_are_cleaned_and_ids_and_bytes_are_not(given: JsonObject, kept: JsonObject) -> None:
     assert RULES.clean({"message": {"parts": [given]}}) == {"message": {"parts": [kept]}}
+
+
+QUESTION: JsonObject = {
+    "action_id": "pay-AKIA1234",
+    "rev": 1,
+    "digest": "sha256:AKIA1234",
+    "kind": "permission",
+    "title": "Pay with AKIA1234",
+    "subject": {"type": "tool_call", "name": "pay", "arguments": {"id": "AKIA1234"}},
+    "options": [{"option_id": "AKIA1234", "name": "AKIA1234", "kind": "allow_once"}],
+    "expires_at": "2026-11-29T00:00:00Z",
+    "risk": "high",
+}
+UPDATES: list[tuple[str, JsonObject]] = [("task", {}), ("statusUpdate", {"taskId": "t-1"})]
+
+
+@pytest.mark.requirement("EXT-10", "EVC-10")
+@pytest.mark.parametrize(("form", "members"), UPDATES, ids=["a task", "an update"])
+def test_what_an_answer_has_to_name_stays_in_a_question(form: str, members: JsonObject) -> None:
+    """Otherwise a request that is to be approved would be read as a question in words."""
+    rules = Redaction([("key", "AKIA[0-9]{4}"), ("day", r"\d{4}-\d\d-\d\d")])
+    part: JsonObject = {"data": {PERMISSION: QUESTION, "action_id": "AKIA1234"}}
+    message: JsonObject = {"messageId": "m-1", "parts": [{"text": "AKIA1234?"}, part]}
+    status: JsonObject = {"state": "TASK_STATE_INPUT_REQUIRED", "message": message}
+    text = str(rules.clean({form: {**members, "status": status}}))
+    kept = (
+        "'pay-AKIA1234'",
+        "'sha256:AKIA1234'",
+        "'option_id': 'AKIA1234'",
+        "2026-11-29T00:00:00Z",
+    )
+    assert all(one in text for one in kept)
+    for struck in ("title': 'Pay with ", "name': '", "text': '"):
+        assert f"{struck}[redacted: key]" in text
 
 
 def test_each_rule_is_counted_where_it_struck() -> None:
