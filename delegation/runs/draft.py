@@ -33,7 +33,7 @@ from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import EndRun, FailRun, WaitFor
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.times import format_ms, parse_ms
-from passerelle.delegation.runs.outputs import NO_REDACTION, Redaction
+from passerelle.delegation.runs.redaction import NO_REDACTION, Redaction
 from passerelle.delegation.runs.volume import (
     LARGE_BYTES,
     NO_LIMITS_OF_ITS_OWN,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.core.wire.json import Json, JsonObject
-from passerelle.delegation.runs.outputs import NO_REDACTION, Redaction
+from passerelle.delegation.runs.redaction import NO_REDACTION, Redaction
 from tests.support.payloads import JSON
 
 RULES = Redaction([("key", "AKIA[0-9]{4}"), ("mail", r"[a-z]+@example\.com")])
@@ -22,7 +24,30 @@ RULES = Redaction([("key", "AKIA[0-9]{4}"), ("mail", r"[a-z]+@example\.com")])
             {"text": "AKIA1234 and ada@example.com"},
             {"text": "[redacted: key] and [redacted: mail]"},
         ),
-        ({"data": {"AKIA1234": ["AKIA1234"]}}, {"data": {"AKIA1234": ["[redacted: key]"]}}),
+        (
+            {"data": {"AKIA1234": ["AKIA1234"]}},
+            {"data": {"[redacted: key]": ["[redacted: key]"]}},
+        ),
+        (
+            {"metadata": {"AKIA1234": 1, "AKIA5678": 2, "[redacted: key] 2": 3}},
+            {"metadata": {"[redacted: key]": 1, "[redacted: key] 3": 2, "[redacted: key] 2": 3}},
+        ),
+        (
+            {"note": "AKIA1234", "x": [{"AKIA1234": 1}]},
+            {"note": "[redacted: key]", "x": [{"[redacted: key]": 1}]},
+        ),
+        (
+            {"raw": b64encode(b"AKIA1234").decode(), "mediaType": "text/plain"},
+            {"raw": b64encode(b"[redacted: key]").decode(), "mediaType": "text/plain"},
+        ),
+        (
+            {"raw": b64encode(b"AKIA1234").decode(), "mediaType": "image/png"},
+            {"raw": b64encode(b"AKIA1234").decode(), "mediaType": "image/png"},
+        ),
+        (
+            {"raw": "AKIA1234!", "mediaType": "text/plain"},
+            {"raw": "AKIA1234!", "mediaType": "text/plain"},
+        ),
         ({"metadata": {"a": {"b": "AKIA1234"}}}, {"metadata": {"a": {"b": "[redacted: key]"}}}),
         ({"taskId": "AKIA1234", "raw": "AKIA1234"}, {"taskId": "AKIA1234", "raw": "AKIA1234"}),
         ({"text": 3, "data": None}, {"text": 3, "data": None}),
@@ -69,6 +94,8 @@ def test_what_an_answer_has_to_name_stays_in_a_question(form: str, members: Json
 def test_each_rule_is_counted_where_it_struck() -> None:
     clean = RULES.clean({"text": "AKIA1234, AKIA5678"})
     assert RULES.count(clean) == [("key", 2)]
+    file: JsonObject = {"raw": b64encode(b"AKIA1234").decode(), "mediaType": "text/plain"}
+    assert RULES.count(RULES.clean({"message": {"parts": [file]}})) == [("key", 1)]
     assert NO_REDACTION.count(clean) == []
 
 
