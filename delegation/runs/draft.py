@@ -25,7 +25,6 @@ from passerelle.core.facts import ErrorCategory, ErrorDetail
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import TurnCompleted
-from passerelle.core.payloads.limit import CostRecorded
 from passerelle.core.payloads.run import ModelCompleted, ModelFailed, OutputRedacted
 from passerelle.core.session import thread as threads
 from passerelle.core.session.thread import EndTurn, FailTurn, ThreadRecord
@@ -33,7 +32,7 @@ from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import EndRun, FailRun, WaitFor
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.wire.times import format_ms, parse_ms
-from passerelle.delegation.runs.outputs import NO_REDACTION, Redaction
+from passerelle.delegation.runs.redaction import NO_REDACTION, Redaction
 from passerelle.delegation.runs.volume import (
     LARGE_BYTES,
     NO_LIMITS_OF_ITS_OWN,
@@ -44,6 +43,7 @@ from passerelle.delegation.runs.volume import (
 )
 from passerelle.permission_bridge.answers.action_rows import close_rows
 from passerelle.permission_bridge.rules import DEFAULT_POLICY
+from passerelle.runtime.limits.costs import RunBill
 from passerelle.runtime.records.blob_overflow import BlobOverflow, show
 from passerelle.runtime.records.withheld import is_withheld
 
@@ -162,7 +162,7 @@ class DecisionDraft:
     frames: int = 0
     """Number of frames shown to callers so far."""
     due: list[DueChange] = field(default_factory=list["DueChange"])
-    cost: CostRecorded | None = None
+    bill: RunBill | None = None
     """The cost of the run that ends with this step."""
     more: bool = False
     """Whether the answer exceeds this append: it has to be observed again."""
@@ -235,12 +235,17 @@ class DecisionDraft:
         record, peer = self.record, self.context.peer
         failure = command.error if isinstance(command, FailRun) else None
         price, run = self.context.price, record.run
-        if price is None or run is None or _never_began(failure, run):
+        if price is None or run is None:
+            return []
+        is_prepaid = run.ordinal == 1 or run.asked_by is not None
+        if _never_began(failure, run):
+            self.bill = RunBill(peer, price.currency, 0, is_prepaid)
             return []
         lasted_ms = max(0, self.decision.now_ms - parse_ms(run.started_at))
         usage = read_usage(self.context.content or self.context.answer or {})
-        self.cost = price.record(peer, lasted_ms, usage)
-        return [Fact(tasks.scope_of(record, self.step_id or None), self.cost)]
+        cost = price.record(peer, lasted_ms, usage)
+        self.bill = RunBill(peer, cost.currency, cost.amount_micros, is_prepaid)
+        return [Fact(tasks.scope_of(record, self.step_id or None), cost)]
 
     def add(self, facts: list[Fact]) -> None:
         """Adds facts that only the record shows."""

@@ -1,7 +1,4 @@
-"""Outputs of agents: redaction before anything is stored, and copies of files that are named by address (EXT-10).
-
-Redaction covers texts, names, descriptions, file names, data, metadata and errors; not bytes, nor ids. A match that is
-split over two chunks of a stream is not found.
+"""Outputs of agents by the operator's settings, and copies of files that are named by address (EXT-10).
 
 Agents choose the addresses of files, so each one is screened like that of a webhook: by the allow-list, and again at
 the moment of the connection. The target of a redirect is judged anew. No cookie, credential or proxy is used. A large
@@ -12,12 +9,10 @@ is handled like any other file.
 from __future__ import annotations
 
 import asyncio
-import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-import orjson
 from aiohttp import ClientError, ClientTimeout
 from yarl import URL
 
@@ -25,6 +20,7 @@ from passerelle.core.agent_name import find_base
 from passerelle.core.errors import InvalidInput
 from passerelle.core.frozen import frozen
 from passerelle.core.ports.blobs import UPLOADED
+from passerelle.delegation.runs.redaction import NO_REDACTION, Redaction
 from passerelle.peers.sessions import PeerSessions
 from passerelle.runtime.common.address_screen import REFUSED_ERRNO, AddressScreen
 from passerelle.webhooks.addresses import WebhookRules
@@ -35,89 +31,14 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse
     from aiohttp.abc import AbstractResolver
 
-    from passerelle.core.peer import RefusedByPeer
     from passerelle.core.ports.blobs import Uploads
-    from passerelle.core.wire.json import Json, JsonObject
     from passerelle.webhooks.addresses import Address
 
-_WORDS: Final = frozenset({"text", "name", "description", "filename"})
-_FREE: Final = frozenset({"data", "metadata"})
-"""All texts below these are redacted."""
 _REDIRECTS: Final = 3
 _CHUNK: Final = 65_536
 _MOVED: Final = frozenset({301, 302, 303, 307, 308})
 _LATER: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
 _SERVER_FAULT: Final = 500
-
-
-class Redaction:
-    """Named patterns of the operator; ``is_on``: whether there are any."""
-
-    __slots__ = ("_rules", "is_on")
-
-    def __init__(self, rules: Iterable[tuple[str, str]]) -> None:
-        self._rules = tuple(
-            (name, f"[redacted: {name}]", re.compile(pattern)) for name, pattern in rules
-        )
-        self.is_on: Final = bool(self._rules)
-
-    def clean(self, answer: JsonObject) -> JsonObject:
-        """The answer without what the patterns match; the same object if there is no pattern."""
-        if not self._rules:
-            return answer
-        return {name: self._clean(value, name, is_free=False) for name, value in answer.items()}
-
-    def clean_refusal(self, refused: RefusedByPeer) -> RefusedByPeer:
-        """The error of an agent without what the patterns match in its texts."""
-        if not self._rules:
-            return refused
-        details = tuple(
-            {name: self._clean(value, name, is_free=True) for name, value in one.items()}
-            for one in refused.details
-        )
-        return replace(refused, message=self._replace(refused.message), details=details)
-
-    def clean_file(self, content: bytes, media_type: str) -> bytes:
-        """A file without what the patterns match, if it is a text."""
-        kind = media_type.strip().lower()
-        if not self._rules or not (kind.startswith("text/") or "json" in kind):
-            return content
-        try:
-            return self._replace(content.decode()).encode()
-        except UnicodeDecodeError:
-            return content
-
-    def count(self, frame: JsonObject) -> list[tuple[str, int]]:
-        """How often each rule has matched in a frame."""
-        if not self._rules:
-            return []
-        return self.count_marks(orjson.dumps(frame))
-
-    def count_marks(self, content: bytes) -> list[tuple[str, int]]:
-        """How often the mark of each rule occurs in a content."""
-        counts = ((name, content.count(mark.encode())) for name, mark, _ in self._rules)
-        return [(name, count) for name, count in counts if count]
-
-    def _clean(self, value: Json, member: str, *, is_free: bool) -> Json:
-        match value:
-            case str():
-                return self._replace(value) if is_free or member in _WORDS else value
-            case dict():
-                free = is_free or member in _FREE
-                return {name: self._clean(one, name, is_free=free) for name, one in value.items()}
-            case list():
-                free = is_free or member in _FREE
-                return [self._clean(one, member, is_free=free) for one in value]
-            case _:
-                return value
-
-    def _replace(self, text: str) -> str:
-        for _, mark, pattern in self._rules:
-            text = pattern.sub(mark, text)
-        return text
-
-
-NO_REDACTION: Final = Redaction(())
 
 
 @frozen

@@ -243,7 +243,11 @@ class PauseAnswers:
                 return StillWaiting(same=True, native_status=state, has_message=seen)
             return RunningOn(state, seen)
         asked = [one.request.remote for one in actions if one.request.remote]
-        shown = {prompt.occurrence for prompt in detect(self.active.peer.name, task)}
+        # A question without an id is known by its words, and those are stored without what was redacted.
+        read = self.active.deps.outputs.redaction.clean({"task": task})
+        shown = {
+            prompt.occurrence for prompt in detect(self.active.peer.name, object_at(read, "task"))
+        }
         shown |= recall(task, asked)
         same = any(one.occurrence in shown for one in asked)
         return StillWaiting(same, state, seen)

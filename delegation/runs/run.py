@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from passerelle.core.batch import PackedBatch
     from passerelle.core.decision import Held
     from passerelle.core.ids import Shard
-    from passerelle.core.payloads.limit import CostRecorded
     from passerelle.core.payloads.run import RunStatus
     from passerelle.core.ports.blobs import Blobs, Uploads
     from passerelle.core.ports.projections import IndexRow
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.peer_profile import SeenBehaviour
     from passerelle.delegation.runs.templates import AnswerTemplate, TemplatedAnswer, TemplatedTurn
+    from passerelle.runtime.limits.costs import RunBill
     from passerelle.runtime.records.task_fields import TurnInput
     from passerelle.runtime.records.writes import Outdated, WriteRefusal, Writes
 
@@ -90,7 +90,7 @@ class Run:
     """
     list_row: Callable[[IndexRow], Awaitable[None]]
     """Writes a row that was not sent; the relay writes the same row, so a failure loses nothing."""
-    on_cost: Callable[[TaskRecord, CostRecorded], None] = lambda _record, _cost: None
+    on_bill: Callable[[TaskRecord, RunBill], None] = lambda _record, _bill: None
     """Called with the cost of a run once it is stored."""
     on_text: Callable[[DecisionDraft], None] = lambda _draft: None
     """Called with text once, before it is stored."""
@@ -228,8 +228,8 @@ class Run:
             if isinstance(outcome, Written):
                 self._settle(outcome)
                 self._keep_place(draft)
-                if draft.cost is not None:
-                    self.on_cost(self.record, draft.cost)
+                if draft.bill is not None:
+                    self.on_bill(self.record, draft.bill)
                 if draft.decision.events and outcome.first == 0:
                     # The append was stored at an earlier try; a later write may have followed.
                     await self._refold()

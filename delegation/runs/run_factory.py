@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Held
     from passerelle.core.facts import NamedArtifact
     from passerelle.core.ids import Shard
-    from passerelle.core.payloads.limit import CostRecorded
     from passerelle.core.peer import Peer
     from passerelle.core.ports.blobs import Blobs, Uploads
     from passerelle.core.ports.projections import IndexRow, Projections
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from passerelle.delegation.runs.open_text import OpenTexts
     from passerelle.delegation.runs.peer_profile import PeerTerms
     from passerelle.permission_bridge.rules import Policy
-    from passerelle.runtime.limits.costs import Spending
+    from passerelle.runtime.limits.costs import RunBill, Spending
     from passerelle.runtime.records.contents import Contents
     from passerelle.runtime.records.writes import Writes
 
@@ -179,9 +178,9 @@ class RunFactory:
     def _draw_chance(self) -> float:
         return self.writes.ids.draw(_CHANCE_BITS) / _CHANCES
 
-    def _settle(self, record: TaskRecord, cost: CostRecorded) -> None:
+    def _settle(self, record: TaskRecord, bill: RunBill) -> None:
         if self.spending is not None:
-            self.spending.settle(record.scope.principal, record.owner, cost)
+            self.spending.settle(record.scope.principal, record.owner, bill)
 
     async def list_row(self, row: IndexRow) -> None:
         """Writes a task into its owner's list at once; the relay writes it in any case."""

@@ -105,6 +105,17 @@ _KEPT: Final = 10_000
 
 
 @frozen
+class RunBill:
+    """What a run that is over is charged: ``amount_micros``, 0 if the agent never took the work."""
+
+    peer: str
+    currency: str
+    amount_micros: int
+    is_prepaid: bool
+    """Whether the estimate was charged before the run. It was not for an attempt that the gateway made by itself."""
+
+
+@frozen
 class Charge:
     """The charge of a call, and the facts to record on its turn."""
 
@@ -231,15 +242,16 @@ class Spending:
             raise
         return replace(charge, facts=(*charge.facts, *warnings)) if warnings else charge
 
-    def settle(self, principal_id: str, key: str, recorded: CostRecorded) -> None:
+    def settle(self, principal_id: str, key: str, bill: RunBill) -> None:
         """Corrects the budget once the cost of a run is known."""
         account = self._find(principal_id, key) if self._quotas else None
-        price = self._prices.get(recorded.peer)
+        price = self._prices.get(bill.peer)
         if account is None or price is None:
             return
-        now_ms, more = self._clock.now_ms(), recorded.amount_micros - price.estimate()
+        prepaid = price.estimate() if bill.is_prepaid else 0
+        now_ms, more = self._clock.now_ms(), bill.amount_micros - prepaid
         for allowance in account.allowances:
-            if more and allowance.quota.currency == recorded.currency:
+            if more and allowance.quota.currency == bill.currency:
                 allowance.open(now_ms)
                 account.give(((allowance, -more),))
 

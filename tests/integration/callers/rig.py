@@ -42,16 +42,20 @@ class Instance:
     face: Face
     _sent: int = 0
 
-    async def call(self, key: str, method: str, params: JsonObject) -> httpx.Response:
+    async def call(
+        self, key: str, method: str, params: JsonObject, agent: str = "echo"
+    ) -> httpx.Response:
         """A JSON-RPC call of a client."""
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         headers = {"Authorization": f"Bearer {key}"}
-        return await self.http.post("/agents/echo", json=body, headers=headers)
+        return await self.http.post(f"/agents/{agent}", json=body, headers=headers)
 
-    async def send(self, key: str, text: str = "hello", **configuration: object) -> httpx.Response:
+    async def send(
+        self, key: str, text: str = "hello", agent: str = "echo", **configuration: object
+    ) -> httpx.Response:
         """SendMessage of a client."""
         self._sent += 1
-        return await self.call(key, "SendMessage", self.message(text, **configuration))
+        return await self.call(key, "SendMessage", self.message(text, **configuration), agent)
 
     def message(self, text: str, **configuration: object) -> JsonObject:
         """The parameters of SendMessage."""

@@ -27,6 +27,11 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 LIMIT_FACTS = ("cost.", "quota.", "rate_limit.")
 
 
+async def fail(turn: Turn) -> None:
+    await turn.open()
+    await turn.status("FAILED")
+
+
 async def told_on(one: Instance, facade: str) -> list[dict[str, Any]]:
     """The facts about limits in the session of a task."""
     return [
@@ -194,6 +199,39 @@ async def test_agent_that_says_429_is_a_fact_and_costs_nothing(rig: Rig) -> None
     assert hits[1]["payload"]["limited"] == {"kind": "peer", "name": "echo"}
     assert hits[1]["payload"]["source"] == "peer"
     assert "runId" in hits[1]
+    assert (await one.send("once-key")).status_code == httpx.codes.OK
+    assert (await one.send("once-key")).status_code == httpx.codes.TOO_MANY_REQUESTS
+
+
+@pytest.mark.requirement("EXT-7", "ATT-13")
+async def test_budget_counts_the_attempts_that_the_gateway_makes_itself(rig: Rig) -> None:
+    client = {"name": "thrifty", "quotas": [{"cost": "0.45"}]}
+    retry = {"attempts": 3, "initial": "10ms", "retry_on": ["failed"]}
+    one = await rig.start(clients=[client], agent={**PRICED, "retry": retry})
+    rig.peer.next(fail, fail, fail)
+    failed = await one.send("thrifty-key")
+    assert failed.json()["result"]["task"]["status"]["state"] == "TASK_STATE_FAILED"
+    recorded = [
+        fact for fact in await told_on(one, task_of(failed)) if fact["type"] == "cost.recorded"
+    ]
+    assert len(recorded) == rig.counted() == 3
+    # Three tenths are spent, and one more call is covered.
+    answers = [await one.send("thrifty-key") for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 429]
+
+
+@pytest.mark.requirement("EXT-7")
+async def test_budget_is_charged_to_the_agent_that_took_over(rig: Rig) -> None:
+    """Nothing listens where the first agent is said to be: it costs nothing."""
+    client = {"name": "thrifty", "quotas": [{"cost": "0.45"}]}
+    away = {"name": "away", "url": "http://127.0.0.1:9", "fallback": ["echo"]}
+    dear = {"price": {"currency": "EUR", "per_call": "0.30"}}
+    agents = [{**away, **PRICED}, {"name": "echo", "url": rig.peer.url, **dear}]
+    one = await rig.start(clients=[client], agents=agents)
+    answers = [await one.send("thrifty-key", agent="away") for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert rig.counted() == 2
+    assert (await one.send("thrifty-key")).status_code == 429
 
 
 async def test_repeat_under_the_same_key_is_charged_once(rig: Rig) -> None:

@@ -13,6 +13,7 @@ from passerelle.core.batch import Batch
 from passerelle.core.payloads.approval import ActionResolved
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
+from passerelle.gateway.settings.section import OutputSettings, read_output_terms
 from tests.support.asking import ask_leave
 from tests.support.house import House
 from tests.support.scripted_tasks import Script, Turn
@@ -53,15 +54,20 @@ def play(vector: JsonObject) -> Script:
     return ask
 
 
-@pytest.mark.requirement("EVC-10", "CMD-14")
+@pytest.mark.requirement("EVC-10", "CMD-14", "EXT-10")
+@pytest.mark.parametrize("redacts", ["nothing", "what looks like ids"])
 @pytest.mark.parametrize("decided", ["yes", "no"])
 @pytest.mark.parametrize(
     "vector",
     [pytest.param(vector, id=f"{vector['dialect']}: {vector['says']}") for vector in VECTORS],
 )
 async def test_decision_reaches_the_peer_in_its_own_form(
-    house: House, vector: JsonObject, decided: str
+    house: House, vector: JsonObject, decided: str, redacts: str
 ) -> None:
+    if redacts != "nothing":
+        # As the digits of a card number, or the 40 letters of a key, are found in a digest.
+        rule = {"name": "id", "pattern": r"^(adk-\d|[sia]\d?|c-1|q-1|approval-1|child-1)$"}
+        house.outputs.reload(read_output_terms(OutputSettings.model_validate({"redact": [rule]})))
     if decided not in vector:
         decided = "words" if "words" in vector else "no"
     house.peer.next(play(vector))
@@ -231,3 +237,30 @@ async def test_words_that_meet_a_question_on_their_way_do_not_reach_the_agent(ho
     assert cast("JsonObject", task["status"])["state"] == "TASK_STATE_INPUT_REQUIRED"
     assert (len(met), house.peer.texts) == (1, ["go"])
     assert (await house.question(accepted))["state"] == "pending"
+
+
+@pytest.mark.requirement("EVC-10", "EXT-10")
+async def test_question_in_words_that_are_redacted_gets_its_answer(house: House) -> None:
+    """A status message without an id is known by its words."""
+    rule = {"name": "key", "pattern": "AKIA[0-9]{4}"}
+    house.outputs.reload(read_output_terms(OutputSettings.model_validate({"redact": [rule]})))
+
+    async def ask(turn: Turn) -> None:
+        task = await turn.open()
+        message: JsonObject = {"role": "ROLE_AGENT", "parts": [{"text": "Is AKIA1234 the key?"}]}
+        status: JsonObject = {
+            "state": "TASK_STATE_INPUT_REQUIRED",
+            "message": message,
+            "timestamp": "2026-01-01T00:00:09Z",
+        }
+        task.record["status"] = status
+        update: JsonObject = {"taskId": task.id, "contextId": task.context_id, "status": status}
+        task.tell({"statusUpdate": update})
+
+    house.peer.next(ask)
+    accepted, _ = await house.talk("go")
+    view = await house.question(accepted)
+    assert "Is [redacted: key] the key?" in str(view)
+    await house.respond(view, option_id="reply", content={"text": "yes"})
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts == ["go", "yes"]
