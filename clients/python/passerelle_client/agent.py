@@ -54,7 +54,6 @@ from passerelle.protocol.reverse_frames import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
     from ssl import SSLContext
-    from types import TracebackType
 
     from passerelle.client.link import Link
     from passerelle.core.wire.json import Json, JsonObject
@@ -111,12 +110,7 @@ class ReverseAgent:
         self._run_task = asyncio.create_task(self._run())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         if self._link is not None:
             await self._link.send(Unregister(self.name))
             await self._link.close()

@@ -69,7 +69,6 @@ from passerelle.protocol.frames import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
     from ssl import SSLContext
-    from types import TracebackType
 
     from passerelle.core.vocabulary import PresenceState, WithdrawalReason
     from passerelle.core.wire.json import JsonObject
@@ -136,12 +135,7 @@ class ChannelClient:
         self._run_task = asyncio.create_task(self._exchange.run())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self._exchange.leave()
         if self._run_task is not None:
             self._run_task.cancel()
