@@ -34,7 +34,7 @@ from passerelle.client.items import (
     UnknownOutcome,
 )
 from passerelle.client.keeper import LinkKeeper, draw
-from passerelle.client.outbound_calls import OutboundCalls, Reply
+from passerelle.client.outbound_calls import OutboundCalls, OutboundRequest, Reply
 from passerelle.client.upload import upload
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import Answer, Drain, Expiry, Failure, Refusal
@@ -164,7 +164,7 @@ class ReverseAgent:
             UnknownOutcome: the link was lost and the call has no ``idem``, so it is not sent again.
             ChannelStopped: the client has stopped; there is no further link.
         """
-        return await self._outbound.call(to, method, params, idem, headers)
+        return await self._outbound.call(OutboundRequest(to, method, params, idem, headers))
 
     def stream(
         self,
@@ -186,7 +186,7 @@ class ReverseAgent:
             AnswersCut: the link was lost; the error has the task, and the cursor to continue from.
             ChannelStopped: the client has stopped; there is no further link.
         """
-        return self._outbound.stream(to, method, params, idem, headers, window)
+        return self._outbound.stream(OutboundRequest(to, method, params, idem, headers), window)
 
     async def upload(self, content: bytes, media_type: str = "application/octet-stream") -> str:
         """Uploads large content over HTTP. Returns its address, for the ``url`` of an artifact part.

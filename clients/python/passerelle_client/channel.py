@@ -59,6 +59,7 @@ from passerelle.client.items import (
 from passerelle.client.keeper import LinkKeeper, draw
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import (
+    Call,
     Role,
     SayPresence,
     SnapshotPolicy,
@@ -234,7 +235,7 @@ class ChannelClient:
         """
         if isinstance(self._keeper.status, Stopped):
             raise ChannelStopped(self._keeper.status)
-        call, result = self._exchange.calls.open(method, data, idem)
+        call, result = self._exchange.calls.open(lambda call_id: Call(call_id, method, idem, data))
         try:
             if self._exchange.link is not None:
                 self._exchange.calls.mark_sent(call)
