@@ -20,6 +20,7 @@ from passerelle.core.errors import ConfigInvalid
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import Shard
 from passerelle.delegation.duties.duty_loop import Duties, DutySettings, make_duties
+from passerelle.delegation.duties.sweeps import SweepCounts
 from passerelle.delegation.runs.deadlines import Deadlines
 from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.delegation.runs.outputs import make_policy
@@ -460,11 +461,12 @@ def _make_forwarding(
 
 async def _set_retention(duties: Duties, settings: Settings, store: Store) -> None:
     """Sets how long finished data stays in memory, in the inbox and in the store. Raises StoreUnavailable."""
-    duties.sweep.terms = read_memory_terms(settings)
-    duties.sweep.find_obstacle = partial(find_archive_obstacle, settings, store)
-    await duties.sweep.may_archive()
-    duties.inbox_sweep.keep_ms = settings.retention.inbox_ms
-    duties.retention_sweep.terms = read_forget_terms(settings)
+    sweeps = duties.sweeps
+    sweeps.archive.terms = read_memory_terms(settings)
+    sweeps.archive.find_obstacle = partial(find_archive_obstacle, settings, store)
+    await sweeps.archive.may_archive()
+    sweeps.inboxes.keep_ms = settings.retention.inbox_ms
+    sweeps.retention.terms = read_forget_terms(settings)
 
 
 def _make_duties(
@@ -510,9 +512,11 @@ def _make_duties(
             lose=outages.lose_tail,
             drivers=parts.dispatch,
             note_epoch=outages.note_epoch,
-            count_archived=outages.metrics.count_archived,
-            count_forgotten=outages.metrics.count_forgotten,
-            count_verified=outages.metrics.count_verified,
+            sweep_counts=SweepCounts(
+                outages.metrics.count_archived,
+                outages.metrics.count_verified,
+                outages.metrics.count_forgotten,
+            ),
         ),
         outages.log,
     )
