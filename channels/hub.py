@@ -30,7 +30,6 @@ from passerelle.protocol.cursor import Cursor, GapReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
-    from types import TracebackType
 
     from passerelle.channels.follower import StreamReads
     from passerelle.channels.ring import Ring
@@ -140,12 +139,7 @@ class Hub:
         self._spawn(self._audit_at_intervals())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         for followed in tuple(self._followed.values()):  # readers leave meanwhile
             if followed.linger is not None:
                 followed.linger.cancel()

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from passerelle.core.errors import Limited
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _RETRY_S: Final = 2
 
@@ -106,10 +103,5 @@ class ReplaySlot:
         await self.enter()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         self.leave()

@@ -11,7 +11,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 
@@ -25,19 +25,9 @@ if TYPE_CHECKING:
 
     from passerelle.channels.inputs import NoticeDue
     from passerelle.channels.services import ChannelLink, LinkFacts
+    from passerelle.core.payloads.channel import EndReason
     from passerelle.protocol.cursor import Cursor, GapReason
     from passerelle.protocol.frames import Subscribe
-
-EndReason: TypeAlias = Literal[
-    "left",
-    "connection_lost",
-    "heartbeat_lost",
-    "superseded",
-    "revoked",
-    "slow",
-    "refused",
-    "drained",
-]
 
 _REASONS: Final[Mapping[CloseCode, EndReason]] = {
     CloseCode.DRAIN: "drained",

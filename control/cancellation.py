@@ -29,13 +29,11 @@ from passerelle.runtime.records.ownership import Owned
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from passerelle.control.closure import Finishing
     from passerelle.core.commands import CancelTask
     from passerelle.core.decision import Decision
     from passerelle.core.ids import Shard
-    from passerelle.core.ports.due import DueRow
+    from passerelle.core.ports.due import DropRow, DueRow
     from passerelle.core.principal import Principal
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.runtime.records.ownership import Ownership
@@ -101,9 +99,7 @@ class Cancelling:
         if await self._request(owned, requested, has_rest=requested.propagation == SUBTREE):
             await self.dispatch.cancel(owned.ref.id)
 
-    async def on_due(
-        self, shard: Shard, row: DueRow, drop: Callable[[Shard, DueRow], Awaitable[bool]]
-    ) -> None:
+    async def on_due(self, shard: Shard, row: DueRow, drop: DropRow) -> None:
         """``subtree:<task>``: cancels the rest of a subtree; the row is dropped when none is left."""
         ref = EntityRef(EntityKind.TASK, row.entity)
         record = (await self.writes.load([ref]))[ref].record

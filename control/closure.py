@@ -16,7 +16,7 @@ from passerelle.core.facts import ErrorCategory, ErrorDetail
 from passerelle.core.frozen import frozen
 from passerelle.core.payloads.task import TaskCancelled, TaskCancelRequested, TaskCompleted
 from passerelle.core.task import commands as tell
-from passerelle.core.task import machine as tasks
+from passerelle.core.task.completion import find_missing
 from passerelle.core.task.requests import CompleteTask, FailTask
 from passerelle.core.task.status import ENDED, Delivery, Status
 from passerelle.delegation.runs.completion import go_on
@@ -158,7 +158,7 @@ def _complete_withheld(draft: DecisionDraft, frame: JsonObject) -> None:
         return  # its driver has completed it with the same frame
     go_on(draft, frame)
     if draft.record.status not in ENDED:
-        missing = tasks.find_missing(draft.record) or f"the task is {draft.record.status}"
+        missing = find_missing(draft.record) or f"the task is {draft.record.status}"
         raise UnsupportedOperation(f"the task cannot complete yet: {missing}", missing=missing)
 
 

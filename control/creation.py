@@ -54,12 +54,12 @@ from passerelle.runtime.records.message_summary import TITLE_LENGTH
 from passerelle.runtime.records.writes import MAX_TRIES, AppendOptions, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from passerelle.core.decision import Decision
     from passerelle.core.ids import Shard
     from passerelle.core.peer import Peer
-    from passerelle.core.ports.due import DueRow
+    from passerelle.core.ports.due import DropRow, DueRow
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
     from passerelle.core.task.requests import CreateTask, TaskChanged
@@ -352,9 +352,7 @@ class Preparing:
 
         await self.writes.decide(session_id, [task], body)
 
-    async def on_due(
-        self, shard: Shard, row: DueRow, drop: Callable[[Shard, DueRow], Awaitable[bool]]
-    ) -> None:
+    async def on_due(self, shard: Shard, row: DueRow, drop: DropRow) -> None:
         """``prepare:<task>``: the preparing instance is gone."""
         task = EntityRef(EntityKind.TASK, row.entity)
         record = (await self.writes.load([task]))[task].record

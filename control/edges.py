@@ -30,14 +30,11 @@ from passerelle.delegation.runs.remarks import show_wait
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from passerelle.control.task_changes import TaskChanges
     from passerelle.control.task_graph import GraphBounds
     from passerelle.core.decision import Decision
     from passerelle.core.events import Fact
-    from passerelle.core.ids import Shard
-    from passerelle.core.ports.due import DueRow
+    from passerelle.core.ports.due import DropRow, DueRow
     from passerelle.core.principal import Principal
     from passerelle.core.task.record import Edge
     from passerelle.core.task.requests import TaskChanged
@@ -143,7 +140,7 @@ class Linking:
             await self._write_edge(far, _mirror(near.task_id, edge))
         return changed
 
-    async def finish(self, row: DueRow, drop: Callable[[Shard, DueRow], Awaitable[bool]]) -> None:
+    async def finish(self, row: DueRow, drop: DropRow) -> None:
         """``edge:<task>:<edge>``: brings the far end to the state of the near one."""
         shard = read_shard(row.entity)
         if shard is None:
@@ -193,7 +190,7 @@ class Linking:
     async def unblock(
         self,
         row: DueRow,
-        drop: Callable[[Shard, DueRow], Awaitable[bool]],
+        drop: DropRow,
     ) -> None:
         """``unblock:<task>``: the task has ended, and others wait for it. Only a completed one unblocks them.
 

@@ -25,13 +25,10 @@ from passerelle.runtime.records.contents import shard_of_task
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from passerelle.core.commands import GetOutput
     from passerelle.core.decision import Decision
-    from passerelle.core.ids import Shard
     from passerelle.core.ports.blobs import Blobs, Copies
-    from passerelle.core.ports.due import DueRow
+    from passerelle.core.ports.due import DropRow, DueRow
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.outputs import OutputPolicy
@@ -89,9 +86,7 @@ class Outputs:
             )
         )
 
-    async def expire(
-        self, row: DueRow, now_ms: int, drop: Callable[[Shard, DueRow], Awaitable[bool]]
-    ) -> None:
+    async def expire(self, row: DueRow, now_ms: int, drop: DropRow) -> None:
         """``output:<task>``: removes the copies of a task, and records that.
 
         A copy that another task has stored since is kept.

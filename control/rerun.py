@@ -25,6 +25,7 @@ from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.task import TaskDependencyUpdated, TaskRetrying
 from passerelle.core.task import commands as tell
 from passerelle.core.task import machine as tasks
+from passerelle.core.task.guards import require_unblocked
 from passerelle.core.task.status import TERMINAL, Status
 from passerelle.core.wire.times import format_ms
 from passerelle.delegation.runs.failure import list_tried, name_row, show_retrying
@@ -126,7 +127,7 @@ def _check(record: TaskRecord) -> None:
         raise UnsupportedOperation("the task was never started", status=record.status)
     if record.status not in _RETRIABLE:
         raise UnsupportedOperation("the task is under way", status=record.status)
-    tasks.require_unblocked(record)
+    require_unblocked(record)
 
 
 def _retry(draft: DecisionDraft, requested: TaskRetrying) -> None:

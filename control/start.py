@@ -34,6 +34,7 @@ from passerelle.core.session import thread as threads
 from passerelle.core.session.thread import ResolveTools, ThreadRecord
 from passerelle.core.task import commands as tell
 from passerelle.core.task import machine as tasks
+from passerelle.core.task.guards import refuse_second_run
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.core.wire.record import change, value
@@ -150,7 +151,7 @@ class Starting:
         if await once.find(self.turns.writes.log, owned.ref.shard) is not None:
             return render_change(owned.held, repeated=True)
         refuse_queued(owned.record)
-        tasks.refuse_second_run(owned.record)
+        refuse_second_run(owned.record)
         agent = command.agent or owned.record.assignee or owned.record.kind
         if not principal.may_call(agent):
             raise NotFound("agent", agent)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from passerelle.core.commands import OtherCommand, Result
     from passerelle.core.decision import Decision
     from passerelle.core.ids import Shard
-    from passerelle.core.ports.due import DueRow
+    from passerelle.core.ports.due import DropRow, DueRow
     from passerelle.core.principal import Principal
     from passerelle.runtime.records.ownership import Owned
 
@@ -195,9 +195,7 @@ class Subtrees:
             progress.refusal = error
             progress.unchanged.append(_refuse(owned.record, error))
 
-    async def on_due(
-        self, shard: Shard, row: DueRow, drop: Callable[[Shard, DueRow], Awaitable[bool]]
-    ) -> None:
+    async def on_due(self, shard: Shard, row: DueRow, drop: DropRow) -> None:
         """``tree:<task>``: handles the remaining tasks; the row is dropped when none is left."""
         ref = EntityRef(EntityKind.TASK, row.entity)
         held = (await self.changes.writes.load([ref]))[ref]

@@ -47,13 +47,13 @@ from passerelle.runtime.records.waiting_turns import load_waiting
 from passerelle.runtime.records.writes import AppendOptions, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from passerelle.control.cancellation import Cancelling
     from passerelle.control.handlers import Handlers
     from passerelle.core.decision import Decision
     from passerelle.core.ids import Shard
-    from passerelle.core.ports.due import DueRow
+    from passerelle.core.ports.due import DropRow, DueRow
     from passerelle.core.principal import Principal
     from passerelle.core.session.requests import GatedTurn
     from passerelle.core.wire.json import JsonObject
@@ -165,7 +165,7 @@ class TurnQueues:
         shard: Shard,
         row: DueRow,
         now_ms: int,
-        drop: Callable[[Shard, DueRow], Awaitable[bool]],
+        drop: DropRow,
     ) -> None:
         """``queued:<task>``: checks the queue, and carries out an interrupt that is still pending.
 

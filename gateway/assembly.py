@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import field, replace
 from functools import partial
@@ -19,21 +18,19 @@ from passerelle.control.catalogue import Catalogue
 from passerelle.core.errors import ConfigInvalid
 from passerelle.core.frozen import frozen
 from passerelle.core.ids import Shard
-from passerelle.delegation.duties.duty_loop import Duties, DutySettings, make_duties
-from passerelle.delegation.runs.deadlines import Deadlines
+from passerelle.delegation.duties.duty_loop import Duties
 from passerelle.delegation.runs.follow_strategy import Timeouts
 from passerelle.delegation.runs.outputs import make_policy
 from passerelle.delegation.runs.remote_drivers import InstanceSignals
 from passerelle.gateway.a2a.cards import make_edge
 from passerelle.gateway.agent_terms import AgentTerms
 from passerelle.gateway.dependencies import Dependencies
-from passerelle.gateway.due_rows import list_handlers
 from passerelle.gateway.duties_proxy import DutiesProxy
+from passerelle.gateway.instance_work import make_instance_work
 from passerelle.gateway.parts import Parts, make_parts
 from passerelle.gateway.reverse.host import open_host
-from passerelle.gateway.reverse.routing import Routing
 from passerelle.gateway.runtime_state import describe_runtime
-from passerelle.gateway.settings.approvals import read_notifiers, read_quiet_hours
+from passerelle.gateway.settings.approvals import read_notifiers
 from passerelle.gateway.settings.section import read_output_terms
 from passerelle.gateway.settings.values import (
     EVIDENCE_KEY,
@@ -44,21 +41,14 @@ from passerelle.gateway.settings.values import (
     load_signer,
     load_webhooks,
     make_peer_configs,
-    read_forget_terms,
-    read_memory_terms,
 )
 from passerelle.gateway.span_export import open_spans
-from passerelle.gateway.store_setup import find_archive_obstacle, fit_engine, open_store
+from passerelle.gateway.store_setup import fit_engine, open_store
 from passerelle.peers.registry import PeerRegistry
 from passerelle.peers.reverse.cards import DialInState
 from passerelle.peers.reverse.local import LocalLinks
-from passerelle.permission_bridge.devices.attempts import DeliveryAttempts
-from passerelle.permission_bridge.devices.delivery import Forwarding
 from passerelle.permission_bridge.devices.pairing import find_gateway_address
-from passerelle.permission_bridge.devices.push_hold import PushGate
-from passerelle.permission_bridge.devices.reach import Reaching
 from passerelle.permission_bridge.devices.web_push import TIMEOUT_S as PUSH_TIMEOUT_S
-from passerelle.permission_bridge.devices.web_push import PushSender
 from passerelle.permission_bridge.governing.rulebook import RuleFollowing
 from passerelle.runtime.common.clock import SystemClock, SystemIds
 from passerelle.runtime.common.clock_skew import SkewWatch
@@ -73,21 +63,17 @@ from passerelle.runtime.limits.pauses import AgentPauses
 from passerelle.runtime.memory.budget import Budget
 from passerelle.runtime.memory.room import MemoryRoom
 from passerelle.runtime.observability.call_window import CallWindow
-from passerelle.runtime.observability.logs import INSTANCE
 from passerelle.runtime.observability.metrics import Metrics
 from passerelle.runtime.observability.outages import Outages
 from passerelle.runtime.records.contents import Contents
 from passerelle.runtime.records.packet_reads import PacketReads
 from passerelle.runtime.records.places import Home
-from passerelle.runtime.records.recoveries import Recoveries
 from passerelle.runtime.records.row_reads import RowReads
 from passerelle.runtime.records.withheld import make_withholding
 from passerelle.store.data_directory import make_data_directory
 from passerelle.store.engine import EmbeddedEngine
 from passerelle.store.engine_process import EngineSettings
 from passerelle.store.fullness import Fullness
-from passerelle.webhooks.deliveries import Deliveries
-from passerelle.webhooks.job import DeliveryDeps
 from passerelle.webhooks.sender import WebhookSender
 
 if TYPE_CHECKING:
@@ -95,6 +81,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
+    from passerelle.gateway.instance_work import InstanceWork
     from passerelle.gateway.reverse.host import Host
     from passerelle.gateway.settings.model import Settings
     from passerelle.runtime.memory.budget import MemoryShortage
@@ -149,13 +136,8 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         window = CallWindow(metrics, SystemClock(), peers.list_cards)
         await stack.enter_async_context(window.follow())
         notices = Notices(lambda: Home(parts.writes), store.clock, metrics.count_refusal)
-        spending = Spending(
-            limiter,
-            store.clock,
-            list_quotas(settings),
-            list_prices(settings),
-            notices.record_blocked,
-        )
+        quotas, prices = list_quotas(settings), list_prices(settings)
+        spending = Spending(limiter, store.clock, quotas, prices, notices.record_blocked)
         terms, late = AgentTerms(settings, Timeouts()), DutiesProxy()
         pushes = WebhookSender(SystemClock(), timeout_s=PUSH_TIMEOUT_S)
         stack.push_async_callback(pushes.close)
@@ -171,51 +153,27 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             _load_webhooks(settings, data_dir, signer, outages),
         )
         await _follow_others(stack, parts, metrics, outages)
-        deliveries = Deliveries(
-            _make_delivery_deps(store, outages, late), parts.links.dead_letters.kinds
+        work = await make_instance_work(
+            settings, store, parts, peers, dial_in, terms, outages, late
         )
-        links = _make_links(store, parts, late)
-        routing = Routing(
-            dial_in,
-            parts.writes,
-            parts.dispatch,
-            parts.inputs,
-            late.drives,
-            peers.dials_in,
-            terms.find_connect_ms,
-            late.drop,
-        )
-        forwarding = _make_forwarding(store, parts, settings, late)
-        duties = _make_duties(store, parts, forwarding, deliveries, links, routing, outages, late)
-        await _set_retention(duties, settings, store)
-        late.bind(duties)
-        outages.on_epoch = duties.repair.note_epoch
-        signals = InstanceSignals(store.nudges, parts.writes, duties.keeper.instance, outages.log)
-        parts.dispatch.connect(routing, signals, duties.repair.find_loss)
-        await duties.start()
-        await _watch_agents(stack, parts, peers, outages)
-        parts.dispatch.detach(signals.listen(parts.dispatch.nudge_local))
-        stack.push_async_callback(deliveries.stop)
-        stack.push_async_callback(duties.stop)
-        stack.push_async_callback(parts.dispatch.outputs.close)
-        stack.push_async_callback(parts.dispatch.consulting.hooks.caller.close)
-        stack.push_async_callback(parts.dispatch.drain)
+        await _start_work(stack, work, store, parts, peers, outages)
         stack.push_async_callback(notices.drain)
-        host = await stack.enter_async_context(open_host(peers, routing, duties.keeper.instance))
+        instance = work.duties.keeper.instance
+        host = await stack.enter_async_context(open_host(peers, work.routing, instance))
         bounds, note_caller = list_bounds(settings), parts.dispatch.note_caller
         gate = Gate(limiter, bounds, notices.record_refused, note_caller)
         yield Gateway(
             parts,
             store,
             hub,
-            duties,
+            work.duties,
             peers,
             metrics,
             engine,
             gate,
             spending,
             terms,
-            links,
+            work.links,
             signer,
             spans,
             host,
@@ -223,12 +181,30 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         )
 
 
-async def _watch_agents(
-    stack: AsyncExitStack, parts: Parts, peers: PeerRegistry, outages: Outages
+async def _start_work(
+    stack: AsyncExitStack,
+    work: InstanceWork,
+    store: Store,
+    parts: Parts,
+    peers: PeerRegistry,
+    outages: Outages,
 ) -> None:
-    """Loads the waiting turns of each agent, and shares the results of agent calls with other instances."""
+    """Starts the duties, loads the waiting turns of each agent, and listens to the other instances.
+
+    At the end the runs drain first, while the duties still extend their leases.
+    """
+    duties, dispatch = work.duties, parts.dispatch
+    signals = InstanceSignals(store.nudges, parts.writes, duties.keeper.instance, outages.log)
+    dispatch.connect(work.routing, signals, duties.repair.find_loss)
+    await duties.start()
     await parts.queues.look(peers.names)
     await stack.enter_async_context(parts.agent_watch.follow(outages.log))
+    dispatch.detach(signals.listen(dispatch.nudge_local))
+    stack.push_async_callback(work.deliveries.stop)
+    stack.push_async_callback(duties.stop)
+    stack.push_async_callback(dispatch.outputs.close)
+    stack.push_async_callback(dispatch.consulting.hooks.caller.close)
+    stack.push_async_callback(dispatch.drain)
 
 
 async def _follow_others(
@@ -403,116 +379,3 @@ def _load_evidence_signer(data_dir: Path, signer: Signer | None, outages: Outage
             raise
         outages.log.warning("evidence.off", reason=error.message)
         return Signer(())
-
-
-def _make_delivery_deps(store: Store, outages: Outages, late: DutiesProxy) -> DeliveryDeps:
-    return DeliveryDeps(
-        targets=store.targets,
-        due=store.due,
-        log=store.log,
-        sender=WebhookSender(SystemClock()),
-        clock=store.clock,
-        chance=lambda: SystemIds().draw(32) / 2**32,
-        may_send=late.may_send,
-        drop=late.drop,
-        wake=late.wake,
-        logger=outages.log,
-        count=outages.metrics.count_delivery,
-        time=outages.metrics.time_delivery,
-        timer=time.monotonic,
-    )
-
-
-def _make_links(store: Store, parts: Parts, late: DutiesProxy) -> StoredLinkFacts:
-    return StoredLinkFacts(
-        store.links,
-        store.channels,
-        Home(parts.writes),
-        Recoveries(parts.writes, store.log, store.projections),
-        late.drives,
-        late.wake,
-    )
-
-
-def _make_forwarding(
-    store: Store, parts: Parts, settings: Settings, late: DutiesProxy
-) -> Forwarding:
-    devices = parts.links.devices
-    reach_finder = Reaching(
-        store.presences,
-        store.channels,
-        devices.subscriptions,
-        store.targets,
-        read_notifiers(settings.approvals),
-    )
-    approvals = settings.approvals
-    push_gate = PushGate(
-        parts.writes.clock,
-        store.bundles,
-        store.mutes,
-        approvals.pushes_per_minute,
-        read_quiet_hours(approvals),
-    )
-    push_sender = PushSender(devices.web_push, devices.subscriptions)
-    attempts = DeliveryAttempts(parts.writes)
-    return Forwarding(attempts, reach_finder, push_gate, push_sender, devices.tokens, late.drop)
-
-
-async def _set_retention(duties: Duties, settings: Settings, store: Store) -> None:
-    """Sets how long finished data stays in memory, in the inbox and in the store. Raises StoreUnavailable."""
-    duties.sweep.terms = read_memory_terms(settings)
-    duties.sweep.find_obstacle = partial(find_archive_obstacle, settings, store)
-    await duties.sweep.may_archive()
-    duties.inbox_sweep.keep_ms = settings.retention.inbox_ms
-    duties.retention_sweep.terms = read_forget_terms(settings)
-
-
-def _make_duties(
-    store: Store,
-    parts: Parts,
-    forwarding: Forwarding,
-    deliveries: Deliveries,
-    links: StoredLinkFacts,
-    routing: Routing,
-    outages: Outages,
-    late: DutiesProxy,
-) -> Duties:
-    instance = SystemIds().mint("inst", Shard(0))
-    INSTANCE.set(instance)
-    deadlines = Deadlines(
-        parts.writes,
-        parts.actions,
-        parts.dispatch,
-        parts.inputs,
-        parts.retries,
-        parts.permissions.granting,
-        drop=late.drop,
-    )
-    return make_duties(
-        store,
-        parts.writes,
-        DutySettings(
-            instance=instance,
-            clock=time.monotonic,
-            on_lost=parts.dispatch.drop,
-            adopt=parts.dispatch.adopt,
-            handlers=list_handlers(
-                parts,
-                deadlines,
-                forwarding,
-                deliveries,
-                links,
-                routing,
-                late.drop,
-            ),
-            lose_link=links.lose,
-            count=outages.metrics.count_duty,
-            lose=outages.lose_tail,
-            drivers=parts.dispatch,
-            note_epoch=outages.note_epoch,
-            count_archived=outages.metrics.count_archived,
-            count_forgotten=outages.metrics.count_forgotten,
-            count_verified=outages.metrics.count_verified,
-        ),
-        outages.log,
-    )

@@ -31,11 +31,8 @@ from passerelle.store.uploads import ROW as UPLOAD_ROW
 from passerelle.webhooks.deliveries import ROW as TARGET_ROW
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from passerelle.channels.links import StoredLinkFacts
-    from passerelle.core.ids import Shard
-    from passerelle.core.ports.due import DueRow
+    from passerelle.core.ports.due import DropRow
     from passerelle.delegation.duties.due import Handler
     from passerelle.delegation.runs.deadlines import Deadlines
     from passerelle.gateway.parts import Parts
@@ -51,7 +48,7 @@ def list_handlers(
     deliveries: Deliveries,
     links: StoredLinkFacts,
     routing: Routing,
-    drop: Callable[[Shard, DueRow], Awaitable[bool]],
+    drop: DropRow,
 ) -> dict[str, Handler]:
     """The handlers by kind; the duties handle leases and adoptions themselves."""
     linking, outputs = parts.tasks.linking, parts.tasks.outputs

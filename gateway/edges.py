@@ -249,7 +249,7 @@ def _make_routes(
             replicas=describe_replicas(gateway.store.replicas),
             clock=describe_skew(gateway.store.clock),
             memory=describe_memory(gateway.store.memory),
-            archive=gateway.duties.sweep.obstacle,
+            archive=gateway.duties.sweeps.archive.obstacle,
         )
 
     work = OpenWork(gateway.parts.overviews, gateway.metrics, gateway.store.clock)

@@ -11,9 +11,10 @@ import hashlib
 import os
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
+from passerelle.core.frozen import frozen
 from passerelle.core.ids import Shard
 from passerelle.core.ports.blobs import Copies
 
@@ -255,6 +256,31 @@ class BlobStore(Copies, Protocol):
             ConfigInvalid: the place cannot be used.
         """
         ...
+
+
+@frozen
+class BlobStores:
+    """Everything that is stored outside of the engine, each in its own part of one place.
+
+    ``blobs`` is the content of facts, ``copies`` the files that agents named by URL, ``uploads`` what agents uploaded.
+    """
+
+    blobs: BlobStore
+    copies: BlobStore
+    uploads: BlobStore
+    segments: BlobStore
+    tombstones: BlobStore
+
+    @classmethod
+    def open(cls, place: Path | str) -> Self:
+        """Opens them in a folder, or below ``s3://bucket/prefix``. Raises as ``open_blobs`` does."""
+        return cls(
+            open_blobs(place),
+            open_copies(place),
+            open_uploads(place),
+            open_segments(place),
+            open_tombstones(place),
+        )
 
 
 def open_blobs(place: Path | str) -> BlobStore:

@@ -35,13 +35,7 @@ from passerelle.store.archive.session_survey import SessionSurvey
 from passerelle.store.archive.session_tombstones import SessionTombstones
 from passerelle.store.archive.tombstones import Tombstones
 from passerelle.store.archive.traces import TraceRemoval
-from passerelle.store.blobs import (
-    open_blobs,
-    open_copies,
-    open_segments,
-    open_tombstones,
-    open_uploads,
-)
+from passerelle.store.blobs import BlobStores
 from passerelle.store.channels import RedisChannels, RedisLinks, RedisPresences
 from passerelle.store.clock import StoreClock
 from passerelle.store.connection import pack
@@ -117,15 +111,12 @@ class Store:
     def __init__(
         self,
         nodes: Nodes,
-        blobs: BlobStore,
-        copies: BlobStore,
-        uploads: BlobStore,
-        segments: BlobStore,
-        tombstones: BlobStore,
+        stored: BlobStores,
         sealer: KeySealer | None = None,
         *,
         owns_engine: bool = False,
     ) -> None:
+        segments = stored.segments
         self.nodes = nodes
         self.runtime_id = ""
         self.owner_keys = OwnerKeys(nodes, sealer)
@@ -137,29 +128,12 @@ class Store:
         self.archiver = Archiver(
             nodes, segments, self.segment_cleanup, self.owner_keys, self.log.note_left
         )
-        self.tombstones = Tombstones(nodes, tombstones)
+        self.tombstones = Tombstones(nodes, stored.tombstones)
         finder = SessionFinder(nodes, self.archive, self.owner_keys, HomeFinder(nodes))
-        removal = TraceRemoval(nodes, finder, (blobs, copies))
-        rewrite = partial(rewrite_logs, nodes) if owns_engine else None
-        self.forgetting = Forgetting(
-            nodes,
-            self.owner_keys,
-            finder,
-            self.tombstones,
-            removal,
-            ParticipationFinder(nodes, self.archive),
-            rewrite,
+        self.forgetting, self.session_forgetting = self._open_forgetting(
+            finder, stored, owns_engine=owns_engine
         )
-        self.session_forgetting = SessionForgetting(
-            nodes,
-            SessionSurvey(finder),
-            SessionTombstones(nodes, self.owner_keys, tombstones),
-            self.tombstones,
-            removal,
-            self.segment_merge.erasure,
-            rewrite,
-        )
-        self.exporter, self.importer = self._open_exports(finder, blobs, copies)
+        self.exporter, self.importer = self._open_exports(finder, stored)
         self.hints = StreamHints(nodes)
         self.deltas = RedisDeltas(nodes, self.hints)
         self.leases = RedisLeases(nodes)
@@ -195,8 +169,8 @@ class Store:
         self.inspection = RedisInspection(nodes)
         self.inventory = RedisInventory(nodes)
         self.views = RedisViews(nodes)
-        self.blobs, self.copies = blobs, copies
-        self.uploads = RedisUploads(nodes, uploads)
+        self.blobs, self.copies = stored.blobs, stored.copies
+        self.uploads = RedisUploads(nodes, stored.uploads)
 
     @property
     def list_surveys(self) -> RedisListSurveys:
@@ -208,11 +182,35 @@ class Store:
         """Agent observations that instances share."""
         return RedisAgentReports(self.nodes)
 
-    def _open_exports(
-        self, finder: SessionFinder, blobs: BlobStore, copies: BlobStore
-    ) -> tuple[Exporter, Importer]:
+    def _open_forgetting(
+        self, finder: SessionFinder, stored: BlobStores, *, owns_engine: bool
+    ) -> tuple[Forgetting, SessionForgetting]:
+        nodes = self.nodes
+        removal = TraceRemoval(nodes, finder, (stored.blobs, stored.copies))
+        rewrite = partial(rewrite_logs, nodes) if owns_engine else None
+        forgetting = Forgetting(
+            nodes,
+            self.owner_keys,
+            finder,
+            self.tombstones,
+            removal,
+            ParticipationFinder(nodes, self.archive),
+            rewrite,
+        )
+        session_forgetting = SessionForgetting(
+            nodes,
+            SessionSurvey(finder),
+            SessionTombstones(nodes, self.owner_keys, stored.tombstones),
+            self.tombstones,
+            removal,
+            self.segment_merge.erasure,
+            rewrite,
+        )
+        return forgetting, session_forgetting
+
+    def _open_exports(self, finder: SessionFinder, stored: BlobStores) -> tuple[Exporter, Importer]:
         source = SessionSource(self.nodes, self.archive, finder, self.tombstones)
-        content: dict[PartKind, BlobStore] = {"content": blobs, "copies": copies}
+        content: dict[PartKind, BlobStore] = {"content": stored.blobs, "copies": stored.copies}
         importer = Importer(
             self.nodes,
             source,
@@ -232,20 +230,9 @@ class Store:
             StoreUnavailable: it cannot be reached, or cannot write.
         """
         seeds = read_seeds(settings.url)
-        blobs, copies = open_blobs(settings.blobs), open_copies(settings.blobs)
-        uploads, segments = open_uploads(settings.blobs), open_segments(settings.blobs)
-        tombstones = open_tombstones(settings.blobs)
+        stored = BlobStores.open(settings.blobs)
         nodes = await Nodes.open(seeds, read_all_scripts(), settings.batches)
-        store = cls(
-            nodes,
-            blobs,
-            copies,
-            uploads,
-            segments,
-            tombstones,
-            settings.sealer,
-            owns_engine=settings.owns_engine,
-        )
+        store = cls(nodes, stored, settings.sealer, owns_engine=settings.owns_engine)
         store.replicas.counts = settings.replicated_acts
         store.replicas.alone_after_s = settings.alone_after_s
         try:

@@ -18,19 +18,20 @@ from dataclasses import replace
 from typing import Final
 
 from passerelle.a2a_mapping.dialects.gate import make_permission_prompt
-from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer, read_flag
+from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer, read_flag, read_parts
 from passerelle.a2a_mapping.dialects.pause import (
     AgentPause,
     DecidedQuestion,
+    encode_parts,
     identify_occurrence,
-    make_reply,
+    require_all,
 )
 from passerelle.a2a_mapping.dialects.plain_text import CANCEL, REPLY
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.approval.prompt import PeerPrompt
 from passerelle.core.approval.response_schema import check_schema
 from passerelle.core.errors import InvalidInput
-from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.json import JsonObject
 
 NAME: Final = "adk"
 CONFIRMATION: Final = "adk_request_confirmation"
@@ -49,30 +50,17 @@ def detect(pause: AgentPause) -> list[PeerPrompt]:
         for part in objects_at(pause.message, "parts")
         if text_at(object_at(part, "metadata"), _TYPE) == "function_call"
     ]
-    prompts = [_read_call(pause, call) for call in calls]
-    ids = {prompt.native_id for prompt in prompts if prompt}
-    return [prompt for prompt in prompts if prompt] if len(ids) == len(calls) else []
+    return require_all([_read_call(pause, call) for call in calls])
 
 
 def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
     """One function response per call; None if one has no answer, such as a credential: cancel the task."""
-    parts: list[Json] = []
-    for reply in replies:
-        response = _answer(reply)
-        if response is None:
-            return None
-        marked, _, plain = (reply.prompt.native_id or "").rpartition(" ")
-        name = INPUT if marked else CONFIRMATION
-        form: JsonObject = {"id": plain, "name": name, "response": response}
-        parts.append({"data": form, "metadata": {_TYPE: "function_response"}})
-    return make_reply((task, context), [reply.decision_id for reply in replies], parts)
+    return encode_parts(replies, (task, context), _write_response)
 
 
 def read_answers(message: JsonObject) -> list[NativeAnswer]:
     """The confirmations in a caller's message, one per function response."""
-    parts = objects_at(message, "parts")
-    answers = [answer for part in parts if (answer := _read_response(part)) is not None]
-    return [replace(answer, is_alone=len(parts) == len(answers)) for answer in answers]
+    return read_parts(message, _read_response)
 
 
 def _read_response(part: JsonObject) -> NativeAnswer | None:
@@ -96,6 +84,16 @@ def _read_response(part: JsonObject) -> NativeAnswer | None:
         # An input may also ask for words or a form.
         is_certain=name == CONFIRMATION,
     )
+
+
+def _write_response(reply: DecidedQuestion) -> JsonObject | None:
+    response = _answer(reply)
+    if response is None:
+        return None
+    marked, _, plain = (reply.prompt.native_id or "").rpartition(" ")
+    name = INPUT if marked else CONFIRMATION
+    form: JsonObject = {"id": plain, "name": name, "response": response}
+    return {"data": form, "metadata": {_TYPE: "function_response"}}
 
 
 def _answer(reply: DecidedQuestion) -> JsonObject | None:

@@ -7,7 +7,8 @@ elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from passerelle.a2a_mapping.members import object_at, objects_at
@@ -52,6 +53,15 @@ def keep_native(message: JsonObject, kept: Sequence[JsonObject | None]) -> JsonO
         for part, own in zip(parts, kept, strict=True)
     ]
     return {**message, "parts": chosen}
+
+
+def read_parts(
+    message: JsonObject, read_part: Callable[[JsonObject], NativeAnswer | None]
+) -> list[NativeAnswer]:
+    """The answers in the parts of a message, each marked whether all of its parts are answers."""
+    parts = objects_at(message, "parts")
+    answers = [answer for part in parts if (answer := read_part(part)) is not None]
+    return [replace(answer, is_alone=len(parts) == len(answers)) for answer in answers]
 
 
 def read_flag(form: JsonObject, name: str, *also: str) -> bool | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from passerelle.a2a_mapping.dialects.display import SAFE_INTEGER, escape_text
@@ -107,6 +108,28 @@ def make_reply(
         "parts": parts,
     }
     return {**message, "contextId": context} if context else message
+
+
+def encode_parts(
+    replies: Sequence[DecidedQuestion],
+    pause_ids: tuple[str, str],
+    write_part: Callable[[DecidedQuestion], JsonObject | None],
+) -> JsonObject | None:
+    """The reply with one part per answer; None if one answer has none: cancel the task."""
+    parts: list[Json] = []
+    for reply in replies:
+        part = write_part(reply)
+        if part is None:
+            return None
+        parts.append(part)
+    return make_reply(pause_ids, [reply.decision_id for reply in replies], parts)
+
+
+def require_all(prompts: Sequence[PeerPrompt | None]) -> list[PeerPrompt]:
+    """All questions of a message; empty if one of them cannot be read, or two have the same id."""
+    found = [prompt for prompt in prompts if prompt]
+    ids = {prompt.native_id for prompt in found}
+    return found if len(ids) == len(prompts) else []
 
 
 def derive_message_id(decision_ids: list[str]) -> str:

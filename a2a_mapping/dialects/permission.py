@@ -15,16 +15,16 @@ from passerelle.a2a_mapping.dialects.display import escape_text, escape_value
 from passerelle.a2a_mapping.dialects.pause import (
     AgentPause,
     DecidedQuestion,
+    encode_parts,
     identify_occurrence,
     is_lossy,
-    make_reply,
 )
 from passerelle.a2a_mapping.dialects.plain_text import NO_CONSENT
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, whole_at
 from passerelle.core.approval.prompt import PeerAnswer, PeerPrompt
 from passerelle.core.payloads.approval import ActionKind, ActionType, Option, OptionKind, Risk
-from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.json import JsonObject
 from passerelle.core.wire.times import parse_ms
 
 NAME: Final = "permission"
@@ -51,14 +51,13 @@ def detect(pause: AgentPause) -> list[PeerPrompt]:
 
 def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
     """One message with a typed answer per question; None if a rejection is due but not offered: cancel the task."""
-    parts: list[Json] = []
-    for reply in replies:
-        form = _write_form(reply)
-        if form is None:
-            return None
-        parts.append({"data": {PERMISSION: form}})
-    message = make_reply((task, context), [reply.decision_id for reply in replies], parts)
-    return {**message, "extensions": [PERMISSION]}
+    message = encode_parts(replies, (task, context), _write_part)
+    return None if message is None else {**message, "extensions": [PERMISSION]}
+
+
+def _write_part(reply: DecidedQuestion) -> JsonObject | None:
+    form = _write_form(reply)
+    return None if form is None else {"data": {PERMISSION: form}}
 
 
 def _read_form(pause: AgentPause, form: JsonObject) -> PeerPrompt | None:

@@ -11,12 +11,17 @@ from dataclasses import replace
 from typing import Final
 
 from passerelle.a2a_mapping.dialects.gate import make_permission_prompt
-from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer
-from passerelle.a2a_mapping.dialects.pause import AgentPause, DecidedQuestion, make_reply
+from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer, read_parts
+from passerelle.a2a_mapping.dialects.pause import (
+    AgentPause,
+    DecidedQuestion,
+    encode_parts,
+    require_all,
+)
 from passerelle.a2a_mapping.dialects.plain_text import CANCEL, REPLY
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.approval.prompt import PeerPrompt
-from passerelle.core.wire.json import Json, JsonObject
+from passerelle.core.wire.json import JsonObject
 
 NAME: Final = "strands"
 _GATES: Final = ("approv", "confirm", "permission")
@@ -29,28 +34,17 @@ def detect(pause: AgentPause) -> list[PeerPrompt]:
         for part in objects_at(pause.message, "parts")
         for interrupt in objects_at(object_at(part, "data"), "interrupts")
     ]
-    prompts = [_read(pause, interrupt) for interrupt in found]
-    ids = {prompt.native_id for prompt in prompts if prompt}
-    return [prompt for prompt in prompts if prompt] if len(ids) == len(found) else []
+    return require_all([_read(pause, interrupt) for interrupt in found])
 
 
 def encode(replies: Sequence[DecidedQuestion], task: str, context: str) -> JsonObject | None:
     """One response per interrupt; None if text is missing: cancel the task."""
-    parts: list[Json] = []
-    for reply in replies:
-        response = _answer(reply)
-        if response is None:
-            return None
-        form: JsonObject = {"interruptId": reply.prompt.native_id, "response": response}
-        parts.append({"data": {"interruptResponse": form}})
-    return make_reply((task, context), [reply.decision_id for reply in replies], parts)
+    return encode_parts(replies, (task, context), _write_response)
 
 
 def read_answers(message: JsonObject) -> list[NativeAnswer]:
     """The responses in a caller's message. A response may also be text: the question with its id decides."""
-    parts = objects_at(message, "parts")
-    answers = [answer for part in parts if (answer := _read_response(part)) is not None]
-    return [replace(answer, is_alone=len(parts) == len(answers)) for answer in answers]
+    return read_parts(message, _read_response)
 
 
 def _read_response(part: JsonObject) -> NativeAnswer | None:
@@ -64,6 +58,14 @@ def _read_response(part: JsonObject) -> NativeAnswer | None:
     )
     said = {"y": True, "n": False}.get(text_at(form, "response"))
     return NativeAnswer(NAME, native_id, said if is_form else None, {PART: part}, is_certain=False)
+
+
+def _write_response(reply: DecidedQuestion) -> JsonObject | None:
+    response = _answer(reply)
+    if response is None:
+        return None
+    form: JsonObject = {"interruptId": reply.prompt.native_id, "response": response}
+    return {"data": {"interruptResponse": form}}
 
 
 def _answer(reply: DecidedQuestion) -> str | None:

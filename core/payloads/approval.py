@@ -39,18 +39,7 @@ ClosingState: TypeAlias = Literal[
     "allowed", "rejected", "answered", "answered_by_caller", "expired", "cancelled", "superseded"
 ]
 """``answered_by_caller``: the agent asked for an authorization, and the task's owner wrote to it."""
-ListedState: TypeAlias = Literal[
-    "pending",
-    "closed",
-    "resolved",
-    "allowed",
-    "rejected",
-    "answered",
-    "answered_by_caller",
-    "expired",
-    "cancelled",
-    "superseded",
-]
+ListedState: TypeAlias = Literal["pending", "closed", "resolved", ClosingState]
 """Filter of listed approvals; ``resolved``: answered; ``closed``: all that are not pending."""
 DecisionCause: TypeAlias = Literal[
     "human",

@@ -17,6 +17,17 @@ Recovery: TypeAlias = Literal[
     "running", "idle", "waiting", "completed_undelivered", "archived_or_missing", "unreachable"
 ]
 """The six states that a reconnect can find (CHN-12); none of them is a failure."""
+EndReason: TypeAlias = Literal[
+    "left",
+    "connection_lost",
+    "heartbeat_lost",
+    "superseded",
+    "revoked",
+    "slow",
+    "refused",
+    "drained",
+]
+"""Why an instance ended a link of its own."""
 
 NoticeKind: TypeAlias = Literal["notice", "status", "protocol"]
 
@@ -70,17 +81,7 @@ class ChannelDisconnected:
     type: ClassVar = EventType.CHANNEL_DISCONNECTED
     channel_id: str
     generation: int
-    reason: Literal[
-        "left",
-        "connection_lost",
-        "heartbeat_lost",
-        "superseded",
-        "revoked",
-        "slow",
-        "refused",
-        "drained",
-        "instance_lost",
-    ]
+    reason: Literal[EndReason, "instance_lost"]
     close_code: int | None = None
     acked: dict[str, int] = field(default_factory=dict[str, int])
     times: int = 1

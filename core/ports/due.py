@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from passerelle.core.frozen import frozen
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from passerelle.core.ids import Shard
 
 
@@ -26,6 +28,10 @@ class DueRow:
     def entity(self) -> str:
         """The id that the row is about."""
         return self.member.split(":", 2)[1]
+
+
+DropRow: TypeAlias = "Callable[[Shard, DueRow], Awaitable[bool]]"
+"""Removes a claimed row without a fact; False: it was claimed again or settled meanwhile."""
 
 
 @frozen

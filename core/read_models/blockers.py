@@ -29,7 +29,7 @@ from passerelle.core.approval.record import ActionRecord
 from passerelle.core.payloads.approval import ApprovalRequest, PermissionEvaluated
 from passerelle.core.payloads.task import BlockerKind
 from passerelle.core.read_models.task import name_task
-from passerelle.core.task.machine import find_unstored
+from passerelle.core.task.completion import find_unstored
 from passerelle.core.task.record import TaskRecord, waits_for_quota
 from passerelle.core.task.status import ENDED, WAITING, Status
 from passerelle.core.wire.record import record

@@ -60,7 +60,15 @@ from passerelle.core.task.commands import (
     WaitFor,
     WithholdEnd,
 )
-from passerelle.core.task.record import CHUNKS, KEPT_ARTIFACTS, WITHHELD
+from passerelle.core.task.completion import find_missing
+from passerelle.core.task.guards import (
+    refuse_second_run,
+    require_fresh,
+    require_line,
+    require_run,
+    require_unblocked,
+)
+from passerelle.core.task.record import CHUNKS, WITHHELD
 from passerelle.core.task.refusals import refuse
 from passerelle.core.task.status import HELD, TERMINAL, Phase, Status
 from passerelle.core.wire.record import change
@@ -69,12 +77,9 @@ from passerelle.core.wire.trace import SPAN_ID, TRACE_ID
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from passerelle.core.task.record import ArtifactRef, TaskRecord
+    from passerelle.core.task.record import TaskRecord
 
 
-PARENT: Final = "parent"
-"""The consumer of a child task's result: its parent task."""
-NO_PARENT: Final = "its parent has not been notified"
 _S: Final = Status
 _BEFORE: Final = frozenset({_S.ACCEPTED, _S.QUEUED, _S.PREPARING})
 _ACTIVE: Final = frozenset({_S.QUEUED, _S.PREPARING, _S.RUNNING, _S.UNKNOWN, _S.LOST, _S.STALE})
@@ -229,7 +234,7 @@ def _observe(
     command: ObserveStatus | ObserveOutput | ObserveArtifact | WaitFor | EndWait,
 ) -> list[Fact]:
     if isinstance(command, ObserveStatus | ObserveOutput):
-        _require_run(state)
+        require_run(state)
     match command:
         case ObserveStatus(status=status, said=said, step_id=step_id):
             scope = scope_of(state, step_id)
@@ -291,7 +296,7 @@ def _drive(
     match command:
         case StartRun(run_id=run_id, started=started, refs=refs, thread_id=thread_id):
             require_unblocked(state)
-            _require_line(state)
+            require_line(state)
             refuse_second_run(state)
             scope = change(scope, run_id=run_id)
             begun = scope if thread_id is None else change(scope, thread_id=thread_id)
@@ -301,60 +306,23 @@ def _drive(
                 facts.append(Fact(scope, request(peer, way, started.message_id)))
             return facts if state.started_at else [*facts, Fact(scope, task_facts.TaskStarted())]
         case SendInput(requested=requested):
-            _require_run(state)
+            require_run(state)
             return [Fact(scope, requested)]
         case WithholdEnd(said=said, step_id=step_id, frame=frame):
-            _require_run(state)
+            require_run(state)
             return [Fact(scope_of(state, step_id), said, {WITHHELD: frame})]
         case EndRun(native_status=native, summary=summary, text=text, step_id=step_id):
-            _require_run(state)
+            require_run(state)
             verifying = text or RunStatus(native_status=native, phase=Phase.VERIFYING)
             return [
                 Fact(scope_of(state, step_id), verifying),
                 Fact(scope, task_facts.TaskAttemptCompleted(native, summary)),
             ]
         case FailRun(status=status, error=error, native_status=native):
-            _require_run(state)
+            require_run(state)
             return [Fact(scope, task_facts.TaskAttemptFailed(status, error, native))]
         case _:
             assert_never(command)
-
-
-def _require_run(state: TaskRecord) -> None:
-    if state.run is None:
-        raise UnsupportedOperation("the task has no live run", status=state.status)
-
-
-def refuse_second_run(state: TaskRecord) -> None:
-    """Raises UnsupportedOperation if an agent has the task, even if the agent reports it as not begun."""
-    if state.run is not None:
-        raise UnsupportedOperation(
-            f"agent {state.run.worker.peer} has the task already", status=state.status
-        )
-
-
-def _require_line(state: TaskRecord) -> None:
-    """Raises UnsupportedOperation if a run waits for a resource, as opposed to a queued attempt."""
-    if state.status is _S.WAITING_RESOURCE and (state.queued is None or state.run is not None):
-        missing = "a queued attempt"
-        raise UnsupportedOperation(
-            "the run of the task waits, and resumes by itself", status=state.status, missing=missing
-        )
-
-
-def require_unblocked(state: TaskRecord) -> None:
-    """Refuses an attempt while another task must complete first (GR-2).
-
-    Raises:
-        UnsupportedOperation: the task has an open blocker; ``blocker`` names it.
-    """
-    blocker = state.blocker
-    if blocker is not None:
-        raise UnsupportedOperation(
-            f"the task waits for task {blocker.target}, which has not completed",
-            status=state.status,
-            blocker=blocker.target,
-        )
 
 
 def _reconcile(state: TaskRecord, command: RecordDelivery | Cover | SucceedTask) -> list[Fact]:
@@ -379,42 +347,6 @@ def _reconcile(state: TaskRecord, command: RecordDelivery | Cover | SucceedTask)
             assert_never(command)
 
 
-def find_missing(state: TaskRecord) -> str | None:
-    """The first missing fact that completion requires, or None (I5)."""
-    last = state.attempts[-1] if state.attempts else None
-    if last is None or (last.status is not _S.COMPLETED and state.withheld is None):
-        return "the agent has not ended the run"
-    unstored = find_unstored(state)
-    if unstored is not None:
-        return f"artifact {unstored.artifact_id} is not stored"
-    if state.awaited:
-        return f"{state.awaited} of the artifacts after the first {KEPT_ARTIFACTS} are not stored"
-    if state.acceptance and (state.coverage is None or state.coverage.state != "met"):
-        return "its conditions are not met"
-    if is_owed_to_parent(state):
-        return NO_PARENT
-    if last.status is not _S.COMPLETED:
-        return "the run has not ended"
-    if not state.delivery:
-        return "no delivery is recorded"
-    return None
-
-
-def is_owed_to_parent(state: TaskRecord) -> bool:
-    """Whether the result is still to be delivered to the parent task."""
-    return state.parent_task_id is not None and PARENT not in state.delivery
-
-
-def find_unstored(state: TaskRecord) -> ArtifactRef | None:
-    """The first named artifact whose content is not stored yet."""
-    return next((artifact for artifact in state.artifacts if not artifact.stored), None)
-
-
-def is_stored(state: TaskRecord) -> bool:
-    """Whether the content of every artifact is stored, including those that are only counted."""
-    return find_unstored(state) is None and not state.awaited
-
-
 def _ended_scope(state: TaskRecord, step_id: str | None = None) -> Scope:
     """The ids of the task and of its last run, live or not."""
     run_id = state.attempts[-1].run_id if state.attempts else None
@@ -436,7 +368,7 @@ def _end(
         case EndInError(error=error, rejected=rejected):
             return [Fact(scope, task_facts.TaskFailed(error, rejected))]
         case PrepareRetry(retrying=retrying):
-            _require_fresh(state, retrying)
+            require_fresh(state, retrying)
             return [Fact(scope, retrying)]
         case LoseTask(last_proof=last_proof, reason=reason):
             return [Fact(scope, task_facts.TaskLost(last_proof, reason))]
@@ -451,28 +383,6 @@ def _end(
             return [Fact(scope, task_facts.TaskArchived(archive))]
         case _:
             assert_never(command)
-
-
-def _require_fresh(state: TaskRecord, retrying: task_facts.TaskRetrying) -> None:
-    """Checks the retry of an ended task: it needs an actor, and a new facade id if callers saw the end (LT-12).
-
-    Raises:
-        UnsupportedOperation: it may not be retried so.
-    """
-    if state.status not in TERMINAL:
-        return
-    if state.rolled_back is not None:
-        raise UnsupportedOperation(
-            "the task is rolled back",
-            status=state.status,
-            boundary=state.rolled_back,
-        )
-    if retrying.actor is None:
-        raise UnsupportedOperation(
-            "the task has ended", status=state.status, missing="the actor that requests it"
-        )
-    if state.shown and retrying.exposure != state.exposure + 1:
-        raise UnsupportedOperation("callers have seen the task end", status=state.status)
 
 
 def _steer(
@@ -516,7 +426,7 @@ def _steer(
 
 def _queue(state: TaskRecord, command: QueueTask) -> list[Fact]:
     """The facts of queueing; a wait for a quota is a wait for a resource (ST-8)."""
-    _require_line(state)
+    require_line(state)
     if command.attempt is not None:
         refuse_second_run(state)
     scope = scope_of(state)

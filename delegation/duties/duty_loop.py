@@ -12,23 +12,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
 from passerelle.core.frozen import frozen
-from passerelle.delegation.duties.archive_sweep import ArchiveSweep
 from passerelle.delegation.duties.due import DueLoop, Handler
 from passerelle.delegation.duties.factless_writes import FactlessWrites
-from passerelle.delegation.duties.forget_sweep import ForgetSweep
-from passerelle.delegation.duties.inbox_sweep import InboxSweep
 from passerelle.delegation.duties.leases import LEASE_MS, LeaseKeeper
-from passerelle.delegation.duties.merge_sweep import MergeSweep
 from passerelle.delegation.duties.relay import Relay
-from passerelle.delegation.duties.retention_sweep import RetentionSweep
-from passerelle.delegation.duties.segment_sweep import SegmentSweep
 from passerelle.delegation.duties.shard_watch import ShardWatch
+from passerelle.delegation.duties.sweeps import SweepCounts, Sweeps, make_sweeps
 from passerelle.delegation.duties.tail_repair import NoDrivers, TailRepair
 from passerelle.delegation.duties.takeover import ADOPT, Adopt, LoseLink, TakeOver
-from passerelle.delegation.duties.verification_sweep import VerificationSweep
 from passerelle.delegation.duties.view_rebuild import REBUILD, ViewRebuild
 from passerelle.runtime.records.task_fields import LEASE
-from passerelle.store.archive.session_agents import SessionAgents
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -54,13 +47,7 @@ class Duties:
     repair: TailRepair
     view_rebuild: ViewRebuild
     watch: ShardWatch
-    sweep: ArchiveSweep
-    inbox_sweep: InboxSweep
-    segment_sweep: SegmentSweep
-    merge_sweep: MergeSweep
-    verification_sweep: VerificationSweep
-    forget_sweep: ForgetSweep
-    retention_sweep: RetentionSweep
+    sweeps: Sweeps
     log: FilteringBoundLogger
     _running: asyncio.Task[None] | None = None
 
@@ -126,13 +113,7 @@ class Duties:
             group.create_task(self.relay.run(), name="relay")
             group.create_task(self.repair.run(), name="repair")
             group.create_task(self.watch.run(), name="watch")
-            group.create_task(self.sweep.run(), name="archive")
-            group.create_task(self.inbox_sweep.run(), name="inboxes")
-            group.create_task(self.segment_sweep.run(), name="segments")
-            group.create_task(self.merge_sweep.run(), name="merges")
-            group.create_task(self.verification_sweep.run(), name="verification")
-            group.create_task(self.forget_sweep.run(), name="forgetting")
-            group.create_task(self.retention_sweep.run(), name="retention")
+            self.sweeps.start(group)
 
 
 @frozen
@@ -157,9 +138,7 @@ class DutySettings:
     """The runs of this instance, to be compared with the store after a loss."""
     note_epoch: Callable[[Shard, int], None] | None = None
     """Called with a new epoch that the lease loop has read; it comes back to ``TailRepair.note_epoch``."""
-    count_archived: Callable[[str, int], None] = lambda _outcome, _sessions: None
-    count_verified: Callable[[str, int], None] = lambda _outcome, _sessions: None
-    count_forgotten: Callable[[str, int], None] = lambda _outcome, _sessions: None
+    sweep_counts: SweepCounts = SweepCounts()
 
 
 def make_duties(
@@ -174,33 +153,79 @@ def make_duties(
         log=log,
         lease_ms=settings.lease_ms,
     )
+
+    def read_shards() -> frozenset[Shard]:
+        return keeper.duties
+
     due = DueLoop(
         due=store.due,
         handlers=settings.handlers,
-        duties=lambda: keeper.duties,
+        duties=read_shards,
         log=log,
         lease_ms=settings.lease_ms,
         count=settings.count,
     )
+    factless_writes = FactlessWrites(store.log, writes.ids)
+    view_rebuild = ViewRebuild(store, writes, factless_writes, log, due.wake)
 
     async def bump(shard: Shard, epoch: int, _who: str) -> None:
         repair.note_epoch(shard, await store.log.bump_epoch(shard, epoch))
 
-    factless_writes = FactlessWrites(store.log, writes.ids)
-    view_rebuild = ViewRebuild(store, writes, factless_writes, log, due.wake)
-
+    lose = settings.lose or bump
     relay = Relay(
         facts=store.relay_facts,
         projections=store.relay_projections,
-        duties=lambda: keeper.duties,
+        duties=read_shards,
         log=log,
         shard_epoch=store.log.shard_epoch,
         learn_epochs=store.log.read_epochs,
-        lose=settings.lose or bump,
+        lose=lose,
         rebuild=view_rebuild.schedule_all,
         count=lambda outcome: settings.count("relay", outcome),
     )
-    taking = TakeOver(
+    repair = TailRepair(
+        store.log,
+        store.inspection,
+        keeper,
+        relay,
+        settings.drivers or NoDrivers(),
+        view_rebuild,
+        lose,
+        lambda: store.nodes.opened,
+        log,
+    )
+    taking = _make_takeover(store, writes, factless_writes, keeper, due, settings, log)
+    due.handlers = {
+        **settings.handlers,
+        LEASE: taking.take_over,
+        ADOPT: taking.take_up,
+        REBUILD: view_rebuild.rebuild,
+    }
+    _connect_leases(keeper, due, relay, taking, repair, settings)
+    watch = ShardWatch(
+        store.shard_poll,
+        read_shards,
+        due.wake,
+        relay.wake,
+        writes.read_ms,
+        is_alone=lambda: keeper.is_alone,
+    )
+    sweeps = make_sweeps(store, writes, read_shards, settings.sweep_counts, log)
+    return Duties(
+        keeper, due, relay, factless_writes, taking, repair, view_rebuild, watch, sweeps, log
+    )
+
+
+def _make_takeover(
+    store: Store,
+    writes: Writes,
+    factless_writes: FactlessWrites,
+    keeper: LeaseKeeper,
+    due: DueLoop,
+    settings: DutySettings,
+    log: FilteringBoundLogger,
+) -> TakeOver:
+    return TakeOver(
         leases=store.leases,
         writes=writes,
         factless_writes=factless_writes,
@@ -210,92 +235,24 @@ def make_duties(
         wake=due.wake,
         lose_link=settings.lose_link,
     )
-    due.handlers = {
-        **settings.handlers,
-        LEASE: taking.take_over,
-        ADOPT: taking.take_up,
-        REBUILD: view_rebuild.rebuild,
-    }
+
+
+def _connect_leases(
+    keeper: LeaseKeeper,
+    due: DueLoop,
+    relay: Relay,
+    taking: TakeOver,
+    repair: TailRepair,
+    settings: DutySettings,
+) -> None:
+    """Has the lease loop notify the duties of new shards, lost writes and new epochs."""
 
     def look_again() -> None:
         due.look_again()
         relay.look_again()
 
-    lose, drivers = settings.lose or bump, settings.drivers or NoDrivers()
-    repair = TailRepair(
-        store.log,
-        store.inspection,
-        keeper,
-        relay,
-        drivers,
-        view_rebuild,
-        lose,
-        lambda: store.nodes.opened,
-        log,
-    )
     keeper.on_duties = look_again
     keeper.empty_set = taking.empty_own
     keeper.is_quiet = repair.is_quiet
     keeper.on_loss = lambda shard, epoch: repair.find_loss(shard, epoch, "lease")
     keeper.on_epoch = settings.note_epoch or repair.note_epoch
-    watch = ShardWatch(
-        store.shard_poll,
-        lambda: keeper.duties,
-        due.wake,
-        relay.wake,
-        writes.read_ms,
-        is_alone=lambda: keeper.is_alone,
-    )
-    sweep = ArchiveSweep(
-        store.ended_sessions,
-        SessionAgents(store.nodes),
-        store.archiver,
-        store.memory,
-        lambda: keeper.duties,
-        writes.read_ms,
-        log,
-        settings.count_archived,
-    )
-    inbox_sweep = InboxSweep(store.inboxes, lambda: keeper.duties, writes.read_ms, log)
-    segment_sweep = SegmentSweep(
-        store.segment_cleanup, sweep.may_archive, lambda: keeper.duties, writes.read_ms, log
-    )
-    merge_sweep = MergeSweep(
-        store.segment_merge, sweep.may_archive, lambda: keeper.duties, writes.read_ms, log
-    )
-    verification_sweep = VerificationSweep(
-        store, lambda: keeper.duties, writes.ids.draw, log, settings.count_verified
-    )
-    retention_sweep = RetentionSweep(
-        store.session_forgetting,
-        lambda: keeper.duties,
-        writes.read_ms,
-        log,
-        settings.count_forgotten,
-    )
-    forget_sweep = ForgetSweep(
-        store.forgetting,
-        store.session_forgetting,
-        lambda: keeper.duties,
-        writes.read_ms,
-        store.log.shard_epoch,
-        log,
-    )
-    return Duties(
-        keeper,
-        due,
-        relay,
-        factless_writes,
-        taking,
-        repair,
-        view_rebuild,
-        watch,
-        sweep,
-        inbox_sweep,
-        segment_sweep,
-        merge_sweep,
-        verification_sweep,
-        forget_sweep,
-        retention_sweep,
-        log,
-    )

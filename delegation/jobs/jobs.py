@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision, Held
     from passerelle.core.ids import Shard
     from passerelle.core.ports.blobs import Blobs
-    from passerelle.core.ports.due import DueRow
+    from passerelle.core.ports.due import DropRow, DueRow
     from passerelle.core.principal import Principal
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
@@ -115,7 +115,7 @@ class JobRunner:
         shard: Shard,
         row: DueRow,
         now_ms: int,
-        drop: Callable[[Shard, DueRow], Awaitable[bool]],
+        drop: DropRow,
     ) -> None:
         """``job:<session>``: an item may have ended, may begin, or has to be stopped.
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.schedule import ScheduleChange, ScheduledRun
-    from passerelle.core.ports.due import DueRow
+    from passerelle.core.ports.due import DropRow, DueRow
     from passerelle.core.ports.log import EventLog
     from passerelle.core.principal import Principal
     from passerelle.core.schedule.machine import Calendar, ScheduleState
@@ -90,7 +90,7 @@ class ScheduleRunner:
         shard: Shard,
         row: DueRow,
         now_ms: int,
-        drop: Callable[[Shard, DueRow], Awaitable[bool]],
+        drop: DropRow,
     ) -> None:
         """``schedule:<session>``: a tick may be due, or a waiting run may begin.
 

@@ -23,7 +23,7 @@ from passerelle.core.errors import (
 )
 from passerelle.core.ids import shard_of
 from passerelle.core.peer import SendSlot
-from passerelle.core.ports.due import DueRow
+from passerelle.core.ports.due import DropRow, DueRow
 from passerelle.core.session.thread import ThreadRecord
 from passerelle.core.task.record import TaskRecord, waits_for_quota, waits_for_turn
 from passerelle.core.task.status import ENDED, Status
@@ -174,7 +174,7 @@ class AgentQueues:
         shard: Shard,
         row: DueRow,
         now_ms: int,
-        drop: Callable[[Shard, DueRow], Awaitable[bool]],
+        drop: DropRow,
     ) -> Held:
         """``queued:<task>``: a task that waits; the instance that queued it may be gone, and the queue with it.
 

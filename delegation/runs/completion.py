@@ -48,6 +48,7 @@ from passerelle.core.task.commands import (
     WaitFor,
     WithholdEnd,
 )
+from passerelle.core.task.completion import is_owed_to_parent, is_stored
 from passerelle.core.task.status import Delivery, Phase, Status
 from passerelle.core.wire.record import change
 from passerelle.core.wire.times import format_ms
@@ -80,7 +81,7 @@ def complete(
     coverage = measure(draft, is_done=True)
     accepted = coverage is None or coverage.state == "met"
     record = draft.record
-    is_whole = tasks.is_stored(record) and not tasks.is_owed_to_parent(record)
+    is_whole = is_stored(record) and not is_owed_to_parent(record)
     if accepted and is_whole and record.status not in _STEERED:
         _finish(draft, frame, reported)
         return
@@ -99,11 +100,11 @@ def go_on(draft: DecisionDraft, frame: JsonObject) -> None:
     coverage = measure(draft, is_done=True)
     if coverage is not None and coverage.state == "unmet":
         _refuse(draft, coverage)
-    elif not tasks.is_stored(record):
+    elif not is_stored(record):
         return
     elif coverage is not None and coverage.state == "pending":
         _open_review(draft, coverage)
-    elif tasks.is_owed_to_parent(draft.record):
+    elif is_owed_to_parent(draft.record):
         return
     else:
         content = fold(draft.context.content, frame)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval.commands import Escalate, FailReturn
 from passerelle.core.approval.record import ActionRecord
-from passerelle.core.batch import DueChange, DueClaim, EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.batch import DueClaim, EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.ids import read_shard
 from passerelle.core.task import machine as tasks
@@ -26,14 +26,13 @@ from passerelle.delegation.runs.results import name_task
 from passerelle.delegation.runs.run import RunMovedError
 from passerelle.permission_bridge.hooks.hooks import NO_HOOK_RESULTS
 from passerelle.runtime.records.blob_overflow import BlobOverflow, write_notes
+from passerelle.runtime.records.due_rows import move_row
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from passerelle.core.decision import Decision
     from passerelle.core.ids import Shard
-    from passerelle.core.ports.due import DueRow
+    from passerelle.core.ports.due import DropRow, DueRow
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.inputs import Inputs
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 
 STOP_ROW: Final = "stop"
 """The kind of the due row that runs ``on_stop`` hooks."""
-_KEPT_MS: Final = 60_000
 _STOP_KEPT_MS: Final = 3_600_000
 _THROTTLED_MS: Final = 1_000
 """Delay until the idle limit of a run is checked again whose stream is not read."""
@@ -61,7 +59,7 @@ class Deadlines:
     inputs: Inputs
     retries: Retries
     granting: GrantService
-    drop: Callable[[Shard, DueRow], Awaitable[bool]]
+    drop: DropRow
 
     async def on_timeout(self, shard: Shard, row: DueRow, now_ms: int) -> None:
         """``timeout:<task>``: the total limit of a run."""
@@ -77,27 +75,16 @@ class Deadlines:
         if record is None or record.status in UNDRIVEN or end_ms is None:
             await self.drop(shard, row)
         elif end_ms > now_ms:
-            await self._move(record, row, end_ms)
+            await move_row(self.writes, record.session_id, row, end_ms)
         elif limit == "idle" and self._is_throttled(row.entity):
             # This gateway has paused reading, so the silence proves nothing.
-            await self._move(record, row, now_ms + _THROTTLED_MS)
+            await move_row(self.writes, record.session_id, row, now_ms + _THROTTLED_MS)
         else:
             await self._time_out(row, limit)
 
     def _is_throttled(self, task_id: str) -> bool:
         driver = self.dispatch.find(task_id)
         return driver is not None and driver.is_throttled
-
-    async def _move(self, record: TaskRecord, row: DueRow, at_ms: int) -> None:
-        def body(_decision: Decision) -> AppendOptions:
-            key = f"{row.member}:{at_ms}"
-            return AppendOptions(
-                claim=DueClaim(row.member, row.token),
-                due=(DueChange(row.member, at_ms),),
-                idem=IdempotencyRow(key=key, digest=key, result=b"", ttl_ms=_KEPT_MS),
-            )
-
-        await self.writes.decide(record.session_id, [], body)
 
     async def _time_out(self, row: DueRow, limit: TimeLimit) -> None:
         driver = self.dispatch.find(row.entity)

@@ -30,12 +30,10 @@ from passerelle.runtime.common.carried import adding_extensions
 from passerelle.runtime.records.writes import AppendOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from passerelle.core.decision import Decision
     from passerelle.core.ids import Shard
     from passerelle.core.peer import PeerOutcome
-    from passerelle.core.ports.due import DueRow
+    from passerelle.core.ports.due import DropRow, DueRow
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.dispatch import Dispatch
@@ -187,9 +185,7 @@ class Inputs:
             else:
                 return
 
-    async def look(
-        self, shard: Shard, row: DueRow, drop: Callable[[Shard, DueRow], Awaitable[bool]]
-    ) -> None:
+    async def look(self, shard: Shard, row: DueRow, drop: DropRow) -> None:
         """Handles a row that came due: sends the message if the peer certainly does not have it."""
         if await self._find_out(row.entity, row.member.rpartition(":")[2]):
             await drop(shard, row)

@@ -8,7 +8,7 @@ another pause supersedes the old one.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.dialects import permission, plain_text
 from passerelle.a2a_mapping.dialects.presentation import list_request_parts, relabel_prompt
@@ -22,10 +22,10 @@ from passerelle.core.approval.record import ActionRecord
 from passerelle.core.batch import DueChange
 from passerelle.core.events import Fact
 from passerelle.core.frozen import frozen
-from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import WaitFor
 from passerelle.core.task.status import WAITING, Status
+from passerelle.core.task.waiting import make_waiting
 from passerelle.delegation.runs.draft import DecisionDraft, OpenedQuestions, find_action
 from passerelle.delegation.runs.observation import relabel_for
 from passerelle.permission_bridge.answers.action_rows import close_rows, open_rows
@@ -110,15 +110,7 @@ def _require_consultation(draft: DecisionDraft, fresh: list[PeerPrompt]) -> None
 def _wait(
     draft: DecisionDraft, prompt: PeerPrompt, actions: tuple[str, ...], reason: str | None = None
 ) -> list[Fact]:
-    status = _choose_status(prompt)
-    waiting = TaskWaiting(
-        waiting_for=_waited_for(status),
-        status=status,
-        reason=reason,
-        action_ids=actions,
-        native_status=prompt.native_status,
-        resource="credential" if status is Status.WAITING_RESOURCE else None,
-    )
+    waiting = make_waiting(_choose_status(prompt), actions, prompt.native_status, reason)
     return draft.decide(WaitFor(waiting, draft.step_id))
 
 
@@ -163,16 +155,6 @@ def _shows_native(opened: list[ApprovalRequest]) -> bool:
         and request.kind != "auth"
         for request in opened
     )
-
-
-def _waited_for(status: Status) -> Literal["permission", "resource", "input"]:
-    match status:
-        case Status.WAITING_PERMISSION:
-            return "permission"
-        case Status.WAITING_RESOURCE:
-            return "resource"
-        case _:
-            return "input"
 
 
 def _is_repeated(draft: DecisionDraft, prompt: PeerPrompt, native: JsonObject) -> bool:

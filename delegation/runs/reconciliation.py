@@ -21,6 +21,7 @@ from passerelle.core.payloads.task import TaskDependencyUpdated
 from passerelle.core.ports.blobs import UPLOADED
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import LinkTask, RecordDelivery
+from passerelle.core.task.completion import NO_PARENT, PARENT, find_missing, is_owed_to_parent
 from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import HELD, Delivery, Status
 from passerelle.delegation.runs.artifacts import (
@@ -54,7 +55,7 @@ async def reconcile(active: ActiveRun, withheld: str) -> None:
     await supply(active)
     frame = await read_withheld(active.run, withheld)
     await active.append(lambda draft: go_on(draft, frame))
-    if tasks.is_owed_to_parent(active.run.record):
+    if is_owed_to_parent(active.run.record):
         await deliver_to_parent(active)
         await active.append(lambda draft: go_on(draft, frame))
 
@@ -142,15 +143,15 @@ async def deliver_to_parent(active: ActiveRun) -> None:
     if not _is_all_that_is_missing(record):
         return
     delivery = await _satisfy_parent(active.run.writes, record)
-    command = RecordDelivery(tasks.PARENT, delivery)
+    command = RecordDelivery(PARENT, delivery)
     await active.append(lambda draft: draft.add(draft.decide(command)))
 
 
 def _is_all_that_is_missing(record: TaskRecord) -> bool:
     if record.withheld is None or record.open_actions or record.status in HELD:
         return False
-    missing = tasks.find_missing(record)
-    return record.status is not Status.CANCELLING and missing == tasks.NO_PARENT
+    missing = find_missing(record)
+    return record.status is not Status.CANCELLING and missing == NO_PARENT
 
 
 async def _satisfy_parent(writes: Writes, child: TaskRecord) -> Delivery:

@@ -6,7 +6,7 @@ that streams show it too, and it ends the turn of the message that it is about.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.content import is_remark, make_remark
 from passerelle.a2a_mapping.frames import make_message, make_status, status_frame
@@ -14,13 +14,13 @@ from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.a2a_mapping.states import SUBMITTED
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import TurnCompleted
-from passerelle.core.payloads.task import TaskBlocked, TaskWaiting
+from passerelle.core.payloads.task import TaskBlocked
 from passerelle.core.session import thread as threads
 from passerelle.core.session.thread import EndTurn, ThreadRecord
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import WaitFor
 from passerelle.core.task.record import TaskRecord
-from passerelle.core.task.status import Status
+from passerelle.core.task.waiting import make_waiting
 from passerelle.core.wire.times import format_ms
 from passerelle.runtime.records.blob_overflow import BlobOverflow, show
 
@@ -56,14 +56,8 @@ def remark(
     message = make_message(f"remark-{turn_id}", facade, context, parts)
     shown = make_status(text_at(status, "state"), format_ms(decision.now_ms), {**asked, **message})
     run = task.run
-    waiting = TaskWaiting(
-        waiting_for=_name_wait(task.status),
-        status=task.status,
-        reason=text,
-        action_ids=task.open_actions,
-        native_status=run.native_status if run else None,
-        resource="credential" if task.status is Status.WAITING_RESOURCE else None,
-    )
+    native = run.native_status if run else None
+    waiting = make_waiting(task.status, task.open_actions, native, text)
     facts = tasks.decide(task, WaitFor(waiting))
     frame = status_frame(facade, context, shown)
     decision.add([*facts[:-1], *show(BlobOverflow(), facts[-1], frame, facade, "status")])
@@ -112,13 +106,3 @@ def _name_deciders(approval: ActionRecord) -> str:
     return (
         f"{shown} to decide" if len(named) <= _SHOWN else f"{len(named)} people, {shown} among them"
     )
-
-
-def _name_wait(status: Status) -> Literal["input", "permission", "resource"]:
-    match status:
-        case Status.WAITING_PERMISSION:
-            return "permission"
-        case Status.WAITING_RESOURCE:
-            return "resource"
-        case _:
-            return "input"

@@ -23,7 +23,6 @@ from passerelle.core.batch import (
     Early,
     EntityKind,
     EntityRef,
-    IdempotencyRow,
     RunMove,
     StaleEpoch,
 )
@@ -37,16 +36,17 @@ from passerelle.delegation.runs.failure import RunEnd, end_run, explain
 from passerelle.delegation.runs.inputs import ASK
 from passerelle.delegation.runs.remote_drivers import FIRST_LOOK_MS, SERVE_ROW, release_run
 from passerelle.delegation.runs.run import RunMovedError
+from passerelle.runtime.records.due_rows import move_row
 from passerelle.runtime.records.task_fields import OWNER, read_driver
 from passerelle.runtime.records.writes import MAX_TRIES, AppendOptions, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from passerelle.core.batch import Incarnation
-    from passerelle.core.decision import Decision, Held
+    from passerelle.core.decision import Held
     from passerelle.core.ids import Shard
-    from passerelle.core.ports.due import DueRow
+    from passerelle.core.ports.due import DropRow, DueRow
     from passerelle.delegation.runs.active_run import ActiveRun
     from passerelle.delegation.runs.dispatch import Dispatch
     from passerelle.delegation.runs.draft import DecisionDraft
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 
 VISIBILITY_MS: Final = 10_000
 """A claimed row that is not finished becomes due again after this time."""
-_KEPT_MS: Final = 60_000
 
 
 @dataclass(slots=True)
@@ -73,7 +72,7 @@ class Routing:
     drives: Callable[[Shard], Incarnation]
     dials_in: Callable[[str], bool]
     connect_ms: Callable[[str], int]
-    drop: Callable[[Shard, DueRow], Awaitable[bool]]
+    drop: DropRow
 
     # ------------------------------------------------------------ claiming runs
 
@@ -202,7 +201,9 @@ class Routing:
             return
         await self.offer(agent, row.entity)
         if left_ms < VISIBILITY_MS:
-            await self._move(record, row, now_ms + min(left_ms, FIRST_LOOK_MS))
+            await move_row(
+                self.writes, record.session_id, row, now_ms + min(left_ms, FIRST_LOOK_MS)
+            )
 
     def _find_end_ms(self, record: TaskRecord, agent: str) -> int:
         run = record.run
@@ -223,17 +224,6 @@ class Routing:
         )
         await run.append(end, lambda _draft: terms)
         await self.dial_in.agents.forget(agent, row.entity)
-
-    async def _move(self, record: TaskRecord, row: DueRow, at_ms: int) -> None:
-        def body(_decision: Decision) -> AppendOptions:
-            key = f"{row.member}:{at_ms}"
-            return AppendOptions(
-                claim=DueClaim(row.member, row.token),
-                due=(DueChange(row.member, at_ms),),
-                idem=IdempotencyRow(key=key, digest=key, result=b"", ttl_ms=_KEPT_MS),
-            )
-
-        await self.writes.decide(record.session_id, [], body)
 
 
 def is_free(held: Held) -> bool:

@@ -36,11 +36,11 @@ from passerelle.permission_bridge.devices.attempts import (
 from passerelle.permission_bridge.devices.push_hold import BUNDLED, PAUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from passerelle.core.approval.record import ActionRecord
     from passerelle.core.ids import Shard
-    from passerelle.core.ports.due import DueRow
+    from passerelle.core.ports.due import DropRow, DueRow
     from passerelle.core.wire.json import JsonObject
     from passerelle.permission_bridge.devices.action_tokens import ActionTokens
     from passerelle.permission_bridge.devices.attempts import DeliveryAttempts
@@ -62,7 +62,7 @@ class Forwarding:
     push_gate: PushGate
     push_sender: PushSender
     tokens: ActionTokens
-    drop: Callable[[Shard, DueRow], Awaitable[bool]]
+    drop: DropRow
 
     async def on_notify(self, shard: Shard, row: DueRow, now_ms: int) -> None:
         """``notify:<action>:<attempt>``: notifies people, and records each target and its outcome."""

@@ -11,7 +11,6 @@ from passerelle.runtime.limits.limit import Limit
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
-    from types import TracebackType
 
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.limits import LimitStore
@@ -48,12 +47,7 @@ class Limiter:
         self._rounds = asyncio.create_task(self._run(), name="limits")
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         if self._rounds is not None:
             self._rounds.cancel()
             await asyncio.wait((self._rounds,))

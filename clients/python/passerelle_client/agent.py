@@ -34,7 +34,7 @@ from passerelle.client.items import (
     UnknownOutcome,
 )
 from passerelle.client.keeper import LinkKeeper, draw
-from passerelle.client.outbound_calls import OutboundCalls, Reply
+from passerelle.client.outbound_calls import OutboundCalls, OutboundRequest, Reply
 from passerelle.client.upload import upload
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import Answer, Drain, Expiry, Failure, Refusal
@@ -54,7 +54,6 @@ from passerelle.protocol.reverse_frames import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
     from ssl import SSLContext
-    from types import TracebackType
 
     from passerelle.client.link import Link
     from passerelle.core.wire.json import Json, JsonObject
@@ -111,12 +110,7 @@ class ReverseAgent:
         self._run_task = asyncio.create_task(self._run())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         if self._link is not None:
             await self._link.send(Unregister(self.name))
             await self._link.close()
@@ -170,7 +164,7 @@ class ReverseAgent:
             UnknownOutcome: the link was lost and the call has no ``idem``, so it is not sent again.
             ChannelStopped: the client has stopped; there is no further link.
         """
-        return await self._outbound.call(to, method, params, idem, headers)
+        return await self._outbound.call(OutboundRequest(to, method, params, idem, headers))
 
     def stream(
         self,
@@ -192,7 +186,7 @@ class ReverseAgent:
             AnswersCut: the link was lost; the error has the task, and the cursor to continue from.
             ChannelStopped: the client has stopped; there is no further link.
         """
-        return self._outbound.stream(to, method, params, idem, headers, window)
+        return self._outbound.stream(OutboundRequest(to, method, params, idem, headers), window)
 
     async def upload(self, content: bytes, media_type: str = "application/octet-stream") -> str:
         """Uploads large content over HTTP. Returns its address, for the ``url`` of an artifact part.

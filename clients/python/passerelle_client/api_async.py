@@ -29,7 +29,6 @@ from passerelle.client.api_wire import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from ssl import SSLContext
-    from types import TracebackType
 
     from passerelle.client.items import AnswerResult
     from passerelle.core.wire.json import JsonObject
@@ -58,12 +57,7 @@ class ApiClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -28,7 +28,6 @@ from passerelle.client.api_wire import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from ssl import SSLContext
-    from types import TracebackType
 
     from passerelle.client.items import AnswerResult
     from passerelle.core.wire.json import JsonObject
@@ -57,12 +56,7 @@ class SyncApiClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def close(self) -> None:

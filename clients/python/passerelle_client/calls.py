@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.client.items import CallRefused, UnknownOutcome
-from passerelle.protocol.frames import Answer, Call, Failure
+from passerelle.protocol.frames import Answer, Failure
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from passerelle.core.wire.json import JsonObject
+    from passerelle.protocol.frames import Call
 
 
 @dataclass(slots=True)
@@ -27,17 +30,10 @@ class CallsInFlight:
         self._flights: dict[str, _Flight] = {}
         self._count = 0
 
-    def open(
-        self,
-        method: str,
-        data: JsonObject,
-        idem: str | None,
-        to: str | None = None,
-        headers: JsonObject | None = None,
-    ) -> tuple[Call, asyncio.Future[JsonObject]]:
-        """Returns a new call and the future of its result; ``to`` names the target of an agent's call."""
+    def open(self, make_call: Callable[[str], Call]) -> tuple[Call, asyncio.Future[JsonObject]]:
+        """Returns a new call, made for a new id, and the future of its result."""
         self._count += 1
-        call = Call(str(self._count), method, idem, data, to, headers=headers)
+        call = make_call(str(self._count))
         result: asyncio.Future[JsonObject] = asyncio.get_running_loop().create_future()
         self._flights[call.id] = _Flight(call, result)
         return call, result

@@ -59,6 +59,7 @@ from passerelle.client.items import (
 from passerelle.client.keeper import LinkKeeper, draw
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import (
+    Call,
     Role,
     SayPresence,
     SnapshotPolicy,
@@ -69,7 +70,6 @@ from passerelle.protocol.frames import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
     from ssl import SSLContext
-    from types import TracebackType
 
     from passerelle.core.vocabulary import PresenceState, WithdrawalReason
     from passerelle.core.wire.json import JsonObject
@@ -136,12 +136,7 @@ class ChannelClient:
         self._run_task = asyncio.create_task(self._exchange.run())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self._exchange.leave()
         if self._run_task is not None:
             self._run_task.cancel()
@@ -240,7 +235,7 @@ class ChannelClient:
         """
         if isinstance(self._keeper.status, Stopped):
             raise ChannelStopped(self._keeper.status)
-        call, result = self._exchange.calls.open(method, data, idem)
+        call, result = self._exchange.calls.open(lambda call_id: Call(call_id, method, idem, data))
         try:
             if self._exchange.link is not None:
                 self._exchange.calls.mark_sent(call)

@@ -39,6 +39,22 @@ _CHAR_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
+class OutboundRequest:
+    """What an agent asks of another one. ``method`` is an A2A 1.0 name, ``headers`` are A2A service parameters."""
+
+    to: str
+    method: str
+    params: JsonObject
+    idem: str | None
+    headers: JsonObject | None
+
+    def make_call(self, call_id: str, window: int | None = None) -> Call:
+        """Returns its frame; ``window`` is the number of responses in flight of a stream."""
+        method = AGENT_METHODS + self.method
+        return Call(call_id, method, self.idem, self.params, self.to, window, self.headers)
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """One StreamResponse of another agent. ``cursor`` is its position, for ``after`` of SubscribeToTask."""
 
@@ -71,17 +87,10 @@ class OutboundCalls:
         self._linked = asyncio.Event()
         self._error: ChannelError | None = None
 
-    async def call(
-        self,
-        to: str,
-        method: str,
-        params: JsonObject,
-        idem: str | None,
-        headers: JsonObject | None,
-    ) -> JsonObject:
+    async def call(self, request: OutboundRequest) -> JsonObject:
         """Sends a call and returns its single response."""
         self._require()
-        call, result = self._calls.open(AGENT_METHODS + method, params, idem, to, headers)
+        call, result = self._calls.open(request.make_call)
         link = self._link
         try:
             if link is not None:
@@ -94,20 +103,10 @@ class OutboundCalls:
             if not result.done() or result.cancelled():
                 await self._stop(call)
 
-    async def stream(
-        self,
-        to: str,
-        method: str,
-        params: JsonObject,
-        idem: str | None,
-        headers: JsonObject | None,
-        window: int,
-    ) -> AsyncGenerator[Reply]:
-        """Sends a call and yields its responses."""
+    async def stream(self, request: OutboundRequest, window: int) -> AsyncGenerator[Reply]:
+        """Sends a call and yields its responses, of which at most ``window`` are in flight."""
         link = await self._await_link()
-        call = Call(
-            f"s{next(self._numbers)}", AGENT_METHODS + method, idem, params, to, window, headers
-        )
+        call = request.make_call(f"s{next(self._numbers)}", window)
         stream = self._streams[call.id] = _Stream(call)
         try:
             await _send(link, call)

@@ -55,8 +55,8 @@ async def test_one_agent_has_its_sessions_leave_and_the_other_keeps_them(
     leaves, stays = [await find_session(at, agent) for agent in ("echo", "bank")]
     assert {leaves, stays} <= {*rig.list_sessions()}
     await wait_until(lambda: leaves not in rig.list_sessions(), _WITHIN_S, "one has left")
-    assert at.gateway.duties.sweep.terms.agents == {"bank": None}
-    assert await at.gateway.duties.sweep.sweep() == 0
+    assert at.gateway.duties.sweeps.archive.terms.agents == {"bank": None}
+    assert await at.gateway.duties.sweeps.archive.sweep() == 0
     assert stays in rig.list_sessions()
     stored = at.settings.model_dump(exclude_unset=True)
     stored["agents"] = [{"name": "bank", "url": url, "memory": "1s"}]

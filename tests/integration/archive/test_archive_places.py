@@ -35,9 +35,9 @@ async def test_a_shared_server_takes_a_place_that_is_shared(rig: Rig) -> None:
     at = await rig.start(clients=[ADA], retention=AT_ONCE)
     assert "blobs names no place that all instances share" in str(await read_notice(at))
     assert await read_notice(await rig.start(retention={"memory": None})) is None
-    assert at.gateway.duties.sweep.terms.keep_ms == 1_000
+    assert at.gateway.duties.sweeps.archive.terms.keep_ms == 1_000
     assert (await at.send("ada-key")).status_code == 200
-    assert not await at.gateway.duties.sweep.may_archive()
+    assert not await at.gateway.duties.sweeps.archive.may_archive()
     assert len(rig.list_sessions()) == 1
 
 
@@ -48,7 +48,7 @@ async def test_an_instance_with_another_place_moves_nothing_there(rig: Rig, tmp_
     # Each instance moves what is in its own shards: of so many sessions some are the second one's.
     told = [(await moved.send("ada-key")).json()["result"]["task"]["id"] for _ in range(_SESSIONS)]
     await wait_until(lambda: len(rig.list_sessions()) < _SESSIONS, 20, "a session has left")
-    sweep = first.gateway.duties.sweep
+    sweep = first.gateway.duties.sweeps.archive
     assert not await sweep.may_archive(), (
         "it was the first, and would move sessions where nobody looks"
     )

@@ -6,13 +6,13 @@ import pytest
 
 from passerelle.channels.inputs import NoticeDue
 from passerelle.channels.story import (
-    EndReason,
     LinkEnded,
     LinkStarted,
     LinkStory,
     StreamRepaired,
     StreamResumed,
 )
+from passerelle.core.payloads.channel import EndReason
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.cursor import Cursor, GapReason
 from passerelle.protocol.frames import (

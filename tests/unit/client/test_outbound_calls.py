@@ -10,7 +10,7 @@ import pytest
 
 from passerelle.client.items import AnswersCut, CallRefused, ChannelStopped, Stopped
 from passerelle.client.link import Link
-from passerelle.client.outbound_calls import OutboundCalls, Reply
+from passerelle.client.outbound_calls import OutboundCalls, OutboundRequest, Reply
 from passerelle.core.wire.json import JsonObject
 from passerelle.protocol.closing import CloseCode
 from passerelle.protocol.frames import Answer, Call, ClientFrame, Failure
@@ -51,11 +51,11 @@ async def begin(asks: OutboundCalls) -> FakeLink:
 
 
 def call(asks: OutboundCalls, data: JsonObject | None = None) -> asyncio.Task[JsonObject]:
-    return asyncio.create_task(asks.call("b", "GetTask", data or {}, None, None))
+    return asyncio.create_task(asks.call(OutboundRequest("b", "GetTask", data or {}, None, None)))
 
 
 def stream(asks: OutboundCalls) -> asyncio.Task[Reply]:
-    replies = asks.stream("b", "SubscribeToTask", {}, None, None, 4)
+    replies = asks.stream(OutboundRequest("b", "SubscribeToTask", {}, None, None), 4)
     return asyncio.create_task(anext(replies))
 
 
@@ -110,7 +110,7 @@ async def test_each_answer_that_was_taken_gives_its_place_back_and_an_error_ends
 ):
     asks = OutboundCalls()
     link = await begin(asks)
-    replies = asks.stream("b", "SubscribeToTask", {}, None, None, 4)
+    replies = asks.stream(OutboundRequest("b", "SubscribeToTask", {}, None, None), 4)
     first = asyncio.create_task(anext(replies))
     assert getattr(await link.until(1), "window", None) == 4
     asks.take(StreamItem("s1", 1, "c1", {"statusUpdate": {"taskId": "t"}}))
@@ -126,7 +126,7 @@ async def test_each_answer_that_was_taken_gives_its_place_back_and_an_error_ends
 async def test_a_link_that_ends_cuts_its_streams_behind_what_has_come() -> None:
     asks = OutboundCalls()
     link = await begin(asks)
-    replies = asks.stream("b", "SendStreamingMessage", {}, None, None, 4)
+    replies = asks.stream(OutboundRequest("b", "SendStreamingMessage", {}, None, None), 4)
     first = asyncio.create_task(anext(replies))
     await link.until(1)
     asks.take(StreamItem("s1", 1, "c1", {"task": {"id": "t"}}))

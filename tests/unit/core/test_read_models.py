@@ -30,10 +30,11 @@ from passerelle.core.read_models.artifacts import list_artifacts
 from passerelle.core.read_models.attempts import list_attempts
 from passerelle.core.read_models.blockers import list_blocked
 from passerelle.core.read_models.delivery import show_delivery
-from passerelle.core.read_models.explanation import REASONS, explain_task
+from passerelle.core.read_models.explanation import explain_task
 from passerelle.core.read_models.history import show_context, show_history
 from passerelle.core.read_models.lineage import link_thread
 from passerelle.core.read_models.mark import MarkState
+from passerelle.core.read_models.reasons import REASONS
 from passerelle.core.read_models.routing import CostState, LimitState, show_routing
 from passerelle.core.read_models.session import show_session
 from passerelle.core.read_models.subagents import list_subagents

@@ -14,7 +14,6 @@ from passerelle.core.errors import (
 from passerelle.core.events import Event, decode_event, encode_event
 from passerelle.core.payloads import task as task_facts
 from passerelle.core.payloads.run import ArtifactChanged, RunStatus
-from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import (
     AcceptTask,
     ArchiveTask,
@@ -35,6 +34,7 @@ from passerelle.core.task.commands import (
     TaskCommand,
     WaitFor,
 )
+from passerelle.core.task.completion import find_missing
 from passerelle.core.task.fold import evolve
 from passerelle.core.task.machine import SAME, TABLE, decide
 from passerelle.core.task.record import KEPT_ARTIFACTS, TaskRecord
@@ -375,7 +375,7 @@ def test_a_run_that_is_over_takes_no_further_word() -> None:
     story = make_story(StartRun("run_1", STARTED), EndRun("TASK_STATE_COMPLETED"))
     with pytest.raises(UnsupportedOperation, match="no live run"):
         story.tell(EndRun("TASK_STATE_COMPLETED"))
-    assert tasks.find_missing(story.state) == "no delivery is recorded" if story.state else False
+    assert find_missing(story.state) == "no delivery is recorded" if story.state else False
 
 
 def test_the_snapshot_of_a_long_run_stays_small() -> None:
