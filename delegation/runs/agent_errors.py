@@ -6,9 +6,9 @@ answer as invalid waits too, even if it reports that it works: some agents repor
 and never correct it. An answer of a rule or a timeout would be the same each time, so the run fails.
 
 *Failed*: the agent has reported an error after it had begun, and nothing since. The state of its task outweighs the
-error: a task that has ended, or waits, stays as it is, and one that has failed without a word gets those of the error.
-A task that is still reported as working will never move
-again, since agents forget to end a task whose program has raised; so its run fails.
+error: a task that has ended, or waits, stays as it is, and one that has failed without a message gets the text of the
+error. A task that is still reported as working will never move again, since agents forget to end a task whose program
+has raised; so its run fails.
 """
 
 from __future__ import annotations
@@ -118,6 +118,8 @@ async def refuse_answer(
             asked = restate_task(active, action_ids, seen.result)
         if asked is None:
             task = restate_moved(active, action_ids, seen.result)
+            if isinstance(outcome, RefusedByPeer) and _is_internal(outcome):
+                task = _add_words(active, task, failure)
             await apply_results(active, [{"task": task}], record_refusal)
         else:
             await apply_results(
@@ -166,9 +168,13 @@ def failed_internally(outcome: RefusedByPeer | Malformed, seen: PeerOutcome) -> 
     """
     if not isinstance(outcome, RefusedByPeer) or not isinstance(seen, Answered):
         return False
-    is_internal = classify_native(outcome.code) is ErrorKind.INTERNAL
+    return _is_internal(outcome) and read_state(seen.result) not in _AT_REST
+
+
+def _is_internal(outcome: RefusedByPeer) -> bool:
+    """Whether the agent itself failed, and no proxy in front of it refused the message."""
     is_its_own = not outcome.is_bare or outcome.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR
-    return is_internal and is_its_own and read_state(seen.result) not in _AT_REST
+    return is_its_own and classify_native(outcome.code) is ErrorKind.INTERNAL
 
 
 def rejects_input(outcome: RefusedByPeer | Malformed) -> bool:

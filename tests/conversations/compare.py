@@ -137,11 +137,13 @@ def _compare_ends(case: Case, direct: Record, through: Record) -> Iterator[Diffe
 def _read_end(direct: Record) -> Json:
     """How a conversation ends without the gateway.
 
-    An agent whose program has raised says an internal error, and some SDKs leave its task at work for ever. That is no
-    end: the one that is due is a failure with the words of the error (decision 0095).
+    An agent whose program has raised says an internal error, and some SDKs leave its task at work for ever, or fail it
+    without a message. The end that is due is a failure with the words of the error (decision 0095).
     """
-    last = direct.outcomes[-1]
-    if direct.end.get("state") in OVER | WAITING or last.said != "error INTERNAL":
+    last, state = direct.outcomes[-1], direct.end.get("state")
+    if last.said != "error INTERNAL" or state in (OVER | WAITING) - {"FAILED"}:
+        return direct.end
+    if state == "FAILED" and direct.end.get("words"):
         return direct.end
     return {**direct.end, "state": "FAILED", "words": [{"text": last.words}]}
 

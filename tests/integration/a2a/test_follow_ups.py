@@ -435,8 +435,7 @@ async def test_an_agent_that_raises_at_work_ends_its_run(
     assert (error["code"], error["message"]) == (-32603, "boom")
     failed = await show(rig, asked)
     assert failed["status"]["state"] == "TASK_STATE_FAILED"
-    if not fails:
-        assert failed["status"]["message"]["parts"] == [{"text": "boom"}]
+    assert failed["status"]["message"]["parts"] == [{"text": "boom"}]
 
 
 # ---------------------------------------------------------------- what is refused by an agent that says it works
