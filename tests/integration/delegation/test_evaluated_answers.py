@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-HERE: Final = "tests.integration.delegation.test_judged_answers"
+HERE: Final = "tests.integration.delegation.test_evaluated_answers"
 SECRET: Final = "the number of the safe"
 ASKED: Final[list[JsonObject]] = []
 
