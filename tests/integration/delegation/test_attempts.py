@@ -119,11 +119,11 @@ async def test_unary_caller_waits_through_every_attempt(house: House) -> None:
     house.policy = THRICE
     house.peer.next(fail_at_once)
     accepted = await house.send("go")
-    hearing = asyncio.create_task(house.hear(accepted))
+    response = asyncio.create_task(house.hear(accepted))
     record = await house.until(accepted, Status.RETRYING)
     assert not record.shown
     await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
-    task = cast("JsonObject", (await hearing)["task"])
+    task = cast("JsonObject", (await response)["task"])
     assert state_of(task) == "COMPLETED"
     (own,) = cast("list[JsonObject]", task["history"])
     assert own["messageId"] == "m-1"
@@ -165,12 +165,12 @@ async def test_retry_after_is_honoured_before_a_fallback(
     street.policy = replace(THRICE, fallback=("other",))
     street.peer.answer_next(HttpAnswer(503, headers={"Retry-After": "40"}))
     accepted = await street.send("go")
-    hearing = asyncio.create_task(street.hear(accepted))
+    response = asyncio.create_task(street.hear(accepted))
     await street.until(accepted, Status.RETRYING)
     at_ms = (await list_due(street, accepted))[f"retry:{accepted.task_id}"]
     assert float(at_ms) > street.clock.now_ms() + 35_000
     await street.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
-    assert state_of(cast("JsonObject", (await hearing)["task"])) == "COMPLETED"
+    assert state_of(cast("JsonObject", (await response)["task"])) == "COMPLETED"
     # The agent did not accept the first message, so the second is no repeat.
     assert [message["messageId"] for message in street.peer.messages] == ["m-1", "m-1"]
 
@@ -180,10 +180,10 @@ async def test_busy_agent_is_replaced_when_its_attempts_are_exhausted(street: Ho
     street.policy = FALLBACK
     street.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "40"}))
     accepted = await street.send("go")
-    hearing = asyncio.create_task(street.hear(accepted))
+    response = asyncio.create_task(street.hear(accepted))
     await street.until(accepted, Status.RETRYING)
     await street.come_due("retry", accepted.task_id, after_ms=0)
-    assert state_of(cast("JsonObject", (await hearing)["task"])) == "COMPLETED"
+    assert state_of(cast("JsonObject", (await response)["task"])) == "COMPLETED"
     assert [len(peer.messages) for peer in street.peers.values()] == [1, 1]
 
 
@@ -238,10 +238,10 @@ async def test_unreachable_agent_is_replaced_at_once(street: House) -> None:
     street.policy = replace(FALLBACK, attempts=3)
     await street.peer.stop()
     accepted = await street.send("go")
-    hearing = asyncio.create_task(street.hear(accepted))
+    response = asyncio.create_task(street.hear(accepted))
     await street.until(accepted, Status.RETRYING)
     await street.come_due("retry", accepted.task_id, after_ms=0)
-    assert state_of(cast("JsonObject", (await hearing)["task"])) == "COMPLETED"
+    assert state_of(cast("JsonObject", (await response)["task"])) == "COMPLETED"
     record = await street.record(accepted)
     assert [one.worker.peer for one in record.attempts] == ["echo", "other"]
     first = record.attempts[0].last_error
@@ -256,11 +256,11 @@ async def test_task_without_a_further_fallback_ends_with_the_last_error(street: 
     for peer in street.peers.values():
         await peer.stop()
     accepted = await street.send("go")
-    hearing = asyncio.create_task(street.hear(accepted))
+    response = asyncio.create_task(street.hear(accepted))
     await street.until(accepted, Status.RETRYING)
     await street.come_due("retry", accepted.task_id, after_ms=0)
     with pytest.raises(PeerUnavailable, match="'other' cannot be reached"):
-        await hearing
+        await response
     record = await street.record(accepted)
     assert [one.worker.peer for one in record.attempts] == ["echo", "other"]
 
@@ -274,11 +274,11 @@ async def test_lost_task_is_resent_if_the_agent_is_idempotent(house: House) -> N
     house.policy = replace(THRICE, idempotent=True)
     house.peer.next(drop_connection)
     accepted = await house.send("go")
-    hearing = asyncio.create_task(house.hear(accepted))
+    response = asyncio.create_task(house.hear(accepted))
     record = await house.until(accepted, Status.RETRYING)
     assert record.attempts[0].status is Status.LOST
     await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
-    assert state_of(cast("JsonObject", (await hearing)["task"])) == "COMPLETED"
+    assert state_of(cast("JsonObject", (await response)["task"])) == "COMPLETED"
     record = await house.record(accepted)
     assert [one.status for one in record.attempts] == [Status.LOST, Status.COMPLETED]
     # The agent may have the message already, so it gets the same message id.

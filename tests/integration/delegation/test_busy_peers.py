@@ -44,7 +44,7 @@ async def test_message_for_a_busy_agent_waits_for_its_retry_after(
 ) -> None:
     house.peer.answer_next(HttpAnswer(status, headers={"Retry-After": "7"}))
     accepted = await house.send("hello", wait=wait)
-    hearing = asyncio.create_task(house.hear(accepted))
+    response = asyncio.create_task(house.hear(accepted))
     record = await until_held(house, accepted)
     attempt = record.attempts[-1]
     assert record.status_reason is not None
@@ -58,7 +58,7 @@ async def test_message_for_a_busy_agent_waits_for_its_retry_after(
     assert house.peer.texts == ["hello"], "it is not retried too early"
     await house.come_due("send", accepted.task_id, after_ms=1_000)
     await house.until(accepted, Status.COMPLETED)
-    assert "task" in await hearing
+    assert "task" in await response
     assert house.peer.texts == ["hello", "hello"]
     assert len({str(message["messageId"]) for message in house.peer.messages}) == 1
     assert member not in await house.due(accepted.task_id)
@@ -144,10 +144,10 @@ async def test_bare_message_of_an_agent_that_was_busy_completes_the_waiting_task
 async def test_short_wait_is_not_reported_to_the_caller(house: House) -> None:
     house.peer.answer_next(HttpAnswer(503, headers={"Retry-After": "2"}))
     accepted = await house.send("message hello")
-    hearing = asyncio.create_task(house.hear(accepted))
+    response = asyncio.create_task(house.hear(accepted))
     await until_held(house, accepted)
     await house.come_due("send", accepted.task_id, after_ms=2_000)
-    assert "message" in await hearing
+    assert "message" in await response
 
 
 @pytest.mark.parametrize("wait", ["unary", "stream"])

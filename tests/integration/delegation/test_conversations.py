@@ -143,16 +143,16 @@ async def test_first_caller_gets_its_response_when_a_second_message_ends_the_tas
 ) -> None:
     house.peer.hold()
     first = await house.send("slow 0", wait="unary")
-    hearing = asyncio.create_task(house.hear(first))
+    response = asyncio.create_task(house.hear(first))
     await wait_until(lambda: house.peer.messages, 15, "the peer has the message")
     house.peer.release_all()
-    await hearing
+    await response
     third = await house.send("silent", wait="stream")
     await house.until(third, Status.QUEUED)
-    hearing = asyncio.create_task(house.hear(third))
+    response = asyncio.create_task(house.hear(third))
     fourth = await house.send("finish now", task=third.facade)
     await house.hear(fourth)
-    answer = cast("JsonObject", (await hearing)["task"])
+    answer = cast("JsonObject", (await response)["task"])
     assert cast("JsonObject", answer["status"])["state"] == "TASK_STATE_COMPLETED"
 
 

@@ -275,11 +275,11 @@ async def test_total_limit_ends_the_task_by_its_due_row_and_cancels_at_the_agent
 async def test_total_limit_of_a_hidden_turn_is_an_error_for_its_caller(house: House) -> None:
     house.policy = RetryPolicy(total_timeout_ms=5_000)
     accepted = await house.send("mute")
-    hearing = asyncio.create_task(house.hear(accepted))
+    response = asyncio.create_task(house.hear(accepted))
     await wait_until(lambda: house.peer.messages, 15, "the peer has the message")
     await house.come_due("timeout", accepted.task_id, after_ms=5_000)
     with pytest.raises(PeerUnavailable, match="longer than 5 s"):
-        await hearing
+        await response
     wire = await house.service.read(ADA, GetRecord(accepted.facade))
     assert (wire["status"], wire.get("shown", False)) == ("timed_out", False)
 
@@ -307,10 +307,10 @@ async def test_caller_that_disconnects_ends_nothing(house: House) -> None:
     house.peer.release(3)
     async with house.service.follow(ADA, accepted) as followed:
         await anext(followed.frames)
-    hearing = asyncio.create_task(house.hear(accepted))
+    response = asyncio.create_task(house.hear(accepted))
     await asyncio.sleep(0)
-    hearing.cancel()
-    await asyncio.gather(hearing, return_exceptions=True)
+    response.cancel()
+    await asyncio.gather(response, return_exceptions=True)
     house.peer.release_all()
     await house.until(accepted, Status.COMPLETED)
     assert "chunk-3" in str(await house.read(accepted))
@@ -320,9 +320,9 @@ async def test_caller_that_disconnects_ends_nothing(house: House) -> None:
 async def test_waiting_caller_gets_the_cancelled_task(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
-    hearing = asyncio.create_task(house.hear(accepted))
+    response = asyncio.create_task(house.hear(accepted))
     await house.cancel(accepted)
-    assert state_of(cast("JsonObject", (await hearing)["task"])) == "CANCELED"
+    assert state_of(cast("JsonObject", (await response)["task"])) == "CANCELED"
 
 
 async def test_cancel_of_a_waiting_task_closes_its_approval(house: House) -> None:

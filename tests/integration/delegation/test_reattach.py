@@ -66,10 +66,10 @@ async def test_waiting_caller_gets_its_response_from_the_next_driver(house: Hous
     accepted = await house.send("hello")
     await wait_until(lambda: house.peer.messages, 15, "the peer has the message")
     await house.restart()
-    hearing = asyncio.create_task(house.hear(accepted))
+    response = asyncio.create_task(house.hear(accepted))
     house.peer.release_all()
     await house.adopt(accepted)
-    task = cast("JsonObject", (await hearing)["task"])
+    task = cast("JsonObject", (await response)["task"])
     assert state_of(task) == "COMPLETED"
     assert len(house.peer.messages) == 1
     assert house.peer.count("ListTasks") >= 1

@@ -224,7 +224,7 @@ async def test_empty_list_of_an_agent_that_answers_with_messages_proves_nothing(
     assert (await house.record(accepted)).attempts[-1].status is Status.LOST
 
 
-async def test_task_that_such_an_agent_lists_within_the_grace_is_adopted(
+async def test_late_task_of_an_agent_that_answers_with_messages_is_adopted(
     house: House,
 ) -> None:
     house.timeouts = replace(house.timeouts, doubt_s=60.0)

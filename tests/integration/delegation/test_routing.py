@@ -201,10 +201,10 @@ async def test_chosen_agent_that_does_not_accept_is_replaced_at_once(
         case _:
             await square.peer.stop()
     accepted = await ask(square)
-    hearing = asyncio.create_task(finish(square, accepted))
+    response = asyncio.create_task(finish(square, accepted))
     await square.until(accepted, Status.RETRYING)
     await square.come_due("retry", accepted.task_id, after_ms=0)
-    assert state_of(await hearing) == "COMPLETED"
+    assert state_of(await response) == "COMPLETED"
     record = await square.record(accepted)
     assert [one.worker.peer for one in record.attempts] == ["echo", "other"]
     payloads = [event.fact.payload for event in await square.events(accepted)]
@@ -242,10 +242,10 @@ async def test_task_that_every_agent_refuses_is_rejected_as_all_tried(street: Ho
     for peer in street.peers.values():
         peer.next(reject)
     accepted = await ask(street)
-    hearing = asyncio.create_task(finish(street, accepted))
+    response = asyncio.create_task(finish(street, accepted))
     await street.until(accepted, Status.RETRYING)
     await street.come_due("retry", accepted.task_id, after_ms=0)
-    assert state_of(await hearing) == "REJECTED"
+    assert state_of(await response) == "REJECTED"
     payloads = [event.fact.payload for event in await street.events(accepted)]
     (left,) = [one for one in payloads if isinstance(one, RoutingNotPossible)]
     assert (left.reason, [one.peer for one in left.excluded]) == ("all_tried", ["echo", "other"])
@@ -314,10 +314,10 @@ async def test_context_moves_to_the_fallback_of_its_agent(street: House) -> None
     await street.hear(first)
     await street.peers["other"].stop()
     accepted = await ask(street, context=first.context_id)
-    hearing = asyncio.create_task(finish(street, accepted))
+    response = asyncio.create_task(finish(street, accepted))
     await street.until(accepted, Status.RETRYING)
     await street.come_due("retry", accepted.task_id, after_ms=0)
-    assert state_of(await hearing) == "COMPLETED"
+    assert state_of(await response) == "COMPLETED"
     await finish(street, await ask(street, context=first.context_id))
     assert len(street.peer.messages) == 2, "the context stays with the fallback agent"
 

@@ -34,11 +34,11 @@ async def test_unary_response_waits_for_the_store(house: House) -> None:
     house.log.refuses_writes = True
     house.peer.release_all()
     await wait_until(lambda: house.log.refused > 1, 15, "the answer could not be stored")
-    hearing = asyncio.create_task(house.hear(accepted))
-    assert not await ends_within(hearing, 0.1)
+    response = asyncio.create_task(house.hear(accepted))
+    assert not await ends_within(response, 0.1)
     assert (await house.record(accepted)).status is Status.RUNNING
     house.log.refuses_writes = False
-    task = cast("JsonObject", (await hearing)["task"])
+    task = cast("JsonObject", (await response)["task"])
     assert cast("JsonObject", task["status"])["state"] == "TASK_STATE_COMPLETED"
     assert house.peer.count("SendMessage") == 1
 
@@ -142,13 +142,13 @@ async def test_task_is_not_completed_until_its_artifact_is_stored(house: House) 
     house.blobs.away = True
     house.peer.next(large)
     accepted = await house.send("go")
-    hearing = asyncio.create_task(house.hear(accepted))
+    response = asyncio.create_task(house.hear(accepted))
     await wait_until(lambda: house.blobs.refused > 2, 15, "the artifact could not be stored")
     record = await house.record(accepted)
     assert (record.status, record.artifacts) == (Status.RUNNING, ())
-    assert not hearing.done()
+    assert not response.done()
     house.blobs.away = False
-    await hearing
+    await response
     record = await house.until(accepted, Status.COMPLETED)
     assert [artifact.stored for artifact in record.artifacts] == [True]
     blob = record.artifacts[0].blob

@@ -327,10 +327,10 @@ async def test_forger_with_another_key_cannot_change_what_a_device_has_signed(
 ) -> None:
     at = await rig.start(clients=[ADA])
     bundle = (await make_all(at))[kind]
-    forged = check(forge(bundle, lambda _said: None))
+    forged = check(forge(bundle, lambda _entry: None))
     assert forged.ok
     assert forged.origin.startswith("consistent, origin not proven")
-    assert check(forge(bundle, lambda _said: None), [find_fingerprint(at)]).faults
+    assert check(forge(bundle, lambda _entry: None), [find_fingerprint(at)]).faults
     assert named(check(forge(bundle, change)), fault)
 
 
