@@ -1,6 +1,6 @@
-"""Every read gives the same bytes before a session has left the engine and after, to a gateway that saw neither.
+"""Every read returns the same bytes before and after its session is archived, also from a new gateway.
 
-Reads of ``/v1`` say besides that it has left, and nothing else.
+Only reads of ``/v1`` differ: they add that the session is archived.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ pytestmark = pytest.mark.anyio
 AWAY = "http://127.0.0.1:9"
 LATER_MS = 1 << 45
 TOTAL_MS = 1_800_000
-"""What an agent has for a task where nothing is configured."""
+"""Total time that an agent has for a task by default."""
 
 
 @pytest.fixture(params=["lived", *STORES])
 async def rig(
     request: pytest.FixtureRequest, engine_server: Server, tmp_path: Path, anyio_backend: str
 ) -> AsyncGenerator[Rig]:
-    """A store that a gateway has just filled, or one that an earlier version has."""
+    """A store that a gateway has filled now, or one recorded by an earlier version."""
     ask(engine_server.url, "FLUSHALL")
     if request.param != "lived":
         load_dump(engine_server.url, tmp_path / "blobs", find_dump(request.param))
@@ -58,16 +58,15 @@ async def begin(rig: Rig) -> Instance:
     return await rig.start(clients=[ADA, BOB], agents=[{"name": "echo", "url": AWAY}])
 
 
-async def read_everything(at: Instance, who: str) -> dict[str, str]:
+async def read_all(at: Instance, who: str) -> dict[str, str]:
     return await Surface(at.http, bearer(who), ["echo"]).read_all()
 
 
 async def await_lost(at: Instance) -> None:
-    """Until every task of an old store has ended: while its agent is away one that waits is over its time at last.
+    """Waits until every task of a recorded store has ended: its agent is away, and waiting tasks run out of time.
 
-    One of a store that has just been made still has time, and is asked about at times. The lists of questions say the
-    same by then: one that was open expires, or is closed with its task, whichever comes first; and the answer of one
-    that expired has been given up.
+    A task of a store that was filled now still has time, and is polled. The lists of approvals are stable then too: an
+    open approval expires or is closed with its task, and the delivery of an expired one was given up.
     """
 
     async def is_settled() -> bool:
@@ -86,8 +85,8 @@ async def await_lost(at: Instance) -> None:
             return False
         for task in waiting:
             shown = await at.http.get(f"/v1/tasks/{task['id']}", headers=bearer("ada"))
-            told = shown.json()
-            run, made_ms = told["attempts"][-1], parse_ms(told["createdAt"])
+            record = shown.json()
+            run, made_ms = record["attempts"][-1], parse_ms(record["createdAt"])
             is_asked = (run["status"], run["deliveryMechanism"]) == ("lost", "polling")
             if not is_asked or SystemClock().now_ms() - made_ms > TOTAL_MS:
                 return False
@@ -96,10 +95,10 @@ async def await_lost(at: Instance) -> None:
     await wait_until(is_settled, 60, "runs of agents that are away are lost, and polled")
 
 
-async def await_looked(at: Instance) -> None:
-    """Until agents that ask something are looked at by polling: that they are is a fact, some seconds later."""
+async def await_polling(at: Instance) -> None:
+    """Waits until agents of tasks in ``waiting_input`` are polled, which a fact records some seconds later."""
 
-    async def are_looked_at() -> bool:
+    async def are_polled() -> bool:
         listed = await at.http.get("/v1/tasks?status=waiting_input", headers=bearer("ada"))
         lines = listed.json()["tasks"]
         for line in lines:
@@ -108,23 +107,23 @@ async def await_looked(at: Instance) -> None:
                 return False
         return bool(lines)
 
-    await wait_until(are_looked_at, 20, "agents that ask are looked at")
+    await wait_until(are_polled, 20, "agents that wait for input are polled")
 
 
 async def settle_reads(at: Instance) -> dict[str, dict[str, str]]:
-    """What two callers read once nothing of an old store expires any more, or is taken over."""
+    """Returns the reads of two callers once no task of an old store expires or is taken over any more."""
     await await_relayed(at.gateway.store)
-    return {who: await read_at_rest(partial(read_everything, at, who)) for who in ("ada", "bob")}
+    return {who: await read_at_rest(partial(read_all, at, who)) for who in ("ada", "bob")}
 
 
 async def open_store(rig: Rig) -> Store:
-    """A store beside the gateways of a rig."""
+    """Opens a store of the test, separate from the gateways of the rig."""
     sealer = make_sealer(read_keys(Secret(KEY), "secret_key"), SystemIds().draw)
     return await Store.open(StoreSettings(rig.url, rig.folder / "blobs", sealer=sealer))
 
 
-async def leave_all(rig: Rig) -> int:
-    """Has every session leave the engine that has ended."""
+async def archive_ended(rig: Rig) -> int:
+    """Archives every session that has ended; returns how many."""
     left = 0
     async with await open_store(rig) as store:
         ended = await store.ended_sessions.find(ALL_SHARDS, LATER_MS)
@@ -137,50 +136,52 @@ async def leave_all(rig: Rig) -> int:
 
 
 @pytest.mark.requirement("ST-18", "SNAP-1")
-async def test_every_read_is_as_before(rig: Rig, request: pytest.FixtureRequest) -> None:
+async def test_every_read_is_the_same_after_archiving(
+    rig: Rig, request: pytest.FixtureRequest
+) -> None:
     at = await begin(rig)
-    await (await_looked if request.node.callspec.params["rig"] == "lived" else await_lost)(at)
+    await (await_polling if request.node.callspec.params["rig"] == "lived" else await_lost)(at)
     before = await settle_reads(at)
-    assert await leave_all(rig) >= 8
-    assert await leave_all(rig) == 0
+    assert await archive_ended(rig) >= 8
+    assert await archive_ended(rig) == 0
     marked = Counter[str]()
     for instance in (at, await begin(rig)):
-        for who, told in before.items():
-            after = await read_everything(instance, who)
-            assert find_changes(told, after) == {}
+        for who, texts in before.items():
+            after = await read_all(instance, who)
+            assert find_changes(texts, after) == {}
             marked += count_marks(after)
     assert min(marked["fact"], marked["record"], marked["line"]) >= 8
-    statuses = Counter(text[:3] for told in before.values() for text in told.values())
+    statuses = Counter(text[:3] for texts in before.values() for text in texts.values())
     assert statuses["200"] > 100
 
 
-async def test_a_store_with_an_archive_is_verified_and_rebuilt_without_a_problem(
+async def test_store_with_an_archive_verifies_and_rebuilds_without_problems(
     rig: Rig,
 ) -> None:
-    left = await leave_all(rig)
+    left = await archive_ended(rig)
     async with await open_store(rig) as store:
         report = await verify_store(store, rebuild=True)
         assert report.lines == []
         assert report.archived == left
 
 
-async def test_a_conversation_that_has_left_goes_on(rig: Rig) -> None:
-    """A further message into an archived context, from a gateway that has never seen it."""
+async def test_archived_conversation_accepts_a_further_message(rig: Rig) -> None:
+    """Sends a further message into an archived context, to a gateway that has not read it before."""
     at = await rig.start(clients=[ADA, BOB])
     listed = await at.call("ada-key", "ListTasks", {"status": "TASK_STATE_COMPLETED"})
     [*_, task] = listed.json()["result"]["tasks"]
-    left = await leave_all(rig)
+    left = await archive_ended(rig)
     at = await rig.start(clients=[ADA, BOB])
     params = at.message("and now")
     cast("JsonObject", params["message"])["contextId"] = task["contextId"]
     answer = await at.call("ada-key", "SendMessage", params)
     assert answer.status_code == 200, answer.text
-    said = answer.json()["result"]["task"]
-    assert said["contextId"] == task["contextId"]
-    assert said["status"]["state"] == "TASK_STATE_COMPLETED"
+    continued = answer.json()["result"]["task"]
+    assert continued["contextId"] == task["contextId"]
+    assert continued["status"]["state"] == "TASK_STATE_COMPLETED"
     of_context = await at.call("ada-key", "ListTasks", {"contextId": task["contextId"]})
     names = [one["id"] for one in of_context.json()["result"]["tasks"]]
-    assert {said["id"], task["id"]} <= set(names)
+    assert {continued["id"], task["id"]} <= set(names)
     async with await open_store(rig) as store:
         report = await verify_store(store, rebuild=True)
         assert report.lines == []

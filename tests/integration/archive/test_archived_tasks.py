@@ -1,4 +1,4 @@
-"""A task whose session has left memory: what says so, what its ref returns, and that nothing is owed for it."""
+"""Archived tasks: which reads report the archive, what its ref returns, and that no due row remains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from passerelle.core.principal import Principal
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.runtime.records.places import name_home
-from tests.integration.archive.test_archived_reads import leave_all
+from tests.integration.archive.test_archived_reads import archive_ended
 from tests.integration.callers.rig import open_rig
 from tests.support.engine import Server, ask, engine_server, started_legs
 from tests.support.waiting import wait_until
@@ -37,9 +37,9 @@ async def rig(engine_server: Server, tmp_path: Path, anyio_backend: str) -> Asyn
 
 
 async def read(at: Instance, path: str, who: str = "ada", status: int = 200) -> dict[str, Any]:
-    said = await at.http.get(path, headers={"Authorization": f"Bearer {who}-key"})
-    assert said.status_code == status, said.text
-    found: dict[str, Any] = said.json()
+    response = await at.http.get(path, headers={"Authorization": f"Bearer {who}-key"})
+    assert response.status_code == status, response.text
+    found: dict[str, Any] = response.json()
     return found
 
 
@@ -55,14 +55,14 @@ async def send(at: Instance, context: str | None = None) -> dict[str, Any]:
 
 
 def list_due(rig: Rig) -> list[bytes]:
-    """What is owed, in every shard."""
+    """Due rows of every shard."""
     names = cast("list[bytes]", ask(rig.url, "KEYS", "*:due"))
     rows = [cast("list[bytes]", ask(rig.url, "ZRANGE", name.decode(), "0", "-1")) for name in names]
     return [one for row in rows for one in row]
 
 
 @pytest.mark.requirement("ST-18", "TEV-17", "EVC-4")
-async def test_when_retention_has_passed_the_ref_of_task_archived_returns_the_whole_record(
+async def test_ref_of_task_archived_returns_the_whole_record_after_retention(
     rig: Rig,
 ) -> None:
     blobs = rig.folder / "blobs"
@@ -79,13 +79,13 @@ async def test_when_retention_has_passed_the_ref_of_task_archived_returns_the_wh
 
     await wait_until(is_archived, 60, "retention has passed, and the session has left memory")
     kept = await read(at, path)
-    told, ref = kept.pop("archived"), kept.pop("archive")
+    archived, ref = kept.pop("archived"), kept.pop("archive")
     assert kept == record
-    assert (told["type"], told["payload"]) == ("task.archived", {"archive": ref})
-    assert (told["taskId"], told["sessionId"]) == (task["id"], session)
-    assert "sequence" not in told
+    assert (archived["type"], archived["payload"]) == ("task.archived", {"archive": ref})
+    assert (archived["taskId"], archived["sessionId"]) == (task["id"], session)
+    assert "sequence" not in archived
     other = await rig.start(clients=[ADA, BOB], blobs=blobs)
-    assert (await read(other, path))["archived"] == told
+    assert (await read(other, path))["archived"] == archived
 
     found = await read(other, f"/v1/archive/{ref}")
     assert (found["ref"], found["sessionId"], found["inMemory"]) == (ref, session, False)
@@ -98,18 +98,18 @@ async def test_when_retention_has_passed_the_ref_of_task_archived_returns_the_wh
     assert (line["status"], line["recorded"], line["archive"]) == ("archived", "completed", ref)
     [listed] = (await read(other, "/v1/tasks"))["tasks"]
     assert (listed["status"], listed["archive"]) == ("completed", ref)
-    # The scheduler has nothing that names it.
+    # No due row and no key names the archived task.
     names = (task["id"].encode(), session.encode(), record["attempts"][0]["runId"].encode())
     assert [row for row in list_due(rig) if any(name in row for name in names)] == []
     assert ask(rig.url, "KEYS", f"*{task['id']}*") == []
 
 
 @pytest.mark.requirement("TEV-17")
-async def test_ref_is_read_page_by_page_and_by_its_owner_alone(rig: Rig) -> None:
+async def test_ref_is_paged_and_readable_only_by_its_owner(rig: Rig) -> None:
     at = await rig.start(clients=[ADA, BOB])
     record = await read(at, f"/v1/tasks/{(await send(at))['id']}")
     stored = await at.read_session(record["sessionId"])
-    assert await leave_all(rig) == 1
+    assert await archive_ended(rig) == 1
     ref = (await read(at, f"/v1/tasks/{record['taskId']}"))["archive"]
     pages = [await read(at, f"/v1/archive/{ref}?limit=4")]
     while after := pages[-1].get("after"):
@@ -125,7 +125,7 @@ async def test_ref_is_read_page_by_page_and_by_its_owner_alone(rig: Rig) -> None
 
 
 @pytest.mark.requirement("EXT-11")
-async def test_owner_who_pages_through_an_old_session_is_told_of_the_window_once(rig: Rig) -> None:
+async def test_paging_through_an_archived_session_records_its_window_once(rig: Rig) -> None:
     at = await rig.start(clients=[ADA, BOB])
     home = name_home(Principal("ada"))
 
@@ -138,41 +138,41 @@ async def test_owner_who_pages_through_an_old_session_is_told_of_the_window_once
     session, last = record["sessionId"], len(await at.read_session(record["sessionId"]))
     await read(at, f"/v1/archive/{session}@{last}")
     assert await list_windows() == [], "it is in memory"
-    await leave_all(rig)
+    await archive_ended(rig)
     ref = (await read(at, f"/v1/tasks/{task['id']}"))["archive"]
     page = await read(at, f"/v1/archive/{ref}?limit=4")
-    told = [{"first": 1, "last": 4, "source": "archive", "nextCursor": "4", "of": session}]
-    assert await list_windows() == told
+    window = [{"first": 1, "last": 4, "source": "archive", "nextCursor": "4", "of": session}]
+    assert await list_windows() == window
     other = await rig.start(clients=[ADA, BOB])
     for again in (at, other):
         await read(again, f"/v1/archive/{ref}?limit=4&after={page['after']}")
-    assert await list_windows() == told
+    assert await list_windows() == window
     await read(at, f"/v1/archive/{ref}", "bob", 404)
-    assert await list_windows() == told
+    assert await list_windows() == window
     assert (await verify_store(at.gateway.store, rebuild=True)).problems == []
 
 
 @pytest.mark.requirement("TEV-17")
-async def test_ref_holds_when_somebody_has_gone_on_with_the_session(rig: Rig) -> None:
+async def test_ref_stays_valid_after_the_session_continues(rig: Rig) -> None:
     at = await rig.start(clients=[ADA, BOB])
     task = await send(at)
     path = f"/v1/tasks/{task['id']}"
     record = await read(at, path)
     stored = await at.read_session(record["sessionId"])
-    await leave_all(rig)
+    await archive_ended(rig)
     ref = (await read(at, path))["archive"]
     await send(at, task["contextId"])
     assert await read(at, path) == record
     found = await read(at, f"/v1/archive/{ref}")
     assert (found["inMemory"], found["events"]) == (True, stored)
-    await leave_all(rig)
+    await archive_ended(rig)
     again = (await read(at, path))["archive"]
     assert again != ref
     assert (await read(at, f"/v1/archive/{ref}"))["events"] == stored
 
 
 @pytest.mark.requirement("CHN-12")
-async def test_device_that_has_seen_all_is_told_that_it_is_archived(rig: Rig) -> None:
+async def test_reconnect_of_a_device_that_is_up_to_date_reports_archived(rig: Rig) -> None:
     at = await rig.start(clients=[ADA, BOB])
     record = await read(at, f"/v1/tasks/{(await send(at))['id']}")
     stream = f"session:{record['sessionId']}"
@@ -180,13 +180,13 @@ async def test_device_that_has_seen_all_is_told_that_it_is_archived(rig: Rig) ->
 
     async def reconnect(**given: str) -> str:
         headers = {"Authorization": "Bearer ada-key"}
-        said = await at.http.post(
+        response = await at.http.post(
             f"/v1/streams/{stream}/reconnect", json={"device": "phone", **given}, headers=headers
         )
-        assert said.status_code == 200, said.text
-        return str(said.json()["recovery"])
+        assert response.status_code == 200, response.text
+        return str(response.json()["recovery"])
 
     assert await reconnect(cursor=state["cursor"]) == "idle"
-    await leave_all(rig)
+    await archive_ended(rig)
     assert await reconnect(cursor=state["cursor"]) == "archived_or_missing"
     assert await reconnect() == "completed_undelivered"

@@ -1,4 +1,4 @@
-"""The same asks the same of the store, whether there are a thousand tasks or twenty thousand."""
+"""A request makes the same store calls with a thousand tasks as with twenty thousand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 FEW: Final = 1_000
 MANY: Final = 20_000
 LIVE: Final = 100
-"""At either count, so many are still in the engine."""
+"""Tasks that stay in the engine, at either count."""
 ORIGINALS: Final = 12
 PAGE: Final = 10
 LISTED: Final = 50
@@ -34,7 +34,7 @@ LISTED: Final = 50
 TRIES: Final = 20
 
 Asked: TypeAlias = "Counter[tuple[tuple[str, ...], int]]"
-"""Calls by their commands and by how many values came back."""
+"""Store calls by their commands and number of returned values."""
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ async def rig(
 
 @dataclass(slots=True)
 class Reader:
-    """A caller whose requests are counted: ``asked`` is what each asked of the store, by its name."""
+    """A caller that counts the store calls of its requests: ``asked`` holds them by request name."""
 
     at: Instance
     trips: Trips
@@ -91,7 +91,7 @@ class Reader:
 
 
 async def read_all(at: Instance, trips: Trips, crowd: Crowd, archived: int) -> dict[str, Asked]:
-    """What a caller does, and what each asks of the store; ``archived`` was the last to leave."""
+    """Makes each request once and returns its store calls; ``archived`` is the last archived task."""
     reader = Reader(at, trips)
     await reader.call("a task", "GetTask", {"id": crowd.name_task(archived + TRIES)})
     await reader.call("an archived task", "GetTask", {"id": crowd.name_task(archived)})
@@ -110,20 +110,22 @@ async def read_all(at: Instance, trips: Trips, crowd: Crowd, archived: int) -> d
 
 
 async def read_at_rest(at: Instance, trips: Trips, crowd: Crowd, left: int) -> dict[str, Asked]:
-    """What is asked twice in a row: at first, what was sent before may still be passed on to lists."""
+    """Returns the first store calls that repeat: at first, earlier messages may still be relayed to lists."""
     before = dict[str, Asked]()
     for archived in range(left - 1, left - TRIES, -1):
         del trips.all[:]
-        told = await read_all(at, trips, crowd, archived)
-        if told == before:
-            return told
-        before = told
+        calls = await read_all(at, trips, crowd, archived)
+        if calls == before:
+            return calls
+        before = calls
     raise AssertionError(f"each time something else is asked: {before}")
 
 
-async def test_the_store_is_asked_the_same_of_few_tasks_and_of_many(rig: Rig, trips: Trips) -> None:
+async def test_store_calls_per_request_do_not_grow_with_the_number_of_tasks(
+    rig: Rig, trips: Trips
+) -> None:
     at = await rig.start(clients=[ADA])
-    # Of each shard one: tasks that follow each other are asked for in as many calls, wherever a page begins.
+    # One per shard: tasks in sequence take one call each, wherever a page begins.
     originals = dict[Shard, TaskCopies]()
     while len(originals) < ORIGINALS:
         one = await record_task(at, "ada", "hello")
@@ -135,9 +137,9 @@ async def test_the_store_is_asked_the_same_of_few_tasks_and_of_many(rig: Rig, tr
             await crowd.write_all(range(last, count))
             await crowd.archive(range(max(0, last - LIVE), count - LIVE))
             last = count
-            told = await read_at_rest(at, trips, crowd, count - LIVE)
+            calls = await read_at_rest(at, trips, crowd, count - LIVE)
             writer = Reader(at, trips)
             await writer.send("a message", f"key-{count}")
-            asked.append({**told, **writer.asked})
+            asked.append({**calls, **writer.asked})
     few, many = asked
     assert few == many

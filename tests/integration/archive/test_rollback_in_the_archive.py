@@ -1,4 +1,4 @@
-"""A thread whose session has left memory goes back all the same, and what is left behind stays readable (EXT-11)."""
+"""An archived thread can be rolled back, and the turns rolled back stay readable (EXT-11)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from passerelle.delegation.verification.walk import verify_store
-from tests.integration.archive.test_archived_reads import leave_all, open_store
+from tests.integration.archive.test_archived_reads import archive_ended, open_store
 from tests.integration.callers.rig import open_rig
 from tests.support.engine import Server, ask, engine_server, started_legs
 
@@ -34,16 +34,16 @@ async def rig(engine_server: Server, tmp_path: Path, anyio_backend: str) -> Asyn
 
 
 async def read(at: Instance, path: str) -> dict[str, Any]:
-    said = await at.http.get(path, headers=HEADERS)
-    assert said.status_code == 200, said.text
-    found: dict[str, Any] = said.json()
+    response = await at.http.get(path, headers=HEADERS)
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
     return found
 
 
 async def post(at: Instance, path: str, body: dict[str, str]) -> dict[str, Any]:
-    said = await at.http.post(path, json=body, headers={**HEADERS, "Idempotency-Key": "back"})
-    assert said.status_code == 200, said.text
-    found: dict[str, Any] = said.json()
+    response = await at.http.post(path, json=body, headers={**HEADERS, "Idempotency-Key": "back"})
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
     return found
 
 
@@ -57,7 +57,7 @@ async def send(at: Instance, text: str, context: str | None = None) -> dict[str,
 
 
 @pytest.mark.requirement("EXT-11", "PRS-5", "ST-18")
-async def test_a_thread_in_the_archive_goes_back_and_is_the_same_there_afterwards(
+async def test_archived_thread_rolls_back_and_reads_the_same_once_archived_again(
     rig: Rig,
 ) -> None:
     at = await rig.start(clients=[ADA])
@@ -66,7 +66,7 @@ async def test_a_thread_in_the_archive_goes_back_and_is_the_same_there_afterward
     records = [await read(at, f"/v1/tasks/{task['id']}") for task in tasks]
     session, thread = records[0]["sessionId"], records[0]["threadId"]
     stored = await at.read_session(session)
-    assert await leave_all(rig) == 1
+    assert await archive_ended(rig) == 1
     assert "archive" in await read(at, f"/v1/tasks/{one['id']}")
     path = f"/v1/threads/{thread}/rollback"
     answer = await post(at, path, {"toTurn": records[0]["turnId"]})
@@ -77,7 +77,7 @@ async def test_a_thread_in_the_archive_goes_back_and_is_the_same_there_afterward
     after = await at.read_session(session)
     assert after[: len(stored)] == stored
     before = await read(at, f"/v1/threads/{thread}")
-    assert await leave_all(rig) == 1
+    assert await archive_ended(rig) == 1
     now = [await read(at, f"/v1/tasks/{task['id']}") for task in tasks]
     assert [one.get("rolledBack") for one in now] == [None, *[answer["boundaryId"]] * 2]
     again = await read(at, f"/v1/threads/{thread}")
@@ -88,13 +88,13 @@ async def test_a_thread_in_the_archive_goes_back_and_is_the_same_there_afterward
         assert (await verify_store(store)).ok
     given = {"toTurn": records[0]["turnId"], "text": "one boat"}
     path = f"/v1/threads/{thread}/compact"
-    said = await at.http.post(path, json=given, headers=HEADERS)
-    assert (said.status_code, said.json()["summarizedBy"]) == (201, "ada")
-    assert await leave_all(rig) == 1
+    response = await at.http.post(path, json=given, headers=HEADERS)
+    assert (response.status_code, response.json()["summarizedBy"]) == (201, "ada")
+    assert await archive_ended(rig) == 1
     shown = await read(at, f"/v1/threads/{thread}/context")
     assert (shown["summaries"][0]["text"], shown["first"]) == (
         "one boat",
-        said.json()["covers"] + 1,
+        response.json()["covers"] + 1,
     )
     assert any("in the archive" in one for one in shown["missing"])
     further = await send(at, "four", one["contextId"])

@@ -8,7 +8,7 @@ import httpx
 import orjson
 import pytest
 
-from tests.integration.archive.test_archived_reads import leave_all
+from tests.integration.archive.test_archived_reads import archive_ended
 from tests.integration.callers.test_packets import ask, find_session, read_after, read_all, send
 from tests.integration.callers.test_spending import PRICED
 from tests.integration.channels.test_connection import HELLO
@@ -102,7 +102,7 @@ async def test_a_message_that_comes_twice_is_written_once(rig: Rig) -> None:
     assert keep(path, more) == more
     assert len(more) == 4
     # What has left memory has the same messages, at another instance as well.
-    assert await leave_all(rig) >= 1
+    assert await archive_ended(rig) >= 1
     two = await rig.start(clients=CLIENTS, blobs=rig.folder / "blobs")
     assert keep(path, await read_all(two, f"messages:{thread}")) == more
 

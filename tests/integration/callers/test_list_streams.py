@@ -12,7 +12,7 @@ from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.store import keys
-from tests.integration.archive.test_archived_reads import leave_all
+from tests.integration.archive.test_archived_reads import archive_ended
 from tests.integration.channels.test_connection import HELLO
 from tests.support.engine import ask as ask_engine
 from tests.support.raw_channel import open_channel
@@ -206,7 +206,7 @@ async def test_row_that_has_left_memory_or_its_owner_says_so(rig: Rig) -> None:
     cursor, _ = await open_list(one)
     ended, given = await start(one, "echo 1"), await start(one, "silent")
     await follow(one, cursor, has("completed", ended))
-    assert await leave_all(rig) >= 1
+    assert await archive_ended(rig) >= 1
     await post(one, "ada", f"/v1/tasks/{given}/give", {"owner": "bob"})
 
     def is_gone(found: list[Answer]) -> bool:

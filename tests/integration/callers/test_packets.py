@@ -13,7 +13,7 @@ from passerelle.a2a_mapping.extensions import PROFILE
 from passerelle.core.event_chain import start_chain
 from passerelle.core.read_models.packets import TEXT_LIMIT
 from passerelle.protocol.cursor import Cursor
-from tests.integration.archive.test_archived_reads import leave_all
+from tests.integration.archive.test_archived_reads import archive_ended
 from tests.integration.callers.test_spending import PRICED
 from tests.integration.channels.test_connection import HELLO
 from tests.support.raw_channel import open_channel
@@ -190,7 +190,7 @@ async def test_result_of_an_archived_task_names_its_place_there(rig: Rig) -> Non
     task = (await send(one, "echo well done"))["task"]
     session = await find_session(one, str(task["id"]))
     [before] = await read_all(one, f"results:{session}")
-    assert await leave_all(rig) >= 1
+    assert await archive_ended(rig) >= 1
     for at in (one, await rig.start(clients=CLIENTS, blobs=rig.folder / "blobs")):
         [after] = await read_all(at, f"results:{session}")
         record = (await ask(at, "ada", f"/v1/tasks/{task['id']}")).json()

@@ -46,7 +46,7 @@ UNREPEATED: Final = frozenset(
         *("set_device_push", "remove_device_push", "revoke_grant", "set_bypass"),
         # Rules of the whole gateway: callers/test_policy_editing.py.
         "set_policy",
-        # Whoever has seen a question has seen it; what is owed again is owed: test_forwarding.py, test_owed_acts.py.
+        # Both are idempotent by their state: test_forwarding.py, test_pending_deliveries.py.
         *("see_action", "return_again"),
         # The last word about an agent counts: devices/test_mutes.py.
         *("mute_peer", "unmute_peer"),

@@ -1,4 +1,4 @@
-"""A gateway's inside over one real engine, with one scripted peer, or two."""
+"""The inner services of a gateway on one real engine, with one or two scripted agents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["engine_server", "house", "started_legs", "street"]
 
 @pytest.fixture
 async def house(engine_server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[House]:
-    """A house with the peer ``echo``; what it stored is proved after the test."""
+    """A house with the agent ``echo``; its stored streams are verified after the test."""
     async with open_house(engine_server.url, tmp_path / "blobs") as opened:
         yield opened
 
@@ -24,6 +24,6 @@ async def house(engine_server: Server, tmp_path: Path, anyio_backend: str) -> As
 async def street(
     engine_server: Server, tmp_path: Path, anyio_backend: str
 ) -> AsyncGenerator[House]:
-    """A house with the peers ``echo`` and ``other``."""
+    """A house with the agents ``echo`` and ``other``."""
     async with open_house(engine_server.url, tmp_path / "blobs", "echo", "other") as opened:
         yield opened

@@ -1,4 +1,4 @@
-"""A peer says COMPLETED, and the task is complete only when it has what was asked for (TR-13, CF-17, CF-18)."""
+"""A task completes only if it meets its acceptance conditions, whatever the agent reports (TR-13, CF-17, CF-18)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ REVIEW: JsonObject = {"review": "Is it the picture that was wanted?"}
 DAY_MS = 24 * 3600 * 1000
 
 
-def bring(*parts: Json) -> Script:
-    """A peer that makes an artifact of each part, and is done."""
+def send_artifacts(*parts: Json) -> Script:
+    """An agent that sends each part as an artifact and completes."""
 
     async def work(turn: Turn) -> None:
         task = await turn.open()
@@ -46,11 +46,11 @@ def state_of(task: JsonObject) -> Json:
 
 @pytest.mark.requirement("TR-13", "CF-17", "A2A-11")
 @pytest.mark.parametrize("wait", ["unary", "stream"])
-async def test_task_without_the_wanted_artifact_fails_and_is_never_complete(
+async def test_task_without_the_required_artifact_fails_and_is_never_completed(
     house: House, wait: str
 ) -> None:
     house.acceptance = (PDF,)
-    house.peer.next(bring({"text": "no pdf, sorry"}))
+    house.peer.next(send_artifacts({"text": "no pdf, sorry"}))
     accepted = await house.send("a pdf, please", wait="stream" if wait == "stream" else "unary")
     frames = await house.watch(accepted)
     record = await house.record(accepted)
@@ -67,12 +67,12 @@ async def test_task_without_the_wanted_artifact_fails_and_is_never_complete(
 
 
 @pytest.mark.requirement("TR-13", "CF-18", "TEV-16")
-async def test_task_with_all_that_was_wanted_completes_and_says_what_was_counted(
+async def test_task_that_meets_its_conditions_completes_and_records_its_coverage(
     house: House,
 ) -> None:
     house.acceptance = (PDF, ORDER)
     pdf: Json = {"raw": "JVBERg==", "mediaType": "application/pdf"}
-    house.peer.next(bring(pdf, {"data": {"total": 12}}))
+    house.peer.next(send_artifacts(pdf, {"data": {"total": 12}}))
     accepted, answer = await house.talk("an order, please")
     assert state_of(cast("JsonObject", answer["task"])) == "TASK_STATE_COMPLETED"
     (completed,) = [
@@ -86,15 +86,15 @@ async def test_task_with_all_that_was_wanted_completes_and_says_what_was_counted
     assert completed.native_status == "TASK_STATE_COMPLETED"
 
 
-async def test_data_that_does_not_fit_the_schema_fails_the_task(house: House) -> None:
+async def test_data_that_violates_the_schema_fails_the_task(house: House) -> None:
     house.acceptance = (ORDER,)
-    house.peer.next(bring({"data": {"total": 0}}))
+    house.peer.next(send_artifacts({"data": {"total": 0}}))
     accepted, _ = await house.talk("an order, please")
     assert (await house.record(accepted)).status is Status.FAILED
 
 
 @pytest.mark.requirement("PO-7")
-async def test_coverage_grows_with_what_comes(house: House) -> None:
+async def test_coverage_grows_with_each_artifact(house: House) -> None:
     house.acceptance = ({"artifact": {"name": "file 0"}}, {"artifact": {"name": "file 1"}})
     house.peer.hold()
 
@@ -131,7 +131,7 @@ async def covered(house: House, accepted: object, met: int) -> TaskRecord | None
 @pytest.mark.requirement("TR-13", "ST-17")
 async def test_reviewed_task_waits_for_the_person_and_then_completes(house: House) -> None:
     house.acceptance = (REVIEW,)
-    house.peer.next(bring({"text": "a picture"}))
+    house.peer.next(send_artifacts({"text": "a picture"}))
     accepted, answer = await house.talk("a picture, please")
     task = cast("JsonObject", answer["task"])
     assert state_of(task) == "TASK_STATE_INPUT_REQUIRED"
@@ -150,12 +150,12 @@ async def test_reviewed_task_waits_for_the_person_and_then_completes(house: Hous
     assert (record.coverage.met, record.withheld) == (1, None)
     assert "TASK_STATE_COMPLETED" in str((await watching)[-1])
     assert "here you are" in str((await house.read(accepted))["status"])
-    assert house.peer.texts == ["a picture, please"], "the answer is not the agent's business"
+    assert house.peer.texts == ["a picture, please"], "the review decision is not sent to the agent"
 
 
-async def test_review_that_refuses_fails_the_task(house: House) -> None:
+async def test_rejected_review_fails_the_task(house: House) -> None:
     house.acceptance = (REVIEW,)
-    house.peer.next(bring({"text": "a picture"}))
+    house.peer.next(send_artifacts({"text": "a picture"}))
     accepted, _ = await house.talk("a picture, please")
     await house.respond(await house.question(accepted), option_id="refuse")
     record = await house.until(accepted, Status.FAILED)
@@ -164,9 +164,9 @@ async def test_review_that_refuses_fails_the_task(house: House) -> None:
     assert "task.completed" not in await house.types(accepted)
 
 
-async def test_review_that_nobody_gives_in_time_fails_the_task(house: House) -> None:
+async def test_expired_review_fails_the_task(house: House) -> None:
     house.acceptance = (REVIEW,)
-    house.peer.next(bring({"text": "a picture"}))
+    house.peer.next(send_artifacts({"text": "a picture"}))
     accepted, _ = await house.talk("a picture, please")
     (action,) = (await house.record(accepted)).open_actions
     await house.come_due("expire", action, after_ms=DAY_MS + 1)
@@ -176,9 +176,9 @@ async def test_review_that_nobody_gives_in_time_fails_the_task(house: House) -> 
 
 
 @pytest.mark.requirement("A2A-11", "CF-18")
-async def test_review_outlives_the_instance_and_the_peer(house: House) -> None:
+async def test_review_survives_the_instance_and_the_agent(house: House) -> None:
     house.acceptance = (REVIEW,)
-    house.peer.next(bring({"text": "a picture"}))
+    house.peer.next(send_artifacts({"text": "a picture"}))
     accepted, _ = await house.talk("a picture, please")
     view = await house.question(accepted)
     await house.restart()
@@ -192,17 +192,17 @@ async def test_review_outlives_the_instance_and_the_peer(house: House) -> None:
     assert state_of(task) == "TASK_STATE_COMPLETED"
 
 
-async def test_missing_artifact_is_not_worth_a_review(house: House) -> None:
+async def test_missing_artifact_fails_the_task_without_a_review(house: House) -> None:
     house.acceptance = (PDF, REVIEW)
-    house.peer.next(bring({"text": "no pdf"}))
+    house.peer.next(send_artifacts({"text": "no pdf"}))
     accepted, _ = await house.talk("a pdf, please")
     assert (await house.record(accepted)).status is Status.FAILED
     assert "action.required" not in await house.types(accepted)
 
 
-async def test_task_that_is_reviewed_can_be_cancelled(house: House) -> None:
+async def test_task_under_review_can_be_cancelled(house: House) -> None:
     house.acceptance = (REVIEW,)
-    house.peer.next(bring({"text": "a picture"}))
+    house.peer.next(send_artifacts({"text": "a picture"}))
     accepted, _ = await house.talk("a picture, please")
     await house.cancel(accepted)
     record = await house.until(accepted, Status.CANCELLED)
@@ -210,24 +210,24 @@ async def test_task_that_is_reviewed_can_be_cancelled(house: House) -> None:
     assert state_of(await house.read(accepted)) == "TASK_STATE_CANCELED"
 
 
-async def test_message_to_a_task_that_is_reviewed_is_refused_unless_it_decides(
+async def test_message_to_a_task_under_review_is_refused(
     house: House,
 ) -> None:
     house.acceptance = (REVIEW,)
-    house.peer.next(bring({"text": "a picture"}))
+    house.peer.next(send_artifacts({"text": "a picture"}))
     accepted, _ = await house.talk("a picture, please")
     with pytest.raises(UnsupportedOperation):
         await house.send("make it blue", task=accepted.facade)
     assert house.peer.texts == ["a picture, please"]
 
 
-async def test_bare_message_brings_nothing(house: House) -> None:
+async def test_bare_message_meets_no_artifact_condition(house: House) -> None:
     house.acceptance = (REPORT,)
 
-    async def say(turn: Turn) -> None:
+    async def answer(turn: Turn) -> None:
         await turn.answer("the report says all is well")
 
-    house.peer.next(say)
+    house.peer.next(answer)
     accepted = await house.send("a report, please")
     with pytest.raises(PeerUnavailable, match="artifact 'report'"):
         await house.hear(accepted)
@@ -235,7 +235,7 @@ async def test_bare_message_brings_nothing(house: House) -> None:
 
 
 @pytest.mark.requirement("TR-13")
-async def test_caller_may_want_more_than_the_configuration_does(house: House) -> None:
+async def test_caller_may_add_conditions_to_those_configured(house: House) -> None:
     house.acceptance = (REPORT,)
     message = house.message("a report")
     message["metadata"] = {ACCEPTANCE: [PDF]}
@@ -250,7 +250,7 @@ async def test_caller_may_want_more_than_the_configuration_does(house: House) ->
     "wanted",
     ["a report", [{"artifact": 1}], [{"schema": {"type": "nonsense"}}], [REVIEW, REVIEW], [{}]],
 )
-async def test_conditions_that_are_none_are_refused_and_no_peer_is_called(
+async def test_invalid_conditions_are_refused_before_the_agent_is_called(
     house: House, wanted: Json
 ) -> None:
     message = house.message("a report")
@@ -260,7 +260,7 @@ async def test_conditions_that_are_none_are_refused_and_no_peer_is_called(
     assert house.peer.texts == []
 
 
-async def test_ordinary_task_is_judged_by_nothing(house: House) -> None:
+async def test_task_without_conditions_has_no_coverage(house: House) -> None:
     accepted, _ = await house.talk("chunks 1")
     record = await house.record(accepted)
     assert (record.acceptance, record.coverage, record.withheld) == ((), None, None)

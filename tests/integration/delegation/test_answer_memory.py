@@ -1,4 +1,4 @@
-"""What an agent says over a stream has its place in memory until it is stored, and not until the stream ends."""
+"""An event of a stream counts against the memory budget until it is stored, not until the stream ends."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 
-class Watched(Budget):
-    """Knows the largest amount that was taken at once."""
+class RecordingBudget(Budget):
+    """Records the largest amount taken at once."""
 
     largest = 0
 
@@ -29,13 +29,13 @@ class Watched(Budget):
         return super().take(holder, amount)
 
 
-async def test_the_stream_that_takes_an_answer_keeps_none_of_its_events(
+async def test_response_stream_releases_the_memory_of_stored_events(
     engine_server: Server, tmp_path: Path, anyio_backend: str
 ) -> None:
-    budget = Watched(DEFAULT_BYTES)
+    budget = RecordingBudget(DEFAULT_BYTES)
     room, end = MemoryRoom(budget), asyncio.Event()
 
-    async def say_much(turn: Turn) -> None:
+    async def send_large_status(turn: Turn) -> None:
         await turn.status("WORKING", "x" * 2 * FREE_BYTES)
         await end.wait()
         await turn.status("COMPLETED")
@@ -43,11 +43,11 @@ async def test_the_stream_that_takes_an_answer_keeps_none_of_its_events(
     async with open_house(engine_server.url, tmp_path / "blobs", memory=room) as house:
         accepted = await house.send("ask which", wait="stream")
         await house.until(accepted, Status.WAITING_INPUT)
-        house.peer.next(say_much)
+        house.peer.next(send_large_status)
         await house.send("that one", task=accepted.facade, wait="stream")
-        await wait_until(lambda: budget.largest > 2 * FREE_BYTES, 10, "a large event comes")
+        await wait_until(lambda: budget.largest > 2 * FREE_BYTES, 10, "the large event is counted")
         await house.until(accepted, Status.RUNNING)
-        await wait_until(lambda: not room.held["answer"], 10, "its room is given back")
+        await wait_until(lambda: not room.held["answer"], 10, "its memory is released")
         assert house.peer.count("SendStreamingMessage") == 2
         end.set()
         await house.until(accepted, Status.COMPLETED)

@@ -1,4 +1,4 @@
-"""What a caller is answered, and what is stored of it: Tasks, Messages, refusals."""
+"""Responses to callers, and what is stored of them: Tasks, Messages, refusals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.requirement("LT-1", "LT-3", "A2A-1", "A2A-3", "ID-5")
-async def test_unary_turn_answers_a_task_in_two_appends(house: House) -> None:
+async def test_unary_turn_returns_a_task_in_two_appends(house: House) -> None:
     house.peer.use_task_ids("remote-task-77")
     accepted, answer = await house.talk("hello")
     task = cast("JsonObject", answer["task"])
@@ -38,7 +38,7 @@ async def test_unary_turn_answers_a_task_in_two_appends(house: House) -> None:
 
 
 @pytest.mark.requirement("LT-1", "LT-3", "LT-6")
-async def test_bare_message_is_passed_on_and_listed_nowhere(house: House) -> None:
+async def test_bare_message_is_returned_and_not_listed(house: House) -> None:
     accepted, answer = await house.talk("message good day")
     message = cast("JsonObject", answer["message"])
     assert message["parts"] == [{"text": "good day"}]
@@ -55,7 +55,7 @@ async def test_bare_message_is_passed_on_and_listed_nowhere(house: House) -> Non
 
 
 @pytest.mark.requirement("LT-1")
-async def test_stream_shows_what_was_stored_frame_for_frame(house: House) -> None:
+async def test_stream_sends_the_stored_frames(house: House) -> None:
     accepted = await house.send("chunks 3", wait="stream")
     frames = await house.watch(accepted)
     stored = [event for event in await house.events(accepted) if event.fact.frame is not None]
@@ -83,7 +83,7 @@ async def test_message_over_a_stream_is_its_only_frame(house: House) -> None:
 
 
 @pytest.mark.requirement("A2A-12", "ID-5")
-async def test_two_peers_with_the_same_task_id_do_not_meet(street: House) -> None:
+async def test_equal_task_ids_of_two_agents_do_not_collide(street: House) -> None:
     for peer in street.peers.values():
         peer.use_task_ids("same-task-id")
     first, _ = await street.talk("one")
@@ -99,7 +99,7 @@ async def test_two_peers_with_the_same_task_id_do_not_meet(street: House) -> Non
 
 
 @pytest.mark.requirement("TR-10")
-async def test_somebody_elses_task_is_not_there(house: House) -> None:
+async def test_task_of_another_caller_is_not_found(house: House) -> None:
     accepted, _ = await house.talk("hello")
     for query in (GetTask(accepted.facade), GetRecord(accepted.facade)):
         with pytest.raises(NotFound):
@@ -115,7 +115,7 @@ async def test_somebody_elses_task_is_not_there(house: House) -> None:
 
 
 @pytest.mark.parametrize("how", ["unary", "stream"])
-async def test_refused_message_is_an_error_without_the_peers_ids_and_without_a_task(
+async def test_refused_message_is_an_error_without_the_agents_ids_and_without_a_task(
     house: House, how: str
 ) -> None:
     async def refuse(turn: Turn) -> None:
@@ -138,7 +138,7 @@ async def assert_hidden_failure(house: House, facade: str) -> None:
     assert (await house.service.read(ADA, ListTasks("echo")))["totalSize"] == 0
 
 
-async def test_peer_that_is_away_is_an_error_and_nothing_is_shown(house: House) -> None:
+async def test_unreachable_agent_is_an_error_and_no_task_is_shown(house: House) -> None:
     await house.talk("hello")
     await house.peer.stop()
     accepted = await house.send("anybody there")
@@ -152,7 +152,7 @@ async def test_peer_that_is_away_is_an_error_and_nothing_is_shown(house: House) 
     await house.peer.start()
 
 
-async def test_answer_that_is_not_a2a_is_an_error_and_nothing_is_shown(house: House) -> None:
+async def test_invalid_response_is_an_error_and_no_task_is_shown(house: House) -> None:
     house.peer.answer_next(HttpAnswer(200, b'{"jsonrpc": "2.0", "id": 1, "result": 7}'))
     accepted = await house.send("hello")
     with pytest.raises(InvalidAgentResponse):
@@ -160,13 +160,13 @@ async def test_answer_that_is_not_a2a_is_an_error_and_nothing_is_shown(house: Ho
     await assert_hidden_failure(house, accepted.facade)
 
 
-async def test_all_who_wait_for_one_answer_get_it_and_one_who_left_takes_nothing_from_them(
+async def test_every_waiter_gets_the_response_also_after_another_was_cancelled(
     house: House,
 ) -> None:
-    leave = asyncio.Event()
+    may_answer = asyncio.Event()
 
     async def answer(turn: Turn) -> None:
-        await leave.wait()
+        await may_answer.wait()
         await turn.answer("here")
 
     house.peer.next(answer)
@@ -176,7 +176,7 @@ async def test_all_who_wait_for_one_answer_get_it_and_one_who_left_takes_nothing
     waiting[1].cancel()
     await asyncio.wait([waiting[1]])
     late = asyncio.create_task(house.hear(accepted))
-    leave.set()
+    may_answer.set()
     answers = await asyncio.gather(waiting[0], waiting[2], late)
     assert [list(answer) for answer in answers] == [["message"]] * 3
     assert waiting[1].cancelled()

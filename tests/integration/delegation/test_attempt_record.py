@@ -1,4 +1,4 @@
-"""What the record of a run says: which run it is, what went in and came out, when, and in whose words (ATT, ST-21)."""
+"""The record of a run: its id, inputs, outputs, times, and the agent's own status (ATT, ST-21)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def run_of(house: House, accepted: TurnAccepted) -> Attempt:
 
 
 @pytest.mark.requirement("ATT-2", "ATT-5", "ATT-6", "ATT-8", "ATT-12")
-async def test_run_is_the_same_one_for_whoever_drives_it_and_says_what_went_in_and_came_out(
+async def test_run_keeps_its_id_under_a_new_driver_and_records_inputs_and_outputs(
     house: House,
 ) -> None:
     house.peer.hold()
@@ -54,12 +54,12 @@ async def test_run_is_the_same_one_for_whoever_drives_it_and_says_what_went_in_a
 
 
 @pytest.mark.requirement("ATT-12")
-async def test_last_words_of_an_agent_are_a_summary_and_decide_nothing(house: House) -> None:
-    async def boast(turn: Turn) -> None:
+async def test_final_message_of_an_agent_is_a_summary_and_decides_nothing(house: House) -> None:
+    async def fail_with_praise(turn: Turn) -> None:
         await turn.status("WORKING", "all done, everything is finished")
         await turn.status("FAILED", "completed with great success")
 
-    house.peer.next(boast)
+    house.peer.next(fail_with_praise)
     accepted, _ = await house.talk("go")
     record = await house.until(accepted, Status.FAILED)
     assert record.attempts[-1].status is Status.FAILED
@@ -74,7 +74,7 @@ async def test_last_words_of_an_agent_are_a_summary_and_decide_nothing(house: Ho
 
 
 @pytest.mark.requirement("ST-21", "A2A-7")
-async def test_word_of_the_agent_stands_beside_the_status_at_every_step(house: House) -> None:
+async def test_native_status_is_recorded_with_each_status(house: House) -> None:
     async def story(turn: Turn) -> None:
         await turn.open()
         for state in ("WORKING", "DREAMING", "WORKING", "INPUT_REQUIRED"):
@@ -97,12 +97,12 @@ async def test_word_of_the_agent_stands_beside_the_status_at_every_step(house: H
 
 
 def run_status(status: Status) -> Status:
-    """A run that its agent has taken is under way, though the agent has it in a queue."""
+    """The status of the run: a queued task of the agent counts as a running run."""
     return Status.RUNNING if status is Status.QUEUED else status
 
 
 @pytest.mark.requirement("TEV-2")
-async def test_message_that_is_not_taken_leaves_no_task_and_accepts_none(house: House) -> None:
+async def test_message_to_an_unknown_agent_creates_no_task(house: House) -> None:
     with pytest.raises(NotFound):
         await house.send("go", agent="nobody")
     assert house.log.stored == []

@@ -1,4 +1,4 @@
-"""A run that fails is followed by another one: at the same agent, at the next one, or not at all (ATT, EXT-5, MK-7)."""
+"""A failed run is followed by another: with the same agent, the next agent, or none (ATT, EXT-5, MK-7)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 THRICE = RetryPolicy(attempts=3, backoff_ms=1000, backoff_max_ms=8000)
-OTHERWISE = RetryPolicy(fallback=("other",))
+FALLBACK = RetryPolicy(fallback=("other",))
 _PAUSE_MS = 60_000
-"""More than any pause between attempts."""
+"""Longer than any delay between attempts."""
 
 
 async def fail(turn: Turn) -> None:
@@ -46,8 +46,8 @@ def state_of(task: JsonObject) -> str:
     return str(cast("JsonObject", task["status"])["state"]).removeprefix("TASK_STATE_")
 
 
-async def owed(house: House, accepted: TurnAccepted) -> dict[str, str]:
-    """The due rows of the task alone."""
+async def list_due(house: House, accepted: TurnAccepted) -> dict[str, str]:
+    """The due rows of this task only."""
     rows = await house.due(accepted.task_id)
     return {member: at for member, at in rows.items() if accepted.task_id in member}
 
@@ -65,7 +65,7 @@ async def owed(house: House, accepted: TurnAccepted) -> dict[str, str]:
     "TEV-10",
     "TEV-20",
 )
-async def test_task_that_fails_twice_works_the_third_time(house: House) -> None:
+async def test_task_that_fails_twice_completes_in_the_third_attempt(house: House) -> None:
     house.policy = THRICE
     house.peer.next(fail, fail)
     accepted = await house.send("go", wait="stream")
@@ -92,9 +92,11 @@ async def test_task_that_fails_twice_works_the_third_time(house: House) -> None:
     sent = [str(message["messageId"]) for message in house.peer.messages]
     assert sent == ["m-1", "m-1~2", "m-1~3"]
     scopes = [event.fact.scope for event in await house.events(accepted)]
-    ours = {record.task_id, *(one.run_id for one in record.attempts)}
-    ours |= {one for scope in scopes for one in (scope.turn_id, scope.step_id) if one is not None}
-    assert not ours & {str(message["messageId"]) for message in house.peer.messages}
+    internal_ids = {record.task_id, *(one.run_id for one in record.attempts)}
+    internal_ids |= {
+        one for scope in scopes for one in (scope.turn_id, scope.step_id) if one is not None
+    }
+    assert not internal_ids & {str(message["messageId"]) for message in house.peer.messages}
 
     frames = await watching
     assert "COMPLETED" in str(frames[-1])
@@ -104,31 +106,31 @@ async def test_task_that_fails_twice_works_the_third_time(house: House) -> None:
         "task.attempt.started",
         "task.attempt.completed",
     ]
-    said = [event.fact.payload for event in await house.events(accepted)]
-    retries = [one for one in said if isinstance(one, TaskRetrying)]
+    payloads = [event.fact.payload for event in await house.events(accepted)]
+    retries = [one for one in payloads if isinstance(one, TaskRetrying)]
     assert [(one.reason, one.ordinal, one.peer) for one in retries] == [
         ("retry", 2, "echo"),
         ("retry", 3, "echo"),
     ]
-    assert await owed(house, accepted) == {}
+    assert await list_due(house, accepted) == {}
 
 
-async def test_caller_who_waits_for_the_answer_waits_through_every_attempt(house: House) -> None:
+async def test_unary_caller_waits_through_every_attempt(house: House) -> None:
     house.policy = THRICE
     house.peer.next(fail_at_once)
     accepted = await house.send("go")
-    hearing = asyncio.create_task(house.hear(accepted))
+    response = asyncio.create_task(house.hear(accepted))
     record = await house.until(accepted, Status.RETRYING)
     assert not record.shown
     await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
-    task = cast("JsonObject", (await hearing)["task"])
+    task = cast("JsonObject", (await response)["task"])
     assert state_of(task) == "COMPLETED"
     (own,) = cast("list[JsonObject]", task["history"])
     assert own["messageId"] == "m-1"
 
 
 @pytest.mark.requirement("ATT-10", "ATT-11")
-async def test_policy_that_is_used_up_ends_the_task_with_the_last_error(house: House) -> None:
+async def test_exhausted_retries_end_the_task_with_the_last_error(house: House) -> None:
     house.policy = replace(THRICE, attempts=2)
     house.peer.next(fail, fail)
     accepted = await house.send("go", wait="stream")
@@ -144,7 +146,7 @@ async def test_policy_that_is_used_up_ends_the_task_with_the_last_error(house: H
 
 @pytest.mark.parametrize("code", [-32602, -32004])
 @pytest.mark.requirement("ATT-10", "MK-7")
-async def test_refusal_of_the_agent_is_not_tried_again(house: House, code: int) -> None:
+async def test_refusal_of_the_agent_is_not_retried(house: House, code: int) -> None:
     async def refuse(turn: Turn) -> None:
         await turn.refuse(code, "no")
 
@@ -157,35 +159,35 @@ async def test_refusal_of_the_agent_is_not_tried_again(house: House, code: int) 
     assert len(house.peer.messages) == 1
 
 
-async def test_agent_that_asks_for_time_gets_it_though_another_could_take_over(
+async def test_retry_after_is_honoured_before_a_fallback(
     street: House,
 ) -> None:
     street.policy = replace(THRICE, fallback=("other",))
     street.peer.answer_next(HttpAnswer(503, headers={"Retry-After": "40"}))
     accepted = await street.send("go")
-    hearing = asyncio.create_task(street.hear(accepted))
+    response = asyncio.create_task(street.hear(accepted))
     await street.until(accepted, Status.RETRYING)
-    at_ms = (await owed(street, accepted))[f"retry:{accepted.task_id}"]
+    at_ms = (await list_due(street, accepted))[f"retry:{accepted.task_id}"]
     assert float(at_ms) > street.clock.now_ms() + 35_000
     await street.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
-    assert state_of(cast("JsonObject", (await hearing)["task"])) == "COMPLETED"
-    # It never had the first one, so the second is no repeat.
+    assert state_of(cast("JsonObject", (await response)["task"])) == "COMPLETED"
+    # The agent did not accept the first message, so the second is no repeat.
     assert [message["messageId"] for message in street.peer.messages] == ["m-1", "m-1"]
 
 
 @pytest.mark.requirement("ATT-16")
-async def test_agent_that_is_busy_is_replaced_when_its_attempts_are_used_up(street: House) -> None:
-    street.policy = OTHERWISE
+async def test_busy_agent_is_replaced_when_its_attempts_are_exhausted(street: House) -> None:
+    street.policy = FALLBACK
     street.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "40"}))
     accepted = await street.send("go")
-    hearing = asyncio.create_task(street.hear(accepted))
+    response = asyncio.create_task(street.hear(accepted))
     await street.until(accepted, Status.RETRYING)
     await street.come_due("retry", accepted.task_id, after_ms=0)
-    assert state_of(cast("JsonObject", (await hearing)["task"])) == "COMPLETED"
+    assert state_of(cast("JsonObject", (await response)["task"])) == "COMPLETED"
     assert [len(peer.messages) for peer in street.peers.values()] == [1, 1]
 
 
-async def test_further_attempt_that_is_held_back_goes_out_with_everything(house: House) -> None:
+async def test_further_attempt_sent_after_a_wait_contains_the_whole_message(house: House) -> None:
     house.policy = THRICE
     house.peer.next(fail)
     accepted = await house.send("go", wait="stream")
@@ -205,8 +207,8 @@ async def test_further_attempt_that_is_held_back_goes_out_with_everything(house:
 
 
 @pytest.mark.requirement("ATT-16", "TEV-10", "A2A-13", "EXT-5")
-async def test_rejected_task_goes_to_the_next_agent(street: House) -> None:
-    street.policy = OTHERWISE
+async def test_rejected_task_is_sent_to_the_next_agent(street: House) -> None:
+    street.policy = FALLBACK
     street.peer.next(reject)
     accepted = await street.send("go", wait="stream")
     watching = asyncio.create_task(street.watch(accepted))
@@ -217,29 +219,29 @@ async def test_rejected_task_goes_to_the_next_agent(street: House) -> None:
     assert [one.status for one in record.attempts] == [Status.FAILED, Status.COMPLETED]
     contexts = {one.remote_context_id for one in record.attempts}
     assert len(contexts) == 2
-    said = [event.fact for event in await street.events(accepted)]
-    (applied,) = [one for one in said if isinstance(one.payload, FallbackApplied)]
+    facts = [event.fact for event in await street.events(accepted)]
+    (applied,) = [one for one in facts if isinstance(one.payload, FallbackApplied)]
     assert applied.payload == FallbackApplied("echo", "other", "rejected", 2)
     assert applied.scope.run_id == record.attempts[0].run_id
-    (retrying,) = [one.payload for one in said if isinstance(one.payload, TaskRetrying)]
+    (retrying,) = [one.payload for one in facts if isinstance(one.payload, TaskRetrying)]
     assert (retrying.reason, retrying.ordinal, retrying.peer) == ("fallback", 2, "other")
     assert "REJECTED" not in str(await watching)
     assert [len(peer.messages) for peer in street.peers.values()] == [1, 1]
-    # Its caller asked one agent, and sees the task there.
+    # The caller addressed one agent, and sees the task there.
     assert record.kind == "echo"
     read = await street.service.read(ADA, GetRecord(accepted.task_id))
     assert len(cast("list[object]", read["attempts"])) == 2
 
 
 @pytest.mark.requirement("ATT-16")
-async def test_agent_that_is_away_is_replaced_at_once(street: House) -> None:
-    street.policy = replace(OTHERWISE, attempts=3)
+async def test_unreachable_agent_is_replaced_at_once(street: House) -> None:
+    street.policy = replace(FALLBACK, attempts=3)
     await street.peer.stop()
     accepted = await street.send("go")
-    hearing = asyncio.create_task(street.hear(accepted))
+    response = asyncio.create_task(street.hear(accepted))
     await street.until(accepted, Status.RETRYING)
     await street.come_due("retry", accepted.task_id, after_ms=0)
-    assert state_of(cast("JsonObject", (await hearing)["task"])) == "COMPLETED"
+    assert state_of(cast("JsonObject", (await response)["task"])) == "COMPLETED"
     record = await street.record(accepted)
     assert [one.worker.peer for one in record.attempts] == ["echo", "other"]
     first = record.attempts[0].last_error
@@ -249,52 +251,52 @@ async def test_agent_that_is_away_is_replaced_at_once(street: House) -> None:
     assert sent["messageId"] == "m-1"
 
 
-async def test_nobody_left_to_try_is_the_error_of_the_last_one(street: House) -> None:
-    street.policy = OTHERWISE
+async def test_task_without_a_further_fallback_ends_with_the_last_error(street: House) -> None:
+    street.policy = FALLBACK
     for peer in street.peers.values():
         await peer.stop()
     accepted = await street.send("go")
-    hearing = asyncio.create_task(street.hear(accepted))
+    response = asyncio.create_task(street.hear(accepted))
     await street.until(accepted, Status.RETRYING)
     await street.come_due("retry", accepted.task_id, after_ms=0)
     with pytest.raises(PeerUnavailable, match="'other' cannot be reached"):
-        await hearing
+        await response
     record = await street.record(accepted)
     assert [one.worker.peer for one in record.attempts] == ["echo", "other"]
 
 
-async def vanish(turn: Turn) -> None:
+async def drop_connection(turn: Turn) -> None:
     await turn.drop()
 
 
 @pytest.mark.requirement("ATT-14")
-async def test_lost_task_is_sent_again_only_where_that_is_safe(house: House) -> None:
+async def test_lost_task_is_resent_if_the_agent_is_idempotent(house: House) -> None:
     house.policy = replace(THRICE, idempotent=True)
-    house.peer.next(vanish)
+    house.peer.next(drop_connection)
     accepted = await house.send("go")
-    hearing = asyncio.create_task(house.hear(accepted))
+    response = asyncio.create_task(house.hear(accepted))
     record = await house.until(accepted, Status.RETRYING)
     assert record.attempts[0].status is Status.LOST
     await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
-    assert state_of(cast("JsonObject", (await hearing)["task"])) == "COMPLETED"
+    assert state_of(cast("JsonObject", (await response)["task"])) == "COMPLETED"
     record = await house.record(accepted)
     assert [one.status for one in record.attempts] == [Status.LOST, Status.COMPLETED]
-    # The agent may have it already, so it is told by the id that it is the same message.
+    # The agent may have the message already, so it gets the same message id.
     assert [message["messageId"] for message in house.peer.messages] == ["m-1", "m-1"]
 
 
-async def test_lost_task_of_an_agent_that_may_do_harm_twice_is_not_sent_again(
+async def test_lost_task_is_not_resent_if_the_agent_is_not_idempotent(
     street: House,
 ) -> None:
     street.policy = replace(THRICE, fallback=("other",))
-    street.peer.next(vanish)
+    street.peer.next(drop_connection)
     accepted = await street.send("go")
     assert state_of(cast("JsonObject", (await street.hear(accepted))["task"])) == "FAILED"
     assert [len(peer.messages) for peer in street.peers.values()] == [1, 0]
 
 
 @pytest.mark.requirement("VAL-6")
-async def test_instance_that_dies_between_two_attempts_loses_none_and_doubles_none(
+async def test_instance_that_dies_between_two_attempts_loses_and_repeats_none(
     house: House,
 ) -> None:
     house.policy = THRICE
@@ -311,7 +313,7 @@ async def test_instance_that_dies_between_two_attempts_loses_none_and_doubles_no
     assert len(house.peer.messages) == 2, outcomes
 
 
-async def test_wish_to_cancel_ends_a_task_that_waits_for_its_next_attempt(house: House) -> None:
+async def test_cancel_ends_a_task_that_waits_for_its_next_attempt(house: House) -> None:
     house.policy = THRICE
     house.peer.next(fail)
     accepted = await house.send("go", wait="stream")
@@ -319,16 +321,16 @@ async def test_wish_to_cancel_ends_a_task_that_waits_for_its_next_attempt(house:
     await house.until(accepted, Status.RETRYING)
     assert state_of(await house.cancel(accepted)) == "CANCELED"
     assert "CANCELED" in str((await watching)[-1])
-    assert await owed(house, accepted) == {}
+    assert await list_due(house, accepted) == {}
     assert len(house.peer.messages) == 1
 
 
-async def test_further_attempt_is_told_everything_that_its_task_was_told(house: House) -> None:
+async def test_further_attempt_contains_every_message_of_its_task(house: House) -> None:
     house.policy = THRICE
     house.peer.hold()
     house.peer.next(fail)
     accepted = await house.send("go", wait="stream")
-    house.peer.release(2)  # the task as submitted, and that it works
+    house.peer.release(2)  # the submitted task, and its WORKING status
 
     async def works() -> bool:
         record = await house.record(accepted)
@@ -336,12 +338,12 @@ async def test_further_attempt_is_told_everything_that_its_task_was_told(house: 
 
     await wait_until(works, 15, "callers see that the agent is at work")
 
-    async def listen(turn: Turn) -> None:
+    async def ignore(turn: Turn) -> None:
         del turn
 
-    house.peer.next(listen)
+    house.peer.next(ignore)
     await house.send("and mind the gap", task=accepted.facade)
-    await wait_until(lambda: len(house.peer.messages) == 2, 15, "the agent was told more")
+    await wait_until(lambda: len(house.peer.messages) == 2, 15, "the agent has the second message")
     house.peer.release_all()
     await house.until(accepted, Status.RETRYING)
     await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
@@ -350,7 +352,7 @@ async def test_further_attempt_is_told_everything_that_its_task_was_told(house: 
     assert [part["text"] for part in parts] == ["go", "and mind the gap"]
 
 
-async def test_message_of_a_later_attempt_completes_the_task_that_callers_see(
+async def test_bare_message_of_a_later_attempt_completes_the_visible_task(
     house: House,
 ) -> None:
     async def answer(turn: Turn) -> None:
@@ -368,30 +370,30 @@ async def test_message_of_a_later_attempt_completes_the_task_that_callers_see(
 
 
 @pytest.mark.requirement("MK-7")
-async def test_task_that_is_stopped_in_its_first_attempt_gets_no_second_one(house: House) -> None:
+async def test_task_cancelled_in_its_first_attempt_gets_no_second_one(house: House) -> None:
     house.policy = THRICE
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     await house.cancel(accepted)
     record = await house.until(accepted, Status.CANCELLED)
     assert len(record.attempts) == len(house.peer.messages) == 1
-    assert not [member for member in await owed(house, accepted) if member.startswith("retry:")]
+    assert not [member for member in await list_due(house, accepted) if member.startswith("retry:")]
 
 
 @pytest.mark.requirement("ATT-3", "ATT-10", "ATT-11")
-async def test_run_that_takes_too_long_is_tried_again_where_that_is_safe(house: House) -> None:
+async def test_timed_out_run_is_retried_if_the_agent_is_idempotent(house: House) -> None:
     house.policy = replace(THRICE, idempotent=True, total_timeout_ms=5_000)
     accepted = await house.send("silent", wait="stream")
     watching = asyncio.create_task(house.watch(accepted))
     await house.until(accepted, Status.QUEUED)
     await house.come_due("timeout", accepted.task_id, after_ms=5_000)
     record = await house.until(accepted, Status.RETRYING)
-    await wait_until(lambda: house.peer.count("CancelTask") == 1, 15, "the agent was told to stop")
+    await wait_until(lambda: house.peer.count("CancelTask") == 1, 15, "the agent has the cancel")
     first = record.attempts[0]
     assert first.last_error is not None
     assert (first.status, first.last_error.code) == (Status.TIMED_OUT, "timed_out")
-    rows = await owed(house, accepted)
-    assert set(rows) == {f"retry:{accepted.task_id}"}, "the limit of the first run is over"
+    rows = await list_due(house, accepted)
+    assert set(rows) == {f"retry:{accepted.task_id}"}, "the time limit of the first run is removed"
     house.peer.next(fail_at_once)
     house.policy = replace(house.policy, attempts=1)
     await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
@@ -400,7 +402,7 @@ async def test_run_that_takes_too_long_is_tried_again_where_that_is_safe(house: 
     assert "FAILED" in str((await watching)[-1])
 
 
-async def test_run_that_takes_too_long_may_still_be_at_work_so_its_task_ends(house: House) -> None:
+async def test_timed_out_run_ends_the_task_if_the_agent_is_not_idempotent(house: House) -> None:
     house.policy = replace(THRICE, total_timeout_ms=5_000)
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
@@ -410,7 +412,7 @@ async def test_run_that_takes_too_long_may_still_be_at_work_so_its_task_ends(hou
 
 
 async def lose(house: House, accepted: TurnAccepted) -> None:
-    """The agent's task is gone, and the limit for finding it passes twice."""
+    """Loses the agent's task: its time limit passes twice."""
     driver = house.parts.dispatch.find(accepted.task_id)
     assert driver is not None
     for status in (Status.LOST, Status.RETRYING):
@@ -420,10 +422,10 @@ async def lose(house: House, accepted: TurnAccepted) -> None:
 
 
 @pytest.mark.requirement("ATT-14", "ATT-3")
-async def test_agent_that_dies_is_followed_by_the_next_one_and_its_run_stays_lost(
+async def test_run_of_a_dead_agent_stays_lost_and_the_next_agent_follows(
     street: House,
 ) -> None:
-    street.policy = replace(OTHERWISE, idempotent=True)
+    street.policy = replace(FALLBACK, idempotent=True)
     accepted = await street.send("silent", wait="stream")
     await street.until(accepted, Status.QUEUED)
     await street.peer.stop()
@@ -438,7 +440,7 @@ async def test_agent_that_dies_is_followed_by_the_next_one_and_its_run_stays_los
 
 @pytest.mark.requirement("ATT-2", "ATT-15", "VAL-6")
 @pytest.mark.parametrize("forgetful", [False, True])
-async def test_crash_leads_to_a_second_attempt_only_where_the_agent_has_forgotten_the_task(
+async def test_crash_causes_a_second_attempt_only_if_the_agent_has_lost_the_task(
     house: House, *, forgetful: bool
 ) -> None:
     house.policy = replace(THRICE, idempotent=True)
@@ -485,37 +487,37 @@ async def test_attempts_are_read_with_their_times_errors_and_outputs(house: Hous
     assert second["outputRefs"]
 
 
-async def test_message_while_the_next_attempt_is_owed_goes_out_with_it(house: House) -> None:
+async def test_message_sent_before_a_due_attempt_is_part_of_it(house: House) -> None:
     house.policy = THRICE
     house.peer.next(fail)
     accepted = await house.send("go", wait="stream")
     await house.until(accepted, Status.RETRYING)
     await house.send("and mind the gap", task=accepted.facade)
-    assert len(house.peer.messages) == 1, "there is no run that could take it"
+    assert len(house.peer.messages) == 1, "no run is active"
     await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
     await house.until(accepted, Status.COMPLETED)
     (_, sent) = house.peer.messages
     parts = cast("list[JsonObject]", sent["parts"])
     assert [part["text"] for part in parts] == ["go", "and mind the gap"]
     history = cast("list[JsonObject]", (await house.read(accepted))["history"])
-    said = [message["messageId"] for message in history if message["role"] == "ROLE_USER"]
-    assert said == ["m-1", "m-2"]
+    sent_ids = [message["messageId"] for message in history if message["role"] == "ROLE_USER"]
+    assert sent_ids == ["m-1", "m-2"]
 
 
 @pytest.mark.requirement("ATT-13")
-async def test_attempt_that_brings_less_than_was_asked_for_is_followed_by_another(
+async def test_attempt_that_misses_its_conditions_is_followed_by_another(
     house: House,
 ) -> None:
-    async def bring(turn: Turn) -> None:
+    async def send_report(turn: Turn) -> None:
         await turn.artifact("the report", artifact_id="a-1")
         await turn.status("COMPLETED")
 
-    async def forget(turn: Turn) -> None:
+    async def complete_without_report(turn: Turn) -> None:
         await turn.status("COMPLETED", "all done!")
 
     house.acceptance = ({"artifact": {}},)
     house.policy = THRICE
-    house.peer.next(forget, bring)
+    house.peer.next(complete_without_report, send_report)
     accepted = await house.send("go", wait="stream")
     watching = asyncio.create_task(house.watch(accepted))
     record = await house.until(accepted, Status.RETRYING)

@@ -1,4 +1,4 @@
-"""A driver that breaks by a fault of ours: the lease lives on, so its own instance takes the run up again (I9)."""
+"""A driver that fails with an internal error: the lease continues, so its own instance resumes the run (I9)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 
 @dataclass(slots=True)
 class CountedClock:
-    """A clock that knows how often it was read: once or twice for each look at the peer."""
+    """Counts its readings: one or two for each request to the agent."""
 
     clock: Clock
     readings: int = 0
@@ -41,7 +41,7 @@ class CountedClock:
 
 
 @pytest.mark.requirement("I9")
-async def test_run_whose_driver_breaks_is_taken_up_again(
+async def test_run_is_resumed_after_its_driver_failed(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.timeouts = replace(house.timeouts, revive_s=0.02)
@@ -51,12 +51,12 @@ async def test_run_whose_driver_breaks_is_taken_up_again(
     broken = house.parts.dispatch.find(accepted.task_id)
     assert broken is not None
 
-    async def break_down(active: ActiveRun) -> bool:
+    async def fail(active: ActiveRun) -> bool:
         if active is broken:
-            raise RuntimeError("a fault of ours")
+            raise RuntimeError("an internal error")
         return await return_answers(active)
 
-    monkeypatch.setattr("passerelle.delegation.runs.loop.return_answers", break_down)
+    monkeypatch.setattr("passerelle.delegation.runs.loop.return_answers", fail)
     broken.wake()
 
     def is_replaced() -> bool:
@@ -69,7 +69,7 @@ async def test_run_whose_driver_breaks_is_taken_up_again(
     assert len(house.peer.messages) == 1
 
 
-async def test_run_that_is_dropped_before_its_driver_has_begun_is_not_driven_here(
+async def test_run_dropped_before_its_driver_began_is_not_driven(
     house: House,
 ) -> None:
     accepted = await house.send("silent", wait="stream")
@@ -79,27 +79,27 @@ async def test_run_that_is_dropped_before_its_driver_has_begun_is_not_driven_her
     assert driver is not None
     await runs.end(task_id)
     runs.start(driver, drive(driver))
-    # In the same turn of the loop: its task is cancelled before its first step.
+    # In the same iteration of the event loop: its task is cancelled before its first step.
     runs.drop(task_id)
-    await wait_until(lambda: runs.find(task_id) is None, 5, "nobody drives it here")
+    await wait_until(lambda: runs.find(task_id) is None, 5, "it has no driver")
 
 
-async def test_stream_whose_reader_breaks_is_followed_in_another_way(house: House) -> None:
+async def test_task_is_followed_otherwise_after_its_stream_reader_failed(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     driver = house.parts.dispatch.find(accepted.task_id)
     assert driver is not None
 
-    async def break_off() -> AsyncGenerator[StreamOutcome, None]:
+    async def fail_to_read() -> AsyncGenerator[StreamOutcome, None]:
         if accepted.task_id:
-            raise RuntimeError("a fault of ours")
+            raise RuntimeError("an internal error")
         yield  # type: ignore[misc]  # an async generator
 
-    await asyncio.wait_for(follow_stream(driver, break_off()), 15)
+    await asyncio.wait_for(follow_stream(driver, fail_to_read()), 15)
     assert house.parts.dispatch.find(accepted.task_id) is driver
 
 
-async def test_run_that_nobody_can_find_out_about_outlives_a_peer_that_is_away(
+async def test_run_of_unknown_outcome_survives_an_outage_of_its_agent(
     house: House,
 ) -> None:
     house.timeouts = replace(house.timeouts, doubt_s=0.0, liveness_s=60.0)
@@ -109,16 +109,16 @@ async def test_run_that_nobody_can_find_out_about_outlives_a_peer_that_is_away(
     await wait_until(lambda: house.peer.messages, 15, "the peer has the message")
     await house.restart()
     house.peer.release_all()
-    await wait_until(lambda: house.peer.tasks, 15, "the peer has made its task")
+    await wait_until(lambda: house.peer.tasks, 15, "the agent has created its task")
     (remote,) = house.peer.tasks.values()
     await asyncio.wait_for(remote.finished.wait(), 15)
     await house.peer.stop()
     await house.adopt(accepted)
     driver = house.parts.dispatch.find(accepted.task_id)
     assert driver is not None
-    watched = CountedClock(driver.deps.clock)
-    driver.deps = change(driver.deps, clock=watched)
-    await wait_until(lambda: watched.readings >= 6, 15, "the peer was asked again and again")
+    counted = CountedClock(driver.deps.clock)
+    driver.deps = change(driver.deps, clock=counted)
+    await wait_until(lambda: counted.readings >= 6, 15, "the agent was polled repeatedly")
     wire: JsonObject = await house.service.read(ADA, GetRecord(accepted.facade))
     assert wire["status"] == "running"
     await house.peer.start()
@@ -126,25 +126,7 @@ async def test_run_that_nobody_can_find_out_about_outlives_a_peer_that_is_away(
     assert len(house.peer.messages) == 1
 
 
-async def test_two_lost_sends_of_one_context_never_take_each_others_task(house: House) -> None:
-    house.peer.keeps_history = False
-    first, _ = await house.talk("one")
-    house.peer.hold()
-    turns = [
-        await house.send(f"number {number}", context_id=first.context_id) for number in range(2)
-    ]
-    await wait_until(lambda: len(house.peer.messages) == 3, 15, "the peer has both")
-    await house.restart()
-    house.peer.release_all()
-    await wait_until(lambda: len(house.peer.tasks) == 3, 15, "the peer has made its tasks")
-    for turn in turns:
-        await house.adopt(turn)
-    for number, turn in enumerate(turns):
-        record = await house.until(turn, Status.FAILED)
-        assert record.attempts[-1].remote_task_id is None, number
-
-
-async def test_a_lost_send_is_not_forgotten_when_the_next_one_of_its_context_is_looked_for(
+async def test_two_lost_sends_of_one_context_are_not_matched_to_each_others_task(
     house: House,
 ) -> None:
     house.peer.keeps_history = False
@@ -156,7 +138,27 @@ async def test_a_lost_send_is_not_forgotten_when_the_next_one_of_its_context_is_
     await wait_until(lambda: len(house.peer.messages) == 3, 15, "the peer has both")
     await house.restart()
     house.peer.release_all()
-    await wait_until(lambda: len(house.peer.tasks) == 3, 15, "the peer has made its tasks")
+    await wait_until(lambda: len(house.peer.tasks) == 3, 15, "the agent has created its tasks")
+    for turn in turns:
+        await house.adopt(turn)
+    for number, turn in enumerate(turns):
+        record = await house.until(turn, Status.FAILED)
+        assert record.attempts[-1].remote_task_id is None, number
+
+
+async def test_lost_send_still_counts_when_the_next_one_of_its_context_is_searched(
+    house: House,
+) -> None:
+    house.peer.keeps_history = False
+    first, _ = await house.talk("one")
+    house.peer.hold()
+    turns = [
+        await house.send(f"number {number}", context_id=first.context_id) for number in range(2)
+    ]
+    await wait_until(lambda: len(house.peer.messages) == 3, 15, "the peer has both")
+    await house.restart()
+    house.peer.release_all()
+    await wait_until(lambda: len(house.peer.tasks) == 3, 15, "the agent has created its tasks")
     for turn in turns:
         await house.adopt(turn)
         record = await house.until(turn, Status.FAILED)
@@ -164,7 +166,7 @@ async def test_a_lost_send_is_not_forgotten_when_the_next_one_of_its_context_is_
 
 
 @pytest.mark.requirement("I9")
-async def test_due_row_that_somebody_else_has_claimed_takes_no_run_from_its_driver(
+async def test_due_row_claimed_elsewhere_does_not_stop_the_driver(
     house: House,
 ) -> None:
     accepted = await house.send("silent", wait="stream")
@@ -181,14 +183,14 @@ async def test_due_row_that_somebody_else_has_claimed_takes_no_run_from_its_driv
     await house.until(accepted, Status.COMPLETED)
 
 
-async def test_driver_that_is_woken_while_it_is_stopped_stops(house: House) -> None:
+async def test_driver_woken_while_it_is_stopped_stops(house: House) -> None:
     accepted = await house.send("ask which")
     await house.until(accepted, Status.WAITING_INPUT)
     driver = house.parts.dispatch.find(accepted.task_id)
     assert driver is not None
-    await wait_until(lambda: driver.proof_ms > 0, 15, "the driver has looked, and rests")
+    await wait_until(lambda: driver.proof_ms > 0, 15, "the driver has polled, and waits")
     driver.wake()
-    # The wish to stop meets the waiting driver in the tick in which it wakes.
+    # The stop request arrives in the iteration in which the waiting driver wakes.
     await asyncio.sleep(0)
     async with asyncio.timeout(15):
         await house.parts.dispatch.drain()

@@ -1,4 +1,4 @@
-"""Agents that take no more work, or say too much: what the caller learns, and what the record says."""
+"""Busy agents and agents with too long responses: what the caller gets, and what is recorded."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ pytestmark = pytest.mark.anyio
 
 
 async def until_held(house: House, accepted: TurnAccepted) -> TaskRecord:
-    """The record once the peer has not taken the message."""
+    """The record after the agent has refused the message as busy."""
     return await house.until(accepted, Status.WAITING_RESOURCE)
 
 
 @pytest.mark.requirement("I9", "ST-8", "CF-7")
 @pytest.mark.parametrize(("status", "is_limit"), [(429, True), (503, False)])
 @pytest.mark.parametrize("wait", ["unary", "stream"])
-async def test_message_for_a_busy_agent_waits_for_the_time_that_it_names(
+async def test_message_for_a_busy_agent_waits_for_its_retry_after(
     house: House, wait: WaitMode, status: int, *, is_limit: bool
 ) -> None:
     house.peer.answer_next(HttpAnswer(status, headers={"Retry-After": "7"}))
     accepted = await house.send("hello", wait=wait)
-    hearing = asyncio.create_task(house.hear(accepted))
+    response = asyncio.create_task(house.hear(accepted))
     record = await until_held(house, accepted)
     attempt = record.attempts[-1]
     assert record.status_reason is not None
@@ -55,10 +55,10 @@ async def test_message_for_a_busy_agent_waits_for_the_time_that_it_names(
     wait_ms = int((await house.due(accepted.task_id))[member]) - house.clock.now_ms()
     assert 6_000 < wait_ms <= 7_000
     await house.come_due("send", accepted.task_id, after_ms=6_000)
-    assert house.peer.texts == ["hello"], "it is not tried before its time"
+    assert house.peer.texts == ["hello"], "it is not retried too early"
     await house.come_due("send", accepted.task_id, after_ms=1_000)
     await house.until(accepted, Status.COMPLETED)
-    assert "task" in await hearing
+    assert "task" in await response
     assert house.peer.texts == ["hello", "hello"]
     assert len({str(message["messageId"]) for message in house.peer.messages}) == 1
     assert member not in await house.due(accepted.task_id)
@@ -74,36 +74,36 @@ async def test_message_for_a_busy_agent_waits_for_the_time_that_it_names(
 
 
 def read_wait(task: JsonObject) -> str:
-    """What a Task that waits for a busy agent says."""
+    """Checks the status of a Task that waits for a busy agent, and returns its message."""
     assert state_of(task) == "WORKING"
     assert cast("JsonObject", task["metadata"])["urn:passerelle:status"] == {
         "reason": "agent_busy",
         "peer": "echo",
     }
-    said = str(cast("JsonObject", task["status"])["message"])
-    assert "takes no more work for now" in said
-    assert "it is retried at" in said
-    assert "can be cancelled" in said
-    return said
+    text = str(cast("JsonObject", task["status"])["message"])
+    assert "takes no more work for now" in text
+    assert "it is retried at" in text
+    assert "can be cancelled" in text
+    return text
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_unary_caller_gets_the_task_that_waits(house: House, status: int) -> None:
-    """Also on another instance, and after a restart, and whoever asks under the same key."""
+async def test_unary_caller_gets_the_waiting_task(house: House, status: int) -> None:
+    """Also after a restart, and for a caller that repeats the call with the same key."""
     house.peer.answer_next(HttpAnswer(status, headers={"Retry-After": "7"}))
     accepted = await house.send("hello")
-    told = cast("JsonObject", (await house.hear(accepted))["task"])
-    assert f"HTTP {status}" in read_wait(told)
-    assert await house.read(accepted) == told
+    waiting = cast("JsonObject", (await house.hear(accepted))["task"])
+    assert f"HTTP {status}" in read_wait(waiting)
+    assert await house.read(accepted) == waiting
     await house.restart()
-    assert cast("JsonObject", (await house.hear(accepted))["task"]) == told
+    assert cast("JsonObject", (await house.hear(accepted))["task"]) == waiting
     await house.adopt(accepted)
     house.clock.ahead_ms += 7_000
     await house.come_due("send", accepted.task_id, after_ms=0)
     await house.until(accepted, Status.COMPLETED)
     task = await house.read(accepted)
     assert state_of(task) == "COMPLETED"
-    assert task["id"] == told["id"]
+    assert task["id"] == waiting["id"]
     assert house.peer.texts == ["hello", "hello"]
 
 
@@ -116,7 +116,7 @@ async def test_streaming_caller_sees_each_wait_as_a_status(house: House) -> None
         await wait_until(
             lambda: house.peer.count("SendStreamingMessage") == times,  # noqa: B023
             15,
-            "it was tried",
+            "it was sent",
         )
         await until_held(house, accepted)
         house.clock.ahead_ms += 7_000
@@ -128,7 +128,7 @@ async def test_streaming_caller_sees_each_wait_as_a_status(house: House) -> None
     assert state_of(await house.read(accepted)) == "COMPLETED"
 
 
-async def test_bare_message_of_an_agent_that_was_busy_completes_the_task_that_waited(
+async def test_bare_message_of_an_agent_that_was_busy_completes_the_waiting_task(
     house: House,
 ) -> None:
     house.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "7"}))
@@ -141,18 +141,18 @@ async def test_bare_message_of_an_agent_that_was_busy_completes_the_task_that_wa
     assert "hello" in str((await house.read(accepted))["artifacts"])
 
 
-async def test_short_wait_is_no_news_to_whoever_waits_for_the_answer(house: House) -> None:
+async def test_short_wait_is_not_reported_to_the_caller(house: House) -> None:
     house.peer.answer_next(HttpAnswer(503, headers={"Retry-After": "2"}))
     accepted = await house.send("message hello")
-    hearing = asyncio.create_task(house.hear(accepted))
+    response = asyncio.create_task(house.hear(accepted))
     await until_held(house, accepted)
     await house.come_due("send", accepted.task_id, after_ms=2_000)
-    assert "message" in await hearing
+    assert "message" in await response
 
 
 @pytest.mark.parametrize("wait", ["unary", "stream"])
 @pytest.mark.parametrize(("status", "error"), [(429, PeerBusy), (503, PeerUnavailable)])
-async def test_operator_may_have_busy_agents_refuse(
+async def test_busy_agent_is_an_error_if_configured(
     house: House, wait: WaitMode, status: int, error: type[PeerUnavailable]
 ) -> None:
     house.timeouts = replace(house.timeouts, refuses=True)
@@ -167,7 +167,7 @@ async def test_operator_may_have_busy_agents_refuse(
     assert f"send:{accepted.task_id}" not in await house.due(accepted.task_id)
 
 
-async def test_message_that_was_never_taken_is_given_up_in_time(house: House) -> None:
+async def test_message_that_no_agent_accepts_fails_after_its_limit(house: House) -> None:
     house.timeouts = replace(house.timeouts, busy_s=10.0)
     await house.restart()
     busy = HttpAnswer(429, headers={"Retry-After": "7"})
@@ -185,7 +185,7 @@ async def test_message_that_was_never_taken_is_given_up_in_time(house: House) ->
 
 
 @pytest.mark.requirement("I9")
-async def test_message_that_is_held_back_is_sent_by_the_next_driver(house: House) -> None:
+async def test_waiting_message_is_sent_by_the_next_driver(house: House) -> None:
     house.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "60"}))
     accepted = await house.send("hello")
     await until_held(house, accepted)
@@ -196,11 +196,11 @@ async def test_message_that_is_held_back_is_sent_by_the_next_driver(house: House
     await house.come_due("send", accepted.task_id, after_ms=0)
     await house.until(accepted, Status.COMPLETED)
     assert house.peer.texts == ["hello", "hello"]
-    assert house.peer.count("ListTasks") == 0, "it is known that the peer does not have it"
+    assert house.peer.count("ListTasks") == 0, "the agent is known not to have it"
 
 
 @pytest.mark.requirement("LT-10")
-async def test_message_of_the_next_driver_says_all_that_the_first_one_said(house: House) -> None:
+async def test_message_of_the_next_driver_equals_the_first(house: House) -> None:
     before, _ = await house.talk("chunks 1")
     message = house.message("go on")
     message["referenceTaskIds"] = [before.facade]
@@ -226,61 +226,61 @@ async def test_message_of_the_next_driver_says_all_that_the_first_one_said(house
     assert second["metadata"] == {"tier": "gold"}
 
 
-async def test_agent_that_names_no_time_is_tried_again_in_ours(house: House) -> None:
+async def test_busy_agent_without_retry_after_is_retried_with_backoff(house: House) -> None:
     house.peer.answer_next(HttpAnswer(429), HttpAnswer(429))
     accepted = await house.send("hello")
     for times in (1, 2):
-        await wait_until(lambda: house.peer.count("SendMessage") == times, 15, "it was tried")  # noqa: B023
+        await wait_until(lambda: house.peer.count("SendMessage") == times, 15, "it was sent")  # noqa: B023
         await until_held(house, accepted)
         await house.come_due("send", accepted.task_id, after_ms=times * 1_000)
     await house.until(accepted, Status.COMPLETED)
     assert house.peer.count("SendMessage") == 3
 
 
-async def test_message_that_is_held_back_and_cancelled_never_leaves(house: House) -> None:
+async def test_waiting_message_that_is_cancelled_is_not_sent(house: House) -> None:
     house.peer.answer_next(HttpAnswer(503, headers={"Retry-After": "60"}))
     accepted = await house.send("hello")
     await until_held(house, accepted)
-    await wish_to_stop(house, accepted)
+    await request_cancel(house, accepted)
     await house.until(accepted, Status.CANCELLED)
     assert house.peer.count("SendMessage") == 1
 
 
 @pytest.mark.parametrize("wait", ["unary", "stream"])
-async def test_message_that_is_cancelled_when_its_lease_ends_before_its_first_byte_never_leaves(
+async def test_message_cancelled_while_it_waits_for_a_lease_is_not_sent(
     house: House, wait: WaitMode
 ) -> None:
-    dispatch, asked, leave = house.parts.dispatch, list[str](), asyncio.Event()
+    dispatch, asked, may_send = house.parts.dispatch, list[str](), asyncio.Event()
 
-    def lose_it_behind_the_first_look(shard: Shard) -> Incarnation | None:
+    def lose_lease_after_the_first_call(shard: Shard) -> Incarnation | None:
         asked.append("asked")
         is_first = len(asked) % 2 == 1
-        return dispatch.drives(shard) if leave.is_set() and is_first else None
+        return dispatch.drives(shard) if may_send.is_set() and is_first else None
 
-    dispatch.find_sender = lose_it_behind_the_first_look
+    dispatch.find_sender = lose_lease_after_the_first_call
     accepted = await house.send("hello", wait=wait)
     await wait_until(lambda: bool(asked), 15, "the driver waits for its lease")
-    await wish_to_stop(house, accepted)
-    leave.set()
+    await request_cancel(house, accepted)
+    may_send.set()
     await house.until(accepted, Status.CANCELLED)
     assert house.peer.texts == []
 
 
-async def wish_to_stop(house: House, accepted: TurnAccepted) -> None:
-    """As a caller's CancelTask, also of a task that callers are not shown yet."""
+async def request_cancel(house: House, accepted: TurnAccepted) -> None:
+    """Requests a cancel as CancelTask does, also for a task that callers do not see yet."""
     requested = TaskCancelRequested("ada", "user", "active_run")
 
-    def wish(decision: Decision) -> AppendOptions:
+    def request(decision: Decision) -> AppendOptions:
         record = decision.state(task_of(accepted))
         assert isinstance(record, TaskRecord)
         decision.add(decide(record, RequestCancel(requested)))
         return AppendOptions()
 
-    await house.parts.writes.decide(accepted.session_id, [task_of(accepted)], wish)
+    await house.parts.writes.decide(accepted.session_id, [task_of(accepted)], request)
     await house.parts.dispatch.cancel(accepted.task_id)
 
 
-async def test_wait_that_would_outlast_the_run_is_an_error_with_its_time(house: House) -> None:
+async def test_wait_longer_than_the_run_is_an_error_with_retry_after(house: House) -> None:
     house.policy = RetryPolicy(total_timeout_ms=5_000)
     house.peer.answer_next(HttpAnswer(503, headers={"Retry-After": "7"}))
     accepted = await house.send("hello")
@@ -290,17 +290,17 @@ async def test_wait_that_would_outlast_the_run_is_an_error_with_its_time(house: 
     await house.until(accepted, Status.FAILED)
 
 
-async def test_agent_that_is_busy_with_questions_is_asked_when_it_says(house: House) -> None:
+async def test_poll_of_a_busy_agent_waits_for_its_retry_after(house: House) -> None:
     async def story(turn: Turn) -> None:
         await turn.status("WORKING")
         house.peer.subscribes = False
         busy = HttpAnswer(429, headers={"Retry-After": "1"})
-        house.peer.answer_next(busy, busy)  # the subscription, and the question after it
+        house.peer.answer_next(busy, busy)  # the subscription, and the poll after it
         await turn.drop()
 
     house.peer.next(story)
     accepted = await house.send("hello", wait="stream")
-    await wait_until(lambda: house.peer.count("GetTask"), 15, "it was asked")
+    await wait_until(lambda: house.peer.count("GetTask"), 15, "it was polled")
     before = house.clock.now_ms()
     (remote,) = house.peer.tasks.values()
     remote.status("COMPLETED")
@@ -309,7 +309,7 @@ async def test_agent_that_is_busy_with_questions_is_asked_when_it_says(house: Ho
     assert house.peer.count("GetTask") == 2
 
 
-async def test_agent_whose_task_is_longer_than_may_be_read_is_told_to_stop(house: House) -> None:
+async def test_task_with_a_too_long_response_is_cancelled_at_the_agent(house: House) -> None:
     endless = HttpAnswer(200, b"[" + b" " * (24 * 1024 * 1024) + b"]")
 
     async def story(turn: Turn) -> None:
@@ -322,11 +322,11 @@ async def test_agent_whose_task_is_longer_than_may_be_read_is_told_to_stop(house
     record = await house.until(accepted, Status.FAILED)
     assert record.last_error is not None
     assert record.last_error.code == "invalid_agent_response"
-    await wait_until(lambda: house.peer.count("CancelTask"), 15, "the agent is told to stop")
+    await wait_until(lambda: house.peer.count("CancelTask"), 15, "the agent has the cancel")
 
 
 @pytest.mark.requirement("ST-8", "CF-7")
-async def test_message_for_an_agent_that_is_left_alone_for_a_while_says_what_is_missing(
+async def test_message_for_an_agent_with_an_open_circuit_waits_for_the_network(
     house: House,
 ) -> None:
     await house.talk("hello")

@@ -1,4 +1,4 @@
-"""What an agent asks is asked of our own caller: in our form, answered by a typed part, and by nothing else."""
+"""An agent's approval request reaches the gateway's caller in the gateway's form; only a typed part answers it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ pytestmark = pytest.mark.anyio
 
 
 def read_form(task: JsonObject) -> JsonObject:
-    """Our question on the waiting status of a Task: words for people, and a form for programs."""
-    words, form = objects_at(object_at(object_at(task, "status"), "message"), "parts")
-    assert "asks for permission" in text_at(words, "text")
+    """The approval request in the status of a waiting Task: a text part for people, and a form for programs."""
+    text, form = objects_at(object_at(object_at(task, "status"), "message"), "parts")
+    assert "asks for permission" in text_at(text, "text")
     return object_at(object_at(form, "data"), PERMISSION)
 
 
 def write_answer(house: House, form: JsonObject, option: str, **more: str) -> JsonObject:
-    """The typed answer of a caller."""
+    """A caller's typed answer."""
     named = {name: form[name] for name in ("action_id", "rev", "digest")}
     answer: JsonObject = {**named, "decision_id": "dec_caller", "option_id": option, **more}
     return {**house.message(""), "parts": [{"data": {PERMISSION: answer}}]}
 
 
-async def test_task_follows_an_agent_that_waits_for_authorization_with_the_question_it_had(
+async def test_change_to_authorization_required_keeps_the_open_approval(
     house: House,
 ) -> None:
     async def ask_twice(turn: Turn) -> None:
@@ -47,7 +47,7 @@ async def test_task_follows_an_agent_that_waits_for_authorization_with_the_quest
     await house.until(accepted, Status.WAITING_PERMISSION)
     polls = house.peer.count("GetTask")
     await wait_until(
-        lambda: house.peer.count("GetTask") > polls + 2, 10, "the peer was asked again"
+        lambda: house.peer.count("GetTask") > polls + 2, 10, "the agent was polled again"
     )
     task = await house.read(accepted)
     assert text_at(object_at(task, "status"), "state") == "TASK_STATE_AUTH_REQUIRED"
@@ -60,7 +60,7 @@ async def test_task_follows_an_agent_that_waits_for_authorization_with_the_quest
 
 @pytest.mark.requirement("CMD-14", "VAL-4")
 @pytest.mark.parametrize("option", ["pay", "leave"])
-async def test_caller_decides_with_a_typed_part_and_the_agent_reads_its_own_form(
+async def test_typed_answer_reaches_the_agent_in_the_agents_own_form(
     house: House, option: str
 ) -> None:
     house.peer.next(ask_leave())
@@ -75,16 +75,18 @@ async def test_caller_decides_with_a_typed_part_and_the_agent_reads_its_own_form
     assert (sent["action_id"], sent["option_id"]) == ("pay-1", option)
 
 
-async def test_consent_that_an_agent_needs_is_asked_of_the_caller_as_consent(house: House) -> None:
+async def test_authorization_is_requested_from_the_caller_and_not_granted_by_text(
+    house: House,
+) -> None:
     house.peer.next(ask_leave(state="AUTH_REQUIRED"))
     accepted = await house.send("go", wait="stream")
     await house.until(accepted, Status.WAITING_PERMISSION)
     task = await house.read(accepted)
     assert text_at(object_at(task, "status"), "state") == "TASK_STATE_AUTH_REQUIRED"
     form = read_form(task)
-    words = await house.send("yes, go on", task=accepted.facade)
-    said = object_at(await house.hear(words), "task")
-    assert text_at(object_at(said, "status"), "state") == "TASK_STATE_AUTH_REQUIRED"
+    message = await house.send("yes, go on", task=accepted.facade)
+    waiting = object_at(await house.hear(message), "task")
+    assert text_at(object_at(waiting, "status"), "state") == "TASK_STATE_AUTH_REQUIRED"
     message = write_answer(house, form, "pay")
     await house.send("", task=accepted.facade, message=message)
     await house.until(accepted, Status.COMPLETED)
@@ -92,7 +94,7 @@ async def test_consent_that_an_agent_needs_is_asked_of_the_caller_as_consent(hou
 
 
 @pytest.mark.requirement("CMD-14")
-async def test_caller_that_comes_late_or_read_something_else_is_told(house: House) -> None:
+async def test_late_and_stale_answers_of_a_caller_are_errors(house: House) -> None:
     house.peer.next(ask_leave())
     accepted, answer = await house.talk("go")
     form = read_form(object_at(answer, "task"))

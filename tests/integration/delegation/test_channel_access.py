@@ -1,4 +1,4 @@
-"""Who may follow what over a channel: the same scopes, agents and operations that hold for A2A."""
+"""Who may subscribe to which streams over a channel: the same scopes, agents and operations apply as for A2A."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ELSEWHERE = replace(ADA, agents=frozenset({"other"}))
 VISITOR = replace(ADA, scopes=frozenset({AccessScope.CONNECT}))
 
 
-async def test_follows_hold_to_scopes_agents_and_operations(house: House) -> None:
+async def test_subscriptions_are_limited_by_scopes_agents_and_operations(house: House) -> None:
     accepted, _ = await house.talk("hello")
     access = house.parts.grants
     task, session = StreamName("task", accepted.facade), StreamName("session", accepted.session_id)
@@ -41,7 +41,7 @@ async def test_follows_hold_to_scopes_agents_and_operations(house: House) -> Non
         await follow(ELSEWHERE, session)
 
 
-async def test_welcome_tells_open_questions_to_nobody_who_may_read_none(
+async def test_welcome_contains_no_approvals_without_the_right_to_read_them(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def find(*_: object) -> QuestionPage:

@@ -1,4 +1,4 @@
-"""Pieces of an artifact that come close behind each other are stored together; nothing else waits for them."""
+"""Chunks of an artifact that arrive shortly after each other are stored together; nothing else waits for them."""
 
 from __future__ import annotations
 
@@ -21,87 +21,87 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 LONG = OutputLimits(chunk_delay_ms=600_000)
-"""Longer than any test: whatever is stored before was not waited for."""
+"""Longer than any test: whatever is stored earlier did not wait for it."""
 
 
-class Pieces:
-    """An agent that says a piece when the test wants it: its number, or the end."""
+class Chunks:
+    """An agent that sends a chunk when the test asks for it: by its number, or None for the end."""
 
     def __init__(self) -> None:
-        self.wanted: asyncio.Queue[int | None] = asyncio.Queue()
+        self.requested: asyncio.Queue[int | None] = asyncio.Queue()
 
     async def talk(self, turn: Turn) -> None:
         await turn.open()
         await turn.status("WORKING")
-        while (number := await self.wanted.get()) is not None:
+        while (number := await self.requested.get()) is not None:
             await turn.artifact(f"{number} ", append=number > 1, last=False)
         await turn.status("COMPLETED")
 
-    def want(self, *numbers: int | None) -> None:
-        """So many more."""
+    def send(self, *numbers: int | None) -> None:
+        """Has the agent send these chunks."""
         for number in numbers:
-            self.wanted.put_nowait(number)
+            self.requested.put_nowait(number)
 
 
 @pytest.fixture
 def stored(house: House) -> list[int]:
-    """How many pieces each append has that has any."""
+    """Chunks per append, of appends that contain any."""
     counts: list[int] = []
 
     async def count(batch: Batch) -> None:
-        pieces = sum(b'"artifactUpdate"' in event.body for event in batch.events)
-        if pieces:
-            counts.append(pieces)
+        chunks = sum(b'"artifactUpdate"' in event.body for event in batch.events)
+        if chunks:
+            counts.append(chunks)
 
     house.log.before_append = count
     return counts
 
 
-async def begin(house: House) -> tuple[Pieces, TurnAccepted]:
-    """A stream of which the first piece is stored."""
-    pieces = Pieces()
-    house.peer.next(pieces.talk)
+async def begin(house: House) -> tuple[Chunks, TurnAccepted]:
+    """Begins a stream and waits until its first chunk is stored."""
+    chunks = Chunks()
+    house.peer.next(chunks.talk)
     accepted = await house.send("go", wait="stream")
-    pieces.want(1)
-    await wait_until(lambda: read_text(house, accepted) == "1 ", 10, "the first piece is stored")
-    return pieces, accepted
+    chunks.send(1)
+    await wait_until(lambda: read_text(house, accepted) == "1 ", 10, "the first chunk is stored")
+    return chunks, accepted
 
 
 def read_text(house: House, accepted: TurnAccepted) -> str:
-    """What is stored of the artifact."""
+    """The stored text of the artifact."""
     driver = house.parts.dispatch.find(accepted.task_id)
     artifacts = objects_at((driver.run.content if driver else None) or {}, "artifacts")
     return "".join(text_at(part, "text") for one in artifacts for part in objects_at(one, "parts"))
 
 
-async def test_pieces_close_behind_each_other_are_stored_together_and_the_end_waits_for_nothing(
+async def test_close_chunks_are_stored_together_and_the_end_does_not_wait(
     house: House, stored: list[int]
 ) -> None:
     house.limits = LONG
-    pieces, accepted = await begin(house)
-    pieces.want(2, 3, 4, None)
+    chunks, accepted = await begin(house)
+    chunks.send(2, 3, 4, None)
     await house.until(accepted, Status.COMPLETED)
     assert stored == [1, 3]
     frames = await house.watch(accepted)
-    assert len([frame for frame in frames if "artifactUpdate" in frame]) == 4, "each is told"
+    assert len([frame for frame in frames if "artifactUpdate" in frame]) == 4, "each is sent"
 
 
-async def test_as_many_pieces_as_go_into_one_append_wait_for_no_more(
+async def test_full_batch_of_chunks_is_stored_without_waiting(
     house: House, stored: list[int]
 ) -> None:
     house.limits = LONG
-    pieces, accepted = await begin(house)
-    pieces.want(*range(2, 18))
+    chunks, accepted = await begin(house)
+    chunks.send(*range(2, 18))
     await wait_until(lambda: "17 " in read_text(house, accepted), 10, "sixteen more are stored")
     assert stored == [1, 16]
-    pieces.want(None)
+    chunks.send(None)
     await house.until(accepted, Status.COMPLETED)
 
 
-async def test_a_cancel_is_not_delayed_by_pieces_that_wait(house: House, stored: list[int]) -> None:
+async def test_cancel_is_not_delayed_by_waiting_chunks(house: House, stored: list[int]) -> None:
     house.limits = LONG
-    pieces, accepted = await begin(house)
-    pieces.want(2)
+    chunks, accepted = await begin(house)
+    chunks.send(2)
     await house.cancel(accepted)
     await house.until(accepted, Status.CANCELLED)
     assert house.peer.count("CancelTask") == 1
@@ -109,15 +109,15 @@ async def test_a_cancel_is_not_delayed_by_pieces_that_wait(house: House, stored:
 
 
 @pytest.mark.parametrize("delay_ms", [0, 40])
-async def test_a_piece_that_comes_alone_is_stored_by_itself(
+async def test_single_chunk_is_stored_by_itself(
     house: House, stored: list[int], delay_ms: int
 ) -> None:
     house.limits = OutputLimits(chunk_delay_ms=delay_ms)
-    pieces, accepted = await begin(house)
-    pieces.want(2)
+    chunks, accepted = await begin(house)
+    chunks.send(2)
     await wait_until(lambda: read_text(house, accepted) == "1 2 ", 10, "the second is stored")
-    pieces.want(3)
+    chunks.send(3)
     await wait_until(lambda: read_text(house, accepted) == "1 2 3 ", 10, "the third is stored")
     assert stored == [1, 1, 1]
-    pieces.want(None)
+    chunks.send(None)
     await house.until(accepted, Status.COMPLETED)

@@ -1,4 +1,4 @@
-"""What a peer brings, kept whole: artifacts, large content by reference, odd frames, words nobody knows."""
+"""Agent output is stored whole: artifacts, large content by reference, malformed frames, unknown states."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_artifact_in_chunks_is_one_artifact_with_the_joined_hash(house: Ho
 
 
 @pytest.mark.requirement("A2A-8")
-async def test_artifact_that_is_sent_again_keeps_its_place(house: House) -> None:
+async def test_artifacts_sent_repeatedly_keep_their_ids_and_versions(house: House) -> None:
     accepted = await house.send("two-artifacts", wait="stream")
     await house.watch(accepted)
     record = await house.record(accepted)
@@ -63,7 +63,7 @@ async def test_artifact_that_is_sent_again_keeps_its_place(house: House) -> None
 
 @pytest.mark.parametrize("wait", ["unary", "stream"])
 @pytest.mark.requirement("ID-11", "ENV-11")
-async def test_large_artifact_is_behind_a_reference_and_comes_back_whole(
+async def test_large_artifact_is_stored_by_reference_and_read_whole(
     house: House, wait: str
 ) -> None:
     accepted = await house.send("big", wait="stream" if wait == "stream" else "unary")
@@ -94,12 +94,12 @@ async def test_status_of_5_mb_is_one_spilled_output_and_no_large_entry(house: Ho
         blob = event.fact.refs["output"].blob
         assert blob is not None
         assert await house.store.blobs.get(shard_of(accepted.task_id), blob) is not None
-    said = sum(str(frame).count("s" * 1000) for frame in frames)
-    assert said == BIG_STATUS_CHARS // 1000
+    found = sum(str(frame).count("s" * 1000) for frame in frames)
+    assert found == BIG_STATUS_CHARS // 1000
 
 
 @pytest.mark.requirement("ENV-11")
-async def test_large_message_of_a_caller_is_behind_a_reference(house: House) -> None:
+async def test_large_message_of_a_caller_is_stored_by_reference(house: House) -> None:
     text = "hello " + "y" * 40_000
     accepted, answer = await house.talk(text)
     assert text in str(answer)
@@ -126,7 +126,9 @@ async def test_many_large_frames_at_once_are_stored_in_several_appends(house: Ho
 
 @pytest.mark.requirement("EVC-19")
 @pytest.mark.parametrize("word", ["nonsense", "malformed"])
-async def test_malformed_frame_is_one_warning_and_the_work_goes_on(house: House, word: str) -> None:
+async def test_malformed_frame_is_one_warning_and_the_task_continues(
+    house: House, word: str
+) -> None:
     accepted = await house.send(word, wait="stream")
     await house.watch(accepted)
     events = await house.events(accepted)
@@ -137,7 +139,7 @@ async def test_malformed_frame_is_one_warning_and_the_work_goes_on(house: House,
 
 
 @pytest.mark.requirement("A2A-7")
-async def test_state_that_a2a_does_not_have_is_kept_and_not_guessed(house: House) -> None:
+async def test_unknown_state_is_recorded_and_not_interpreted(house: House) -> None:
     house.peer.hold()
     accepted = await house.send("unknown-state", wait="stream")
     house.peer.release(2)
@@ -147,7 +149,7 @@ async def test_state_that_a2a_does_not_have_is_kept_and_not_guessed(house: House
     await house.until(accepted, Status.COMPLETED)
 
 
-async def test_frames_that_come_twice_change_nothing(house: House) -> None:
+async def test_repeated_frames_change_nothing(house: House) -> None:
     accepted = await house.send("twice", wait="stream")
     await house.watch(accepted)
     record = await house.record(accepted)
@@ -158,7 +160,7 @@ async def test_frames_that_come_twice_change_nothing(house: House) -> None:
     assert types.count("artifact.changed") == 1
 
 
-async def test_large_numbers_and_fields_of_later_versions_pass(house: House) -> None:
+async def test_large_numbers_and_fields_of_later_versions_are_passed_on(house: House) -> None:
     accepted, answer = await house.talk("numbers")
     assert str(BIG_INTEGER) in str(answer)
     assert "newInSomeLaterVersion" in str(answer)
@@ -166,7 +168,7 @@ async def test_large_numbers_and_fields_of_later_versions_pass(house: House) -> 
 
 
 @pytest.mark.requirement("ENV-12", "ENV-13")
-async def test_vendor_events_between_the_others_change_no_read_model(house: House) -> None:
+async def test_vendor_events_change_no_read_model(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     for number in range(20):
@@ -181,7 +183,7 @@ async def test_vendor_events_between_the_others_change_no_read_model(house: Hous
 
 
 async def add_vendor_event(house: House, task: EntityRef, number: int) -> None:
-    """An event of a vendor, always beside a normalized one."""
+    """Appends a vendor event, always together with a normalized one."""
 
     def body(draft: DecisionDraft) -> None:
         scope = scope_of(draft.record)
@@ -199,7 +201,7 @@ async def add_vendor_event(house: House, task: EntityRef, number: int) -> None:
 
 
 @pytest.mark.requirement("A2A-1", "A2A-9")
-async def test_messages_of_a_peer_become_status_and_never_artifacts(house: House) -> None:
+async def test_messages_of_an_agent_become_status_and_never_artifacts(house: House) -> None:
     async def chatty(turn: Turn) -> None:
         await turn.status("WORKING", "first I think")
         await turn.status("WORKING", "then I act")
@@ -211,12 +213,12 @@ async def test_messages_of_a_peer_become_status_and_never_artifacts(house: House
     record = await house.record(accepted)
     assert record.artifacts == ()
     assert "artifact.changed" not in await house.types(accepted)
-    said = [
+    found = [
         getattr(event.fact.payload, "text", None)
         for event in await house.events(accepted)
         if event.type == "run.status"
     ]
-    assert [text for text in said if text] == ["first I think", "then I act", "well done"]
+    assert [text for text in found if text] == ["first I think", "then I act", "well done"]
     assert record.progress.summary == "well done"
 
 

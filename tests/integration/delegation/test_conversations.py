@@ -1,4 +1,4 @@
-"""Several turns: one context after the other, one context at several peers, several messages on one task."""
+"""Several turns: in one context after another, in one context with several agents, on one task."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def read_thread(house: House, thread_id: str) -> ThreadRecord:
 
 
 @pytest.mark.requirement("LT-2", "LT-3", "LT-4", "A2A-4", "ID-3", "ID-4", "TR-3")
-async def test_returned_context_is_the_same_conversation_here_and_at_the_peer(
+async def test_returned_context_continues_the_thread_and_the_agents_context(
     house: House,
 ) -> None:
     first, _ = await house.talk("one")
@@ -54,24 +54,24 @@ async def test_returned_context_is_the_same_conversation_here_and_at_the_peer(
 
 
 @pytest.mark.requirement("A2A-4")
-async def test_each_peer_of_a_context_has_a_context_of_its_own(street: House) -> None:
+async def test_each_agent_of_a_context_has_its_own_context(street: House) -> None:
     first, _ = await street.talk("one")
     for agent in ("other", "echo", "other"):
         again = await street.send("more", agent=agent, context_id=first.context_id)
         await street.hear(again)
         assert again.thread_id == first.thread_id
-    told = {
+    sent = {
         name: {str(message["contextId"]) for message in peer.messages}
         for name, peer in street.peers.items()
     }
-    assert [len(contexts) for contexts in told.values()] == [1, 1]
-    assert not told["echo"] & told["other"]
+    assert [len(contexts) for contexts in sent.values()] == [1, 1]
+    assert not sent["echo"] & sent["other"]
     thread = await read_thread(street, first.thread_id)
-    assert {name: {context} for name, context in thread.remotes.items()} == told
+    assert {name: {context} for name, context in thread.remotes.items()} == sent
 
 
 @pytest.mark.requirement("A2A-4")
-async def test_context_that_the_peer_prefers_is_used_from_then_on(house: House) -> None:
+async def test_context_id_chosen_by_the_agent_is_used_from_then_on(house: House) -> None:
     async def insist(turn: Turn) -> None:
         turn.context_id = "context-of-the-peer"
         await turn.status("COMPLETED")
@@ -94,7 +94,7 @@ async def test_context_cannot_be_moved_into_another_session(house: House) -> Non
 
 
 @pytest.mark.requirement("ID-2")
-async def test_session_gets_a_further_context_and_lists_both_threads(house: House) -> None:
+async def test_session_with_a_further_context_lists_both_threads(house: House) -> None:
     first, _ = await house.talk("one")
     second = await house.send("two", session_id=first.session_id)
     await house.hear(second)
@@ -109,7 +109,7 @@ async def test_session_gets_a_further_context_and_lists_both_threads(house: Hous
 
 
 @pytest.mark.requirement("LT-11")
-async def test_refinement_in_a_context_is_answered_in_kind(house: House) -> None:
+async def test_further_message_in_a_context_returns_a_task_or_a_message(house: House) -> None:
     first, _ = await house.talk("draw a boat")
     task = await house.send("a red one", context_id=first.context_id)
     answer = cast("JsonObject", (await house.hear(task))["task"])
@@ -138,27 +138,27 @@ async def test_further_message_on_a_working_task_reaches_the_same_remote_task(
     assert thread.active_turns == ()
 
 
-async def test_first_caller_is_answered_as_well_when_a_second_message_ends_the_task(
+async def test_first_caller_gets_its_response_when_a_second_message_ends_the_task(
     house: House,
 ) -> None:
     house.peer.hold()
     first = await house.send("slow 0", wait="unary")
-    hearing = asyncio.create_task(house.hear(first))
+    response = asyncio.create_task(house.hear(first))
     await wait_until(lambda: house.peer.messages, 15, "the peer has the message")
     house.peer.release_all()
-    await hearing
+    await response
     third = await house.send("silent", wait="stream")
     await house.until(third, Status.QUEUED)
-    hearing = asyncio.create_task(house.hear(third))
+    response = asyncio.create_task(house.hear(third))
     fourth = await house.send("finish now", task=third.facade)
     await house.hear(fourth)
-    answer = cast("JsonObject", (await hearing)["task"])
+    answer = cast("JsonObject", (await response)["task"])
     assert cast("JsonObject", answer["status"])["state"] == "TASK_STATE_COMPLETED"
 
 
 @pytest.mark.requirement("LT-5")
 @pytest.mark.parametrize("with_context", [False, True], ids=["task alone", "task and context"])
-async def test_task_is_continued_by_its_id_with_or_without_its_context(
+async def test_task_is_continued_by_its_id_with_or_without_its_context_id(
     house: House, *, with_context: bool
 ) -> None:
     accepted, _ = await house.talk("ask which one")
@@ -173,7 +173,9 @@ async def test_task_is_continued_by_its_id_with_or_without_its_context(
 
 
 @pytest.mark.requirement("LT-5")
-async def test_wrong_pair_and_unknown_task_are_refused_and_reach_no_peer(house: House) -> None:
+async def test_mismatched_context_and_unknown_task_are_refused_before_the_agent_is_called(
+    house: House,
+) -> None:
     accepted, _ = await house.talk("ask which one")
     with pytest.raises(InvalidInput, match="contextId"):
         await house.send("blue", task=accepted.facade, context_id="another-context")
@@ -184,7 +186,7 @@ async def test_wrong_pair_and_unknown_task_are_refused_and_reach_no_peer(house: 
 
 
 @pytest.mark.requirement("LT-12")
-async def test_task_that_has_ended_takes_no_message_and_stays_as_it_is(house: House) -> None:
+async def test_ended_task_refuses_messages_and_does_not_change(house: House) -> None:
     accepted, _ = await house.talk("hello")
     before = await house.record(accepted)
     with pytest.raises(UnsupportedOperation):
@@ -213,7 +215,7 @@ async def test_running_task_can_be_got_followed_listed_and_cancelled(house: Hous
 
 
 @pytest.mark.requirement("LT-9")
-async def test_message_after_a_task_is_a_remark_on_it_and_a_warning(house: House) -> None:
+async def test_message_after_a_task_becomes_a_status_update_and_a_warning(house: House) -> None:
     accepted = await house.send("message-after-task", wait="stream")
     frames = await house.watch(accepted)
     assert not any("message" in frame for frame in frames)
@@ -226,7 +228,7 @@ async def test_message_after_a_task_is_a_remark_on_it_and_a_warning(house: House
 
 
 @pytest.mark.requirement("LT-9")
-async def test_bare_message_to_a_run_that_was_moved_meanwhile_is_kept(house: House) -> None:
+async def test_bare_message_to_a_run_moved_meanwhile_is_recorded(house: House) -> None:
     house.peer.subscribes = False
     accepted = await house.send("close", wait="stream")
     await house.hear(accepted, at_once=True)
@@ -239,4 +241,4 @@ async def test_bare_message_to_a_run_that_was_moved_meanwhile_is_kept(house: Hou
     async def is_kept() -> bool:
         return "ROLE_AGENT" in str(await house.read(accepted))
 
-    await wait_until(is_kept, 10, "what the agent said is kept")
+    await wait_until(is_kept, 10, "the agent's message is recorded")

@@ -1,7 +1,7 @@
-"""What a question, its answer and a hook cost: how often the store and the agent are asked, and how much JSON there is.
+"""The cost of an approval request, its answer and a hook: store calls, calls to the agent, and JSON conversions.
 
-Counted, as in ``tests/integration/a2a/test_cost_of_a_message.py``. What follows by due rows and by the relay is not
-counted: nobody works at these here.
+Counted as in ``tests/integration/a2a/test_cost_of_a_message.py``. Work of due rows and the relay is not counted:
+neither runs in these tests.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ pytestmark = pytest.mark.anyio
 
 LONG_S: Final = 30.0
 QUESTION: Final = (2, 23, 2)
-"""Trips to the store, JSON written, JSON read."""
+"""Store calls, JSON written, JSON read."""
 ANSWER: Final = (4, 45, 2)
 HOOKED: Final = (3, 17, 2)
 HERE: Final = "tests.integration.delegation.test_cost_of_questions"
 
 
-def keep_silent(_given: JsonObject) -> None:
-    """A hook that has no say."""
+def no_verdict(_given: JsonObject) -> None:
+    """A hook without a verdict."""
 
 
 @dataclass
-class Talk:
-    """One question that is answered in words."""
+class Dialogue:
+    """One request for input and its text answer."""
 
     house: House
     asked: TurnAccepted | None = None
 
     async def ask(self) -> None:
-        """Sends the message about which the agent asks."""
+        """Sends the message that makes the agent ask."""
         self.asked, answer = await self.house.talk("ask Which colour?")
         assert _read_state(answer) == "TASK_STATE_INPUT_REQUIRED"
 
     async def answer(self) -> None:
-        """Says what was asked for, and hears the end."""
+        """Answers the question and waits until the task has completed."""
         assert self.asked is not None
         accepted = await self.house.send("blue", task=self.asked.facade)
         assert _read_state(await self.house.hear(accepted)) == "TASK_STATE_COMPLETED"
@@ -78,28 +78,28 @@ def _count(cost: Cost) -> tuple[int, int, int]:
 
 
 @pytest.mark.requirement("CMD-14")
-async def test_a_question_and_its_answer_cost_what_they_did(
+async def test_cost_of_an_approval_and_its_answer_is_unchanged(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.timeouts = replace(house.timeouts, parked_poll_s=LONG_S, parked_poll_max_s=LONG_S)
     for _ in range(3):
-        talk = Talk(house)
+        talk = Dialogue(house)
         await talk.ask()
         await talk.answer()
-    talk, looked = Talk(house), house.peer.count("GetTask")
+    talk, looked = Dialogue(house), house.peer.count("GetTask")
     asked = await measure(monkeypatch, talk.ask)
-    assert house.peer.count("GetTask") == looked, "the agent has just said that it waits"
+    assert house.peer.count("GetTask") == looked, "the agent has reported that it waits"
     answered = await measure(monkeypatch, talk.answer)
-    assert house.peer.count("GetTask") == looked + 1, "it is looked at before the answer is sent"
-    print(f"functions entered: {asked.functions}, {answered.functions}")  # noqa: T201  for who reads the counts
+    assert house.peer.count("GetTask") == looked + 1, "it is polled before the answer is sent"
+    print(f"functions entered: {asked.functions}, {answered.functions}")  # noqa: T201  for readers of the counts
     assert (_count(asked), _count(answered)) == (QUESTION, ANSWER)
 
 
 @pytest.mark.requirement("EXT-3")
-async def test_a_hook_that_has_no_say_costs_one_append_and_stores_no_message_again(
+async def test_hook_without_a_verdict_costs_one_append_and_stores_no_message_again(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    terms = HookTerms("scan", frozenset({"before_delegate"}), call=f"{HERE}:keep_silent")
+    terms = HookTerms("scan", frozenset({"before_delegate"}), call=f"{HERE}:no_verdict")
     house.rules = make_policy(hooks=(terms,))
     for _ in range(3):
         await house.talk("echo hello")
@@ -109,7 +109,7 @@ async def test_a_hook_that_has_no_say_costs_one_append_and_stores_no_message_aga
         sent.append((await house.talk("echo hello"))[0])
 
     cost = await measure(monkeypatch, talk)
-    print(f"functions entered: {cost.functions}")  # noqa: T201  for who reads the counts
+    print(f"functions entered: {cost.functions}")  # noqa: T201  for readers of the counts
     assert _count(cost) == HOOKED
     events = {type(one.fact.payload): one for one in await house.events(sent[0])}
     started, evaluated = events[HookStarted].fact, events[PermissionEvaluated].fact.payload
@@ -124,33 +124,35 @@ async def test_a_hook_that_has_no_say_costs_one_append_and_stores_no_message_aga
 
 @pytest.mark.requirement("I9")
 @pytest.mark.parametrize("is_here", [True, False])
-async def test_the_row_of_an_answer_is_due_at_once_where_nobody_here_drives_its_task(
+async def test_delivery_row_of_an_answer_is_due_at_once_without_a_local_driver(
     house: House, *, is_here: bool
 ) -> None:
-    talk = Talk(house)
+    talk = Dialogue(house)
     await talk.ask()
     assert talk.asked is not None
     if not is_here:
         await house.restart()
-    owed: list[int] = []
+    delays_ms: list[int] = []
 
     async def note(batch: Batch | PackedBatch) -> None:
         rows = batch.due if isinstance(batch, Batch) else ()
         times = [one.at_ms for one in rows if one.member.startswith("return:")]
-        owed.extend(at_ms - house.clock.now_ms() for at_ms in times if at_ms is not None)
+        delays_ms.extend(at_ms - house.clock.now_ms() for at_ms in times if at_ms is not None)
 
     house.log.before_append = note
     await house.send("blue", task=talk.asked.facade)
     house.log.before_append = None
-    assert (5_000 < owed[0] <= 10_000) if is_here else (owed[0] <= 0), "a driver that breaks"
+    assert (5_000 < delays_ms[0] <= 10_000) if is_here else (delays_ms[0] <= 0), (
+        "the delay covers a failed driver"
+    )
 
 
 @pytest.mark.requirement("I2", "CMD-14")
 @pytest.mark.parametrize("kind", [EntityKind.TASK, EntityKind.THREAD, EntityKind.ACTION])
-async def test_an_answer_to_what_others_have_changed_is_taken_as_it_stands(
+async def test_answer_is_accepted_after_a_concurrent_write_without_effect(
     house: House, kind: EntityKind
 ) -> None:
-    talk = Talk(house)
+    talk = Dialogue(house)
     await talk.ask()
     assert talk.asked is not None
     record, writes = await house.record(talk.asked), house.parts.writes
@@ -159,7 +161,7 @@ async def test_an_answer_to_what_others_have_changed_is_taken_as_it_stands(
     ref = EntityRef(kind, ids.get(kind, action))
 
     def touch(decision: Decision) -> AppendOptions:
-        # What it has already, so that nothing of it is another thing than before.
+        # Writes an existing field with its value, so only the version changes.
         name, value = next(iter(decision.fields(ref).items()), ("touched", None))
         decision.set_field(ref, name, value)
         return AppendOptions()
@@ -172,10 +174,10 @@ async def test_an_answer_to_what_others_have_changed_is_taken_as_it_stands(
 
 
 @pytest.mark.requirement("I2")
-async def test_words_on_a_question_that_was_answered_elsewhere_are_a_further_message(
+async def test_text_after_the_approval_was_answered_is_a_further_message(
     house: House,
 ) -> None:
-    talk = Talk(house)
+    talk = Dialogue(house)
     await talk.ask()
     assert talk.asked is not None
     view = await house.question(talk.asked)
@@ -188,7 +190,7 @@ async def test_words_on_a_question_that_was_answered_elsewhere_are_a_further_mes
         option_id="reply",
     )
     house.peer.hold()
-    # Its driver is not told.
+    # The driver is not notified.
     await house.parts.actions.answer(ADA, answer)
     accepted = await house.send("blue", task=talk.asked.facade)
     decided = await house.parts.writes.load([EntityRef(EntityKind.ACTION, answer.action_id)])
@@ -202,28 +204,28 @@ async def test_words_on_a_question_that_was_answered_elsewhere_are_a_further_mes
 
 @pytest.mark.requirement("I4")
 @pytest.mark.parametrize("wait", ["unary", "stream"])
-async def test_a_driver_that_is_handed_a_message_shows_what_would_be_read(
+async def test_driver_that_is_passed_a_message_holds_the_same_state_as_the_store(
     house: House, wait: WaitMode
 ) -> None:
-    # That an agent that waits is looked at is a fact as well, and changes its task.
+    # Polling a waiting agent writes a fact, which would change the task.
     house.timeouts = replace(house.timeouts, parked_poll_s=LONG_S, parked_poll_max_s=LONG_S)
-    talk = Talk(house)
+    talk = Dialogue(house)
     await talk.ask()
     assert talk.asked is not None
     house.peer.hold()
     params: JsonObject = {"metadata": {"k": 1}, "configuration": {"historyLength": 3}}
     restore_extensions(["https://b", "https://a"])
-    said = SubmitTurn(
+    submitted = SubmitTurn(
         "echo", house.message("blue"), "a2a", wait, task=talk.asked.facade, params=params
     )
-    accepted = await house.service.execute(ADA, said, None)
+    accepted = await house.service.execute(ADA, submitted, None)
     assert isinstance(accepted, TurnAccepted)
     driver = house.parts.dispatch.find(talk.asked.task_id)
     assert driver is not None
     record, turn_id = await house.record(talk.asked), accepted.turn_id
     handed = await driver.run.read_turn(turn_id)
     assert handed is not None
-    assert handed.message is said.message
+    assert handed.message is submitted.message
     assert handed == await house.parts.contents.read_turn(record, turn_id)
     assert (handed.send_options.streams, bool(handed.send_options.options)) == (
         wait == "stream",
@@ -238,22 +240,22 @@ async def test_a_driver_that_is_handed_a_message_shows_what_would_be_read(
 
 
 @pytest.mark.requirement("I2")
-async def test_a_task_that_is_given_away_takes_no_message_of_its_old_owner_any_more(
+async def test_transferred_task_refuses_a_message_of_its_previous_owner(
     house: House,
 ) -> None:
-    """The message was taken as that of the owner, and the gift is stored before it."""
+    """The message is authorized for the owner, and the transfer is stored before the message."""
     asked = await house.send("silent", wait="none")
     await house.until(asked, Status.QUEUED)
-    gifts = list[object]()
+    transfers = list[object]()
 
-    async def be_first(_batch: Batch | PackedBatch) -> None:
+    async def transfer_first(_batch: Batch | PackedBatch) -> None:
         house.log.before_append = None
-        gifts.append(await house.service.execute(ADA, GiveTask(asked.task_id, BOB.id), None))
+        transfers.append(await house.service.execute(ADA, GiveTask(asked.task_id, BOB.id), None))
 
-    house.log.before_append = be_first
+    house.log.before_append = transfer_first
     with pytest.raises(NotFound):
         await house.send("and a further word", task=asked.facade)
-    assert len(gifts) == 1
+    assert len(transfers) == 1
     turns = [one.fact for one in await house.events(asked)]
     assert sum(isinstance(one.payload, TurnSubmitted) for one in turns) == 1
     assert house.peer.texts == ["silent"]

@@ -1,4 +1,4 @@
-"""How a task ends, and what never ends one: closed streams, lost connections, forgetful peers, limits, cancels."""
+"""How a task ends, and what does not end it: closed streams, lost connections, forgetful agents, limits, cancels."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def state_of(task: JsonObject) -> str:
 
 
 @pytest.mark.requirement("AP-8", "I6")
-async def test_stream_that_closes_without_an_end_completes_nothing(house: House) -> None:
+async def test_stream_that_closes_without_an_end_completes_no_task(house: House) -> None:
     accepted = await house.send("close", wait="stream")
     watching = asyncio.create_task(house.watch(accepted))
-    await wait_until(lambda: house.peer.count("SubscribeToTask"), 15, "the peer was asked again")
+    await wait_until(lambda: house.peer.count("SubscribeToTask"), 15, "the agent is followed again")
     assert (await house.record(accepted)).status is Status.RUNNING
     assert not watching.done()
     (remote,) = house.peer.tasks.values()
@@ -42,8 +42,8 @@ async def test_stream_that_closes_without_an_end_completes_nothing(house: House)
 
 
 @pytest.mark.requirement("I6")
-async def test_dropped_stream_goes_on_with_every_chunk_once(house: House) -> None:
-    async def cut_in_the_middle(turn: Turn) -> None:
+async def test_dropped_stream_resumes_with_every_chunk_once(house: House) -> None:
+    async def drop_half_way(turn: Turn) -> None:
         await turn.status("WORKING")
         for number in range(1, 7):
             await turn.artifact(f"chunk-{number} ", append=number > 1, last=number == 6)
@@ -51,24 +51,24 @@ async def test_dropped_stream_goes_on_with_every_chunk_once(house: House) -> Non
                 await turn.drop()
         await turn.status("COMPLETED")
 
-    house.peer.next(cut_in_the_middle)
+    house.peer.next(drop_half_way)
     accepted = await house.send("go", wait="stream")
     frames = await house.watch(accepted)
-    assert joined(frames) == "".join(f"chunk-{number} " for number in range(1, 7))
+    assert join_chunks(frames) == "".join(f"chunk-{number} " for number in range(1, 7))
     (artifact,) = cast("list[JsonObject]", (await house.read(accepted))["artifacts"])
     assert len(cast("list[JsonObject]", artifact["parts"])) == 6
     assert len(house.peer.messages) == 1
 
 
-def joined(frames: list[JsonObject]) -> str:
-    """The text of all artifact pieces."""
-    pieces = [
+def join_chunks(frames: list[JsonObject]) -> str:
+    """The text of all artifact chunks."""
+    chunks = [
         cast("JsonObject", cast("JsonObject", frame["artifactUpdate"])["artifact"])
         for frame in frames
         if "artifactUpdate" in frame
     ]
     return "".join(
-        str(part["text"]) for piece in pieces for part in cast("list[JsonObject]", piece["parts"])
+        str(part["text"]) for chunk in chunks for part in cast("list[JsonObject]", chunk["parts"])
     )
 
 
@@ -87,7 +87,7 @@ async def test_delivery_mechanism_of_a_run_follows_its_fallback(house: House) ->
 
 
 @pytest.mark.parametrize("wait", ["unary", "stream"])
-async def test_send_of_unknown_outcome_is_found_at_the_peer_and_not_repeated(
+async def test_send_of_unknown_outcome_is_found_at_the_agent_and_not_repeated(
     house: House, wait: str
 ) -> None:
     accepted = await house.send("drop-first", wait="stream" if wait == "stream" else "unary")
@@ -97,11 +97,11 @@ async def test_send_of_unknown_outcome_is_found_at_the_peer_and_not_repeated(
     assert house.peer.count("ListTasks") >= 1
 
 
-async def test_send_that_left_no_trace_is_lost_and_told_so(house: House) -> None:
-    async def vanish(turn: Turn) -> None:
+async def test_send_that_cannot_be_found_is_reported_as_lost(house: House) -> None:
+    async def drop_connection(turn: Turn) -> None:
         await turn.drop()
 
-    house.peer.next(vanish)
+    house.peer.next(drop_connection)
     accepted = await house.send("go")
     task = cast("JsonObject", (await house.hear(accepted))["task"])
     assert state_of(task) == "FAILED"
@@ -112,7 +112,7 @@ async def test_send_that_left_no_trace_is_lost_and_told_so(house: House) -> None
 
 
 @pytest.mark.requirement("ST-16", "CF-11", "TEV-15")
-async def test_forgotten_task_is_lost_first_and_failed_after_the_limit(house: House) -> None:
+async def test_task_forgotten_by_its_agent_is_lost_and_fails_after_the_limit(house: House) -> None:
     accepted = await house.send("forget", wait="stream")
     watching = asyncio.create_task(house.watch(accepted))
     await house.until(accepted, Status.LOST)
@@ -124,7 +124,7 @@ async def test_forgotten_task_is_lost_first_and_failed_after_the_limit(house: Ho
     assert "TASK_STATE_FAILED" in str(frames[-1])
 
 
-async def test_forgotten_task_that_is_cancelled_ends_at_once(house: House) -> None:
+async def test_cancel_of_a_task_forgotten_by_its_agent_ends_it_at_once(house: House) -> None:
     accepted = await house.send("forget", wait="stream")
     watching = asyncio.create_task(house.watch(accepted))
     await house.until(accepted, Status.LOST)
@@ -134,7 +134,7 @@ async def test_forgotten_task_that_is_cancelled_ends_at_once(house: House) -> No
 
 
 @pytest.mark.requirement("I6")
-async def test_lost_task_is_found_again_when_the_peer_comes_back(house: House) -> None:
+async def test_lost_task_is_found_again_when_the_agent_is_reachable(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     await house.peer.stop()
@@ -148,12 +148,12 @@ async def test_lost_task_is_found_again_when_the_peer_comes_back(house: House) -
 
 
 @pytest.mark.requirement("CMD-9")
-async def test_cancel_is_recorded_before_the_peer_is_told(house: House) -> None:
+async def test_cancel_is_recorded_before_it_is_sent(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     watching = asyncio.create_task(house.watch(accepted))
-    told = await house.cancel(accepted, "not needed")
-    assert state_of(told) in {"SUBMITTED", "WORKING", "CANCELED"}
+    cancelling = await house.cancel(accepted, "not needed")
+    assert state_of(cancelling) in {"SUBMITTED", "WORKING", "CANCELED"}
     await house.until(accepted, Status.CANCELLED)
     assert house.peer.count("CancelTask") == 1
     assert "TASK_STATE_CANCELED" in str((await watching)[-1])
@@ -165,7 +165,7 @@ async def test_cancel_is_recorded_before_the_peer_is_told(house: House) -> None:
 
 
 @pytest.mark.requirement("MK-11")
-async def test_peer_that_completes_in_the_race_is_kept_as_its_word_and_artifacts(
+async def test_agent_that_completes_during_a_cancel_keeps_its_artifacts_and_native_status(
     house: House,
 ) -> None:
     async def nearly_done(turn: Turn) -> None:
@@ -180,7 +180,7 @@ async def test_peer_that_completes_in_the_race_is_kept_as_its_word_and_artifacts
     async def has_result() -> bool:
         return bool((await house.record(accepted)).artifacts)
 
-    await wait_until(has_result, 15, "the artifact is here")
+    await wait_until(has_result, 15, "the artifact is stored")
     await house.cancel(accepted)
     record = await house.until(accepted, Status.CANCELLED)
     assert record.attempts[-1].native_status == "TASK_STATE_COMPLETED"
@@ -190,7 +190,7 @@ async def test_peer_that_completes_in_the_race_is_kept_as_its_word_and_artifacts
     assert "the result" in str(task["artifacts"])
 
 
-async def test_cancel_beside_an_open_stream_doubles_no_chunk(house: House) -> None:
+async def test_cancel_during_an_open_stream_repeats_no_chunk(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     (remote,) = house.peer.tasks.values()
@@ -208,21 +208,21 @@ async def test_cancel_beside_an_open_stream_doubles_no_chunk(house: House) -> No
         remote.artifact([{"text": "two "}], append=True, last=False)
 
     async def arrive(batch: Batch) -> None:
-        """The frame comes while the same words are stored from an answer of the peer."""
+        """The frame arrives while the same chunk is stored from a response of the agent."""
         if late and any(b"two " in event.body for event in batch.events):
             remote.tell(late.pop())
-            await asyncio.sleep(0.05)  # time for the fault, not for what holds
+            await asyncio.sleep(0.05)  # gives the fault time to occur
 
     house.log.before_append = arrive
     await house.cancel(accepted)
-    await wait_until(lambda: not late, 15, "the frame has come")
+    await wait_until(lambda: not late, 15, "the frame has arrived")
     remote.status("CANCELED")
     await house.until(accepted, Status.CANCELLED)
-    assert joined(await watching) == "one two "
+    assert join_chunks(await watching) == "one two "
 
 
 @pytest.mark.requirement("I9", "CMD-9")
-async def test_cancel_that_the_peer_does_not_hear_is_owed(house: House) -> None:
+async def test_cancel_that_does_not_reach_the_agent_stays_due(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     await house.peer.stop()
@@ -242,7 +242,7 @@ async def test_cancel_that_the_peer_does_not_hear_is_owed(house: House) -> None:
         ("canceled", Status.CANCELLED, "CANCELED"),
     ],
 )
-async def test_end_that_the_peer_says_is_kept_with_its_word_and_its_id(
+async def test_end_reported_by_the_agent_is_recorded_with_native_status_and_id(
     house: House, word: str, status: Status, native: str
 ) -> None:
     house.peer.use_task_ids("remote-ended")
@@ -256,7 +256,9 @@ async def test_end_that_the_peer_says_is_kept_with_its_word_and_its_id(
 
 
 @pytest.mark.requirement("I9")
-async def test_total_limit_ends_the_task_by_its_due_row_and_stops_the_peer(house: House) -> None:
+async def test_total_limit_ends_the_task_by_its_due_row_and_cancels_at_the_agent(
+    house: House,
+) -> None:
     house.policy = RetryPolicy(total_timeout_ms=5_000)
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
@@ -265,7 +267,7 @@ async def test_total_limit_ends_the_task_by_its_due_row_and_stops_the_peer(house
     record = await house.until(accepted, Status.TIMED_OUT)
     assert record.attempts[-1].status is Status.TIMED_OUT
     assert "longer than 5 s" in str((await watching)[-1])
-    await wait_until(lambda: house.peer.count("CancelTask") == 1, 15, "the peer was told to stop")
+    await wait_until(lambda: house.peer.count("CancelTask") == 1, 15, "the agent has the cancel")
     assert f"timeout:{accepted.task_id}" not in await house.due(accepted.task_id)
 
 
@@ -273,16 +275,16 @@ async def test_total_limit_ends_the_task_by_its_due_row_and_stops_the_peer(house
 async def test_total_limit_of_a_hidden_turn_is_an_error_for_its_caller(house: House) -> None:
     house.policy = RetryPolicy(total_timeout_ms=5_000)
     accepted = await house.send("mute")
-    hearing = asyncio.create_task(house.hear(accepted))
+    response = asyncio.create_task(house.hear(accepted))
     await wait_until(lambda: house.peer.messages, 15, "the peer has the message")
     await house.come_due("timeout", accepted.task_id, after_ms=5_000)
     with pytest.raises(PeerUnavailable, match="longer than 5 s"):
-        await hearing
+        await response
     wire = await house.service.read(ADA, GetRecord(accepted.facade))
     assert (wire["status"], wire.get("shown", False)) == ("timed_out", False)
 
 
-async def test_peer_out_of_reach_is_lost_only_after_its_limit(house: House) -> None:
+async def test_task_of_an_unreachable_agent_is_lost_only_after_its_limit(house: House) -> None:
     house.timeouts = replace(house.timeouts, liveness_s=120.0)
     await house.restart()
     accepted = await house.send("silent", wait="stream")
@@ -299,31 +301,31 @@ async def test_peer_out_of_reach_is_lost_only_after_its_limit(house: House) -> N
 
 
 @pytest.mark.requirement("I6")
-async def test_caller_that_leaves_ends_nothing(house: House) -> None:
+async def test_caller_that_disconnects_ends_nothing(house: House) -> None:
     house.peer.hold()
     accepted = await house.send("chunks 3", wait="stream")
     house.peer.release(3)
     async with house.service.follow(ADA, accepted) as followed:
         await anext(followed.frames)
-    hearing = asyncio.create_task(house.hear(accepted))
+    response = asyncio.create_task(house.hear(accepted))
     await asyncio.sleep(0)
-    hearing.cancel()
-    await asyncio.gather(hearing, return_exceptions=True)
+    response.cancel()
+    await asyncio.gather(response, return_exceptions=True)
     house.peer.release_all()
     await house.until(accepted, Status.COMPLETED)
     assert "chunk-3" in str(await house.read(accepted))
     assert len(house.peer.messages) == 1
 
 
-async def test_caller_that_waits_is_answered_by_the_cancel(house: House) -> None:
+async def test_waiting_caller_gets_the_cancelled_task(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
-    hearing = asyncio.create_task(house.hear(accepted))
+    response = asyncio.create_task(house.hear(accepted))
     await house.cancel(accepted)
-    assert state_of(cast("JsonObject", (await hearing)["task"])) == "CANCELED"
+    assert state_of(cast("JsonObject", (await response)["task"])) == "CANCELED"
 
 
-async def test_cancel_of_a_waiting_task_closes_its_question(house: House) -> None:
+async def test_cancel_of_a_waiting_task_closes_its_approval(house: House) -> None:
     accepted, _ = await house.talk("ask which")
     view = await house.question(accepted)
     await house.cancel(accepted)
@@ -333,16 +335,16 @@ async def test_cancel_of_a_waiting_task_closes_its_question(house: House) -> Non
     assert await house.store.log.read_open(accepted.session_id) == []
 
 
-async def test_follow_up_that_the_peer_refuses_leaves_the_task_as_it_is(house: House) -> None:
+async def test_follow_up_that_the_agent_refuses_does_not_change_the_task(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     house.peer.answer_sends(HttpAnswer(422))
     await house.send("more", task=accepted.facade)
 
-    async def is_told() -> bool:
+    async def is_recorded() -> bool:
         return "turn.failed" in await house.types(accepted)
 
-    await wait_until(is_told, 15, "the refusal is recorded")
+    await wait_until(is_recorded, 15, "the refusal is recorded")
     record = await house.record(accepted)
     assert record.status is Status.QUEUED
     assert record.attempts[-1].pending_message_id is None

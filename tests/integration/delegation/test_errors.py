@@ -1,4 +1,4 @@
-"""What a failed run and its task say of their error, whichever way they failed (TR-19, ATT-11)."""
+"""The recorded error of a failed run and its task, for each kind of failure (TR-19, ATT-11)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DENIES: Final = make_policy(
 
 
 def errors_of(record: TaskRecord) -> tuple[ErrorDetail, ErrorDetail]:
-    """That of the last run and that of the task; each has words for people."""
+    """The errors of the last run and of the task; each has a message."""
     run, task = record.attempts[-1].last_error, record.last_error
     assert run is not None
     assert task is not None
@@ -41,7 +41,7 @@ async def fail_by(house: House, text: str, *, wait: str = "unary") -> TaskRecord
 
 
 @pytest.mark.requirement("TR-19", "ATT-11")
-async def test_error_of_the_agent_is_kept_with_its_own_code(house: House) -> None:
+async def test_error_of_the_agent_is_recorded_with_its_code(house: House) -> None:
     async def refuse(turn: Turn) -> None:
         await turn.refuse(-32603, "database on fire")
 
@@ -52,7 +52,7 @@ async def test_error_of_the_agent_is_kept_with_its_own_code(house: House) -> Non
 
 
 @pytest.mark.requirement("TR-19", "ATT-11")
-async def test_state_in_which_the_agent_failed_is_its_own_word(house: House) -> None:
+async def test_failed_state_of_the_agent_is_recorded_as_native_code(house: House) -> None:
     run, task = errors_of(await fail_by(house, "fail badly", wait="stream"))
     assert (run.category, run.native, run.retryable) == (
         *(ErrorCategory.PEER, "TASK_STATE_FAILED"),
@@ -61,7 +61,7 @@ async def test_state_in_which_the_agent_failed_is_its_own_word(house: House) -> 
 
 
 @pytest.mark.requirement("TR-19", "ATT-11")
-async def test_limit_of_time_is_an_error_of_its_own(house: House) -> None:
+async def test_time_limit_is_a_timeout_error(house: House) -> None:
     house.policy = RetryPolicy(total_timeout_ms=60_000)
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
@@ -74,7 +74,7 @@ async def test_limit_of_time_is_an_error_of_its_own(house: House) -> None:
 
 
 @pytest.mark.requirement("TR-19", "ATT-11")
-async def test_rule_that_denies_is_an_error_of_policy_and_nothing_was_sent(house: House) -> None:
+async def test_denying_rule_is_a_policy_error_and_nothing_is_sent(house: House) -> None:
     house.rules = DENIES
     accepted = await house.send("go", wait="stream")
     record = await house.until(accepted, Status.FAILED)
@@ -85,7 +85,9 @@ async def test_rule_that_denies_is_an_error_of_policy_and_nothing_was_sent(house
 
 
 @pytest.mark.requirement("TR-19", "ATT-11")
-async def test_agent_that_is_away_or_talks_nonsense_is_told_apart(house: House) -> None:
+async def test_unreachable_agent_and_invalid_response_have_different_categories(
+    house: House,
+) -> None:
     house.peer.answer_next(HttpAnswer(200, b"<html>hello</html>"))
     run, _ = errors_of(await fail_by(house, "go"))
     assert run.category is ErrorCategory.PROTOCOL
@@ -95,7 +97,9 @@ async def test_agent_that_is_away_or_talks_nonsense_is_told_apart(house: House) 
 
 
 @pytest.mark.requirement("TR-19")
-async def test_wish_to_stop_is_the_callers_and_no_failure_of_the_agent(house: House) -> None:
+async def test_cancel_is_recorded_as_the_callers_and_not_as_a_failure_of_the_agent(
+    house: House,
+) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     await house.cancel(accepted, "enough")

@@ -1,4 +1,4 @@
-"""What is stored of each exchange with an agent: asked, and answered or broken; nothing of it moves a task (EVC-6)."""
+"""The facts of each exchange with an agent: requested, then completed or failed; none changes a task (EVC-6)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ STARTED, ASKED = "task.attempt.started", "model.requested"
 
 
 async def list_exchanges(house: House, accepted: TurnAccepted) -> list[str]:
-    """What a run says of its exchanges, from its start on."""
-    told = [str(kind) for kind in await house.types(accepted)]
-    return [kind for kind in told if kind.startswith("model.") or kind == STARTED]
+    """The exchange events of a run, from its start."""
+    types = [str(kind) for kind in await house.types(accepted)]
+    return [kind for kind in types if kind.startswith("model.") or kind == STARTED]
 
 
 async def list_requests(house: House, accepted: TurnAccepted) -> list[ModelRequested]:
@@ -32,7 +32,7 @@ async def list_requests(house: House, accepted: TurnAccepted) -> list[ModelReque
 
 @pytest.mark.requirement("EVC-6")
 @pytest.mark.parametrize("wait", ["unary", "stream"])
-async def test_an_exchange_ends_with_the_answer_of_the_agent(house: House, wait: str) -> None:
+async def test_exchange_completes_with_the_response_of_the_agent(house: House, wait: str) -> None:
     accepted = await house.send("chunks 3", wait="unary" if wait == "unary" else "stream")
     await house.until(accepted, Status.COMPLETED)
     types = await house.types(accepted)
@@ -43,18 +43,21 @@ async def test_an_exchange_ends_with_the_answer_of_the_agent(house: House, wait:
         ModelRequested("echo", method, record.attempts[-1].message_id)
     ]
     assert types.index("model.completed") < types.index("task.completed")
-    (said,) = [
+    (completed,) = [
         event.fact
         for event in await house.events(accepted)
         if isinstance(event.fact.payload, ModelCompleted)
     ]
-    assert said.scope.run_id == record.attempts[-1].run_id
-    assert isinstance(said.payload, ModelCompleted)
-    assert (said.payload.peer, said.payload.frames <= record.attempts[-1].steps) == ("echo", True)
+    assert completed.scope.run_id == record.attempts[-1].run_id
+    assert isinstance(completed.payload, ModelCompleted)
+    assert (completed.payload.peer, completed.payload.frames <= record.attempts[-1].steps) == (
+        "echo",
+        True,
+    )
 
 
 @pytest.mark.requirement("EVC-6")
-async def test_a_question_is_an_answer_and_what_is_sent_on_it_is_an_exchange_of_its_own(
+async def test_request_for_input_completes_an_exchange_and_its_answer_begins_another(
     house: House,
 ) -> None:
     accepted = await house.send("ask which")
@@ -62,15 +65,15 @@ async def test_a_question_is_an_answer_and_what_is_sent_on_it_is_an_exchange_of_
     assert await list_exchanges(house, accepted) == [STARTED, ASKED, "model.completed"]
     await house.respond(await house.question(accepted), option_id="reply", content={"text": "b"})
     await house.until(accepted, Status.COMPLETED)
-    told = await list_exchanges(house, accepted)
-    assert told == [STARTED, ASKED, "model.completed", ASKED, "model.completed"]
+    exchanges = await list_exchanges(house, accepted)
+    assert exchanges == [STARTED, ASKED, "model.completed", ASKED, "model.completed"]
     asked, answered = await list_requests(house, accepted)
     sent = [message["messageId"] for message in house.peer.messages]
     assert sent == [asked.message_id, answered.message_id]
 
 
 @pytest.mark.requirement("EVC-6")
-async def test_an_agent_that_says_that_it_failed_has_answered(house: House) -> None:
+async def test_reported_failure_completes_the_exchange(house: House) -> None:
     accepted = await house.send("fail badly")
     await house.until(accepted, Status.FAILED)
     assert await list_exchanges(house, accepted) == [STARTED, ASKED, "model.completed"]
@@ -81,7 +84,7 @@ async def test_an_agent_that_says_that_it_failed_has_answered(house: House) -> N
     ("text", "category"),
     [("refuse", ErrorCategory.PEER), ("close", None), ("drop", ErrorCategory.TRANSPORT)],
 )
-async def test_an_exchange_that_broke_says_where(
+async def test_failed_exchange_records_the_category_of_its_error(
     house: House, text: str, category: ErrorCategory | None
 ) -> None:
     accepted = await house.send(text, wait="stream")
@@ -95,16 +98,16 @@ async def test_an_exchange_that_broke_says_where(
         if isinstance(event.fact.payload, ModelFailed)
     ]
     assert [error.category for error in failures[:1]] == ([category] if category else [])
-    # The peer's own words stay behind the door.
+    # Text from the agent is not part of the error.
     assert "scripted-task-secret" not in str(failures)
 
 
 @pytest.mark.requirement("EVC-6", "I6")
-async def test_an_agent_that_is_away_is_asked_in_vain(house: House) -> None:
+async def test_exchange_with_an_unreachable_agent_fails(house: House) -> None:
     await house.talk("echo its card is known now")
     await house.peer.stop()
     accepted = await house.send("echo hello")
     with pytest.raises(PasserelleError):
         await house.hear(accepted)
-    told = await list_exchanges(house, accepted)
-    assert told == [STARTED, ASKED, "model.failed"]
+    exchanges = await list_exchanges(house, accepted)
+    assert exchanges == [STARTED, ASKED, "model.failed"]

@@ -1,4 +1,4 @@
-"""Files that an agent names by address: the task completes when they are here, and not before (I5, A2A-11, EXT-10)."""
+"""Files that an agent names by URL: the task completes only after they are copied (I5, A2A-11, EXT-10)."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-async def shelf(house: House) -> AsyncGenerator[FileServer]:
-    """Where the agent puts its files; the house fetches from there."""
+async def file_server(house: House) -> AsyncGenerator[FileServer]:
+    """Serves the agent's files; the gateway fetches them from here."""
     async with FileServer() as server:
         allow(house, server)
         yield server
@@ -48,13 +48,13 @@ async def shelf(house: House) -> AsyncGenerator[FileServer]:
 
 
 def allow(house: House, server: FileServer, **members: object) -> None:
-    """The terms of the house, with the files of this server."""
+    """Sets output terms that allow files of this server."""
     given = {"fetch": True, "allow": [server.url], **members}
     house.outputs.reload(read_output_terms(OutputSettings.model_validate(given)))
 
 
-def bring(*urls: str) -> Script:
-    """An agent that makes one artifact of these files, and is done."""
+def send_files(*urls: str) -> Script:
+    """An agent that sends one artifact with these files, and completes."""
 
     async def work(turn: Turn) -> None:
         task = await turn.open()
@@ -65,7 +65,7 @@ def bring(*urls: str) -> Script:
 
 
 async def begin(house: House, *urls: str) -> TurnAccepted:
-    house.peer.next(bring(*urls))
+    house.peer.next(send_files(*urls))
     return await house.send("the report, please", wait="stream")
 
 
@@ -84,24 +84,24 @@ async def read(house: House, accepted: TurnAccepted, sha256: str) -> JsonObject:
 
 
 @pytest.mark.requirement("A2A-11", "I5", "ENV-10", "ATT-6")
-async def test_task_completes_when_a_copy_of_its_file_is_here(
-    house: House, shelf: FileServer
+async def test_task_completes_when_its_file_is_copied(
+    house: House, file_server: FileServer
 ) -> None:
-    shelf.files["/r.pdf"] = File(PDF, "application/pdf")
-    accepted = await begin(house, f"{shelf.url}/r.pdf?key=secret")
+    file_server.files["/r.pdf"] = File(PDF, "application/pdf")
+    accepted = await begin(house, f"{file_server.url}/r.pdf?key=secret")
     frames = await house.watch(accepted)
     record = await house.until(accepted, Status.COMPLETED)
     events = await house.events(accepted)
     (copy,) = copies_of(events)
     assert copy.blob == hashlib.sha256(PDF).hexdigest()
-    assert (copy.url, copy.media_type) == (f"{shelf.url}/r.pdf", "application/pdf")
+    assert (copy.url, copy.media_type) == (f"{file_server.url}/r.pdf", "application/pdf")
     stored = [event.fact.payload for event in events if event.type == "artifact.changed"]
     assert [cast("ArtifactChanged", one).stored for one in stored] == [False, True]
     assert (record.artifact_count, len(record.artifacts)) == (1, 1)
     output = await read(house, accepted, copy.blob or "")
     assert base64.b64decode(str(output["content"])) == PDF
     assert (output["state"], output["mediaType"]) == ("here", "application/pdf")
-    assert "key=secret" in str(frames), "the part is as the agent wrote it"
+    assert "key=secret" in str(frames), "the part is not changed"
     model = await house.service.read(ADA, GetTaskModel(accepted.facade, "artifacts"))
     (shown,) = cast("list[JsonObject]", model["artifacts"])
     (version,) = cast("list[JsonObject]", shown["versions"])
@@ -109,11 +109,11 @@ async def test_task_completes_when_a_copy_of_its_file_is_here(
 
 
 @pytest.mark.requirement("A2A-11", "I5", "AP-4", "ST-8", "CF-7")
-async def test_task_waits_for_a_file_that_is_not_to_be_had_now(
-    house: House, shelf: FileServer
+async def test_task_waits_for_a_file_that_is_temporarily_unavailable(
+    house: House, file_server: FileServer
 ) -> None:
-    shelf.files["/r.pdf"] = File(status=503)
-    accepted = await begin(house, f"{shelf.url}/r.pdf")
+    file_server.files["/r.pdf"] = File(status=503)
+    accepted = await begin(house, f"{file_server.url}/r.pdf")
     record = await house.until(accepted, Status.WAITING_RESOURCE)
     assert "HTTP 503" in str(record.status_reason)
     assert "task.completed" not in await house.types(accepted)
@@ -121,7 +121,7 @@ async def test_task_waits_for_a_file_that_is_not_to_be_had_now(
     (remote,) = house.peer.tasks.values()
     remote.forgotten = True
     await house.adopt(accepted)
-    shelf.files["/r.pdf"] = File(PDF)
+    file_server.files["/r.pdf"] = File(PDF)
     await house.until(accepted, Status.COMPLETED)
     assert len(copies_of(await house.events(accepted))) == 1
     waits = [one for one in await house.types(accepted) if one == "task.waiting"]
@@ -138,12 +138,14 @@ async def test_task_waits_for_a_file_that_is_not_to_be_had_now(
         ("/round", "too many redirects"),
     ],
 )
-async def test_task_whose_file_will_never_be_had_fails_with_the_reason(
-    house: House, shelf: FileServer, path: str, reason: str
+async def test_task_whose_file_is_permanently_unavailable_fails_with_the_reason(
+    house: House, file_server: FileServer, path: str, reason: str
 ) -> None:
-    shelf.files["/elsewhere"] = File(status=302, location="http://169.254.169.254/latest/meta-data")
-    shelf.files["/round"] = File(status=302, location="/round")
-    accepted = await begin(house, f"{shelf.url}{path}")
+    file_server.files["/elsewhere"] = File(
+        status=302, location="http://169.254.169.254/latest/meta-data"
+    )
+    file_server.files["/round"] = File(status=302, location="/round")
+    accepted = await begin(house, f"{file_server.url}{path}")
     record = await house.until(accepted, Status.FAILED)
     assert record.last_error is not None
     assert (record.last_error.code, reason in record.last_error.message) == (
@@ -153,29 +155,33 @@ async def test_task_whose_file_will_never_be_had_fails_with_the_reason(
     assert "task.completed" not in await house.types(accepted)
 
 
-async def test_redirect_within_what_is_allowed_is_followed(house: House, shelf: FileServer) -> None:
-    shelf.files["/r"] = File(status=307, location="/r.pdf")
-    shelf.files["/r.pdf"] = File(PDF)
-    accepted = await begin(house, f"{shelf.url}/r")
+async def test_redirect_to_an_allowed_address_is_followed(
+    house: House, file_server: FileServer
+) -> None:
+    file_server.files["/r"] = File(status=307, location="/r.pdf")
+    file_server.files["/r.pdf"] = File(PDF)
+    accepted = await begin(house, f"{file_server.url}/r")
     await house.until(accepted, Status.COMPLETED)
     (copy,) = copies_of(await house.events(accepted))
     assert copy.size == len(PDF)
 
 
-async def test_private_address_that_nobody_allowed_is_never_asked(
-    house: House, shelf: FileServer
+async def test_private_address_that_is_not_allowed_gets_no_request(
+    house: House, file_server: FileServer
 ) -> None:
     house.outputs.reload(read_output_terms(OutputSettings(fetch=True)))
-    accepted = await begin(house, f"{shelf.url}/r.pdf")
+    accepted = await begin(house, f"{file_server.url}/r.pdf")
     await house.until(accepted, Status.FAILED)
-    assert shelf.asked == {}
+    assert file_server.asked == {}
 
 
 @pytest.mark.requirement("EXT-10")
-async def test_file_over_the_limit_is_cut_and_says_so(house: House, shelf: FileServer) -> None:
-    allow(house, shelf, max_bytes=1_024)
-    shelf.files["/r.pdf"] = File(b"x" * 5_000)
-    accepted = await begin(house, f"{shelf.url}/r.pdf")
+async def test_file_over_the_limit_is_truncated_and_recorded(
+    house: House, file_server: FileServer
+) -> None:
+    allow(house, file_server, max_bytes=1_024)
+    file_server.files["/r.pdf"] = File(b"x" * 5_000)
+    accepted = await begin(house, f"{file_server.url}/r.pdf")
     await house.until(accepted, Status.COMPLETED)
     events = await house.events(accepted)
     (cut,) = [e.fact.payload for e in events if isinstance(e.fact.payload, OutputTruncated)]
@@ -186,10 +192,10 @@ async def test_file_over_the_limit_is_cut_and_says_so(house: House, shelf: FileS
 
 
 @pytest.mark.requirement("EXT-10", "ENV-10")
-async def test_copy_expires_and_whoever_reads_it_is_told(house: House, shelf: FileServer) -> None:
-    allow(house, shelf, keep="1h")
-    shelf.files["/r.pdf"] = File(PDF)
-    accepted = await begin(house, f"{shelf.url}/r.pdf")
+async def test_expired_copy_is_reported_to_readers(house: House, file_server: FileServer) -> None:
+    allow(house, file_server, keep="1h")
+    file_server.files["/r.pdf"] = File(PDF)
+    accepted = await begin(house, f"{file_server.url}/r.pdf")
     await house.until(accepted, Status.COMPLETED)
     (copy,) = copies_of(await house.events(accepted))
     await house.come_due("output", accepted.task_id, after_ms=HOUR_MS + 1)
@@ -205,12 +211,12 @@ async def test_copy_expires_and_whoever_reads_it_is_told(house: House, shelf: Fi
     assert f"output:{accepted.task_id}" not in await house.due(accepted.task_id)
 
 
-async def test_copy_that_a_later_task_has_too_outlives_the_first(
-    house: House, shelf: FileServer
+async def test_copy_shared_with_a_later_task_outlives_the_first_task(
+    house: House, file_server: FileServer
 ) -> None:
-    allow(house, shelf, keep="1h")
-    shelf.files["/r.pdf"] = File(PDF)
-    first = await begin(house, f"{shelf.url}/r.pdf")
+    allow(house, file_server, keep="1h")
+    file_server.files["/r.pdf"] = File(PDF)
+    first = await begin(house, f"{file_server.url}/r.pdf")
     await house.until(first, Status.COMPLETED)
     (copy,) = copies_of(await house.events(first))
     shard = shard_of(first.task_id)
@@ -220,22 +226,22 @@ async def test_copy_that_a_later_task_has_too_outlives_the_first(
     assert await house.store.copies.get(shard, copy.blob or "") == PDF
 
 
-async def test_stop_is_not_kept_waiting_by_a_file(house: House, shelf: FileServer) -> None:
-    shelf.files["/r.pdf"] = File(status=503)
-    accepted = await begin(house, f"{shelf.url}/r.pdf")
+async def test_cancel_does_not_wait_for_a_file(house: House, file_server: FileServer) -> None:
+    file_server.files["/r.pdf"] = File(status=503)
+    accepted = await begin(house, f"{file_server.url}/r.pdf")
     await house.until(accepted, Status.WAITING_RESOURCE)
     await house.cancel(accepted)
     await house.until(accepted, Status.CANCELLED)
 
 
-async def test_files_are_left_where_they_are_unless_they_are_wanted(
-    house: House, shelf: FileServer
+async def test_files_are_not_copied_unless_configured(
+    house: House, file_server: FileServer
 ) -> None:
     house.outputs.reload(read_output_terms(OutputSettings()))
-    accepted = await begin(house, f"{shelf.url}/r.pdf")
+    accepted = await begin(house, f"{file_server.url}/r.pdf")
     record = await house.until(accepted, Status.COMPLETED)
     assert record.artifacts[0].stored
-    assert shelf.asked == {}
+    assert file_server.asked == {}
 
 
 @pytest.mark.requirement("ENV-10")
@@ -257,18 +263,18 @@ async def test_output_is_read_by_its_owner_and_in_parts(house: House) -> None:
 
 @pytest.mark.requirement("EXT-10")
 @pytest.mark.parametrize("wait", ["unary", "stream"])
-async def test_pattern_is_taken_out_before_anything_is_stored(
-    house: House, shelf: FileServer, wait: str
+async def test_redacted_pattern_is_removed_before_anything_is_stored(
+    house: House, file_server: FileServer, wait: str
 ) -> None:
-    allow(house, shelf, redact=[{"name": "aws-key", "pattern": "AKIA[A-Z0-9]{8}"}])
+    allow(house, file_server, redact=[{"name": "aws-key", "pattern": "AKIA[A-Z0-9]{8}"}])
     key = "AKIA12345678"
-    shelf.files["/notes.txt"] = File(f"the key is {key}".encode(), "text/plain")
+    file_server.files["/notes.txt"] = File(f"the key is {key}".encode(), "text/plain")
 
     async def work(turn: Turn) -> None:
         task = await turn.open()
         await turn.status("WORKING", f"using {key} and {key}")
         task.artifact([{"text": f"key: {key}"}, {"data": {"key": [key]}}], artifact_id="a-1")
-        task.artifact([{"url": f"{shelf.url}/notes.txt"}], artifact_id="a-2")
+        task.artifact([{"url": f"{file_server.url}/notes.txt"}], artifact_id="a-2")
         await turn.status("COMPLETED")
 
     house.peer.next(work)
@@ -281,9 +287,9 @@ async def test_pattern_is_taken_out_before_anything_is_stored(
     assert key not in task
     assert "key: [redacted: aws-key]" in task
     events = await house.events(accepted)
-    told = [e.fact.payload for e in events if isinstance(e.fact.payload, OutputRedacted)]
-    assert {one.rule for one in told} == {"aws-key"}
-    assert sum(one.count for one in told) == 5
+    redactions = [e.fact.payload for e in events if isinstance(e.fact.payload, OutputRedacted)]
+    assert {one.rule for one in redactions} == {"aws-key"}
+    assert sum(one.count for one in redactions) == 5
     (copy,) = copies_of(events)
     output = await read(house, accepted, copy.blob or "")
     assert base64.b64decode(str(output["content"])) == b"the key is [redacted: aws-key]"
@@ -297,7 +303,7 @@ async def refuse_at_once(turn: Turn) -> None:
     await turn.refuse(-32602, f"not a word about {SECRET} here")
 
 
-async def break_off(turn: Turn) -> None:
+async def fail_while_working(turn: Turn) -> None:
     await turn.status("WORKING", "on it")
     await turn.refuse(-32603, f"not a word about {SECRET} here")
 
@@ -315,39 +321,41 @@ async def ask_and_refuse(turn: Turn) -> None:
 
 @pytest.mark.requirement("ENV-11", "A2A-12")
 @pytest.mark.parametrize("wait", ["unary", "stream"])
-@pytest.mark.parametrize("work", [refuse_at_once, break_off, write_nonsense, ask_and_refuse])
-async def test_pattern_is_taken_out_of_what_an_agent_says_when_it_refuses(
-    house: House, shelf: FileServer, wait: WaitMode, work: Script
+@pytest.mark.parametrize(
+    "work", [refuse_at_once, fail_while_working, write_nonsense, ask_and_refuse]
+)
+async def test_redacted_pattern_is_removed_from_refusals_of_an_agent(
+    house: House, file_server: FileServer, wait: WaitMode, work: Script
 ) -> None:
-    allow(house, shelf, redact=[{"name": "project", "pattern": "project [a-z]+"}])
+    allow(house, file_server, redact=[{"name": "project", "pattern": "project [a-z]+"}])
     house.peer.next(work, work)
     accepted = last = await house.send("go", wait=wait)
-    told: list[object] = []
+    outcomes: list[object] = []
     if work is ask_and_refuse:
         await house.until(accepted, Status.WAITING_INPUT)
         last = await house.send("this one", wait=wait, task=accepted.facade)
     try:
-        told.append(await house.hear(last))
+        outcomes.append(await house.hear(last))
     except PasserelleError as refused:
-        told += [refused.message, refused.details]
+        outcomes += [refused.message, refused.details]
     if work is not ask_and_refuse:
         await house.until(accepted, Status.FAILED)
-    told.append(await house.record(accepted))
+    outcomes.append(await house.record(accepted))
     entries = await house.entries(accepted.session_id)
-    assert SECRET not in str(told)
+    assert SECRET not in str(outcomes)
     assert SECRET not in str(entries)
     if work is not write_nonsense:
         assert "not a word about [redacted: project] here" in str(entries)
 
 
-async def test_terms_that_are_none_are_refused() -> None:
+async def test_invalid_redaction_patterns_are_refused() -> None:
     for pattern in ("(", ""):
         with pytest.raises(ValueError, match="pattern"):
             OutputSettings.model_validate({"redact": [{"name": "x", "pattern": pattern}]})
 
 
 @pytest.mark.requirement("PO-8", "PO-9")
-async def test_long_status_has_its_first_words_with_it_and_the_rest_behind_a_reference(
+async def test_long_status_is_stored_by_reference_with_a_preview(
     house: House,
 ) -> None:
     words = "and so on " * 3_000
@@ -371,8 +379,8 @@ async def test_long_status_has_its_first_words_with_it_and_the_rest_behind_a_ref
     assert max(len(entry.data) for entry in entries) < 20 * 1024
 
 
-def bring_beside(number: int, *urls: str) -> Script:
-    """An agent that makes so many artifacts of text, then one of each file, and is done."""
+def send_texts_and_files(number: int, *urls: str) -> Script:
+    """An agent that sends ``number`` text artifacts, then one artifact per file, and completes."""
 
     async def work(turn: Turn) -> None:
         task = await turn.open()
@@ -386,40 +394,40 @@ def bring_beside(number: int, *urls: str) -> Script:
 
 
 @pytest.mark.requirement("A2A-11", "I5")
-@pytest.mark.parametrize("beside", [KEPT_ARTIFACTS - 1, KEPT_ARTIFACTS, 60])
-async def test_file_that_is_gone_fails_the_task_whatever_stands_before_it(
-    house: House, shelf: FileServer, beside: int
+@pytest.mark.parametrize("texts", [KEPT_ARTIFACTS - 1, KEPT_ARTIFACTS, 60])
+async def test_missing_file_fails_the_task_after_any_number_of_artifacts(
+    house: House, file_server: FileServer, texts: int
 ) -> None:
-    house.peer.next(bring_beside(beside, shelf.url + "/gone.pdf"))
+    house.peer.next(send_texts_and_files(texts, file_server.url + "/gone.pdf"))
     accepted = await house.send("go", wait="stream")
     record = await house.until(accepted, Status.FAILED)
     assert record.last_error is not None
     assert record.last_error.code == "artifact_unavailable"
-    assert record.artifact_count == beside + 1
+    assert record.artifact_count == texts + 1
     changed = [e.fact.payload for e in await house.events(accepted)]
-    told = [one for one in changed if isinstance(one, ArtifactChanged)]
-    assert [one.stored for one in told if one.name_at_peer == "file 0"] == [False]
+    artifacts = [one for one in changed if isinstance(one, ArtifactChanged)]
+    assert [one.stored for one in artifacts if one.name_at_peer == "file 0"] == [False]
 
 
 @pytest.mark.requirement("A2A-11", "I5", "AP-4")
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_files_after_the_sixteenth_artifact_are_here_before_the_task_completes(
-    house: House, shelf: FileServer, *, restarts: bool
+async def test_files_after_the_sixteenth_artifact_are_copied_before_completion(
+    house: House, file_server: FileServer, *, restarts: bool
 ) -> None:
-    urls = [f"{shelf.url}/{count}.pdf" for count in range(5)]
+    urls = [f"{file_server.url}/{count}.pdf" for count in range(5)]
     for count in range(5):
-        shelf.files[f"/{count}.pdf"] = File(PDF + b"%d" % count, "application/pdf")
-    shelf.files["/3.pdf"] = File(status=503)
-    house.peer.next(bring_beside(KEPT_ARTIFACTS - 1, *urls))
+        file_server.files[f"/{count}.pdf"] = File(PDF + b"%d" % count, "application/pdf")
+    file_server.files["/3.pdf"] = File(status=503)
+    house.peer.next(send_texts_and_files(KEPT_ARTIFACTS - 1, *urls))
     accepted = await house.send("go", wait="stream")
     record = await house.until(accepted, Status.WAITING_RESOURCE)
     assert (record.awaited or 0) >= 1
     with pytest.raises(UnsupportedOperation, match="not stored"):
         await house.service.execute(ADA, CompleteTask(accepted.facade), None)
-    shelf.files["/3.pdf"] = File(PDF + b"3", "application/pdf")
+    file_server.files["/3.pdf"] = File(PDF + b"3", "application/pdf")
     if restarts:
         await house.restart()
-        allow(house, shelf)
+        allow(house, file_server)
         await house.adopt(accepted)
     record = await house.until(accepted, Status.COMPLETED)
     assert (record.awaited, record.artifact_count) == (None, KEPT_ARTIFACTS + 4)

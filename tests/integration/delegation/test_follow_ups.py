@@ -1,4 +1,4 @@
-"""Answers and further messages on their way to the agent: how they are sent, also by whoever takes the run up."""
+"""Answers and further messages to an agent: how they are sent, also by a driver that resumes the run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
 
 
 def stop_streaming(house: House) -> None:
-    """The card of the agent says that it has no streams, and it refuses them."""
+    """The agent's card declares no streaming, and the agent refuses streams."""
     capabilities = cast("JsonObject", house.peer.card["capabilities"])
     house.peer.card = {**house.peer.card, "capabilities": {**capabilities, "streaming": False}}
     house.peer.refuses = frozenset({"SendStreamingMessage", "SubscribeToTask"})
@@ -44,10 +44,10 @@ async def refuse(turn: Turn) -> None:
 @pytest.mark.requirement("DLV-1")
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("wait", ["unary", "stream"])
-async def test_whoever_takes_the_run_up_sends_the_answer_in_the_same_way(
+async def test_answer_is_sent_with_the_same_method_by_the_next_driver(
     house: House, wait: WaitMode, *, streams: bool
 ) -> None:
-    """The answer is stored, and the process ends before it goes out: the wish of its caller is a fact."""
+    """The answer is stored and the process ends before sending it: the caller's wait mode is a fact."""
     if not streams:
         stop_streaming(house)
     accepted, _ = await house.talk("ask Which colour?")
@@ -65,8 +65,8 @@ async def test_whoever_takes_the_run_up_sends_the_answer_in_the_same_way(
 
 @pytest.mark.requirement("DLV-2")
 @pytest.mark.parametrize("streams", [True, False])
-async def test_a_refusal_outlasts_a_restart(house: House, *, streams: bool) -> None:
-    """Who asks again under the same key is told the same, and nothing is sent a second time."""
+async def test_refusal_is_returned_again_after_a_restart(house: House, *, streams: bool) -> None:
+    """A repeat with the same key gets the same error, and nothing is sent again."""
     if not streams:
         stop_streaming(house)
     accepted, _ = await house.talk("ask Which colour?")
@@ -79,9 +79,9 @@ async def test_a_refusal_outlasts_a_restart(house: House, *, streams: bool) -> N
     await house.restart()
     again = await house.send("", task=accepted.facade, idem="key-1", message=message)
     assert (again.turn_id, again.repeated) == (answer.turn_id, True)
-    with pytest.raises(PeerRefused, match="that is no answer") as told:
+    with pytest.raises(PeerRefused, match="that is no answer") as repeated:
         await house.hear(again)
-    assert told.value.native_code == -32602
+    assert repeated.value.native_code == -32602
     assert house.peer.texts == ["ask Which colour?", "blue"]
     assert (first.status, len(first.open_actions)) == (Status.WAITING_INPUT, 1)
     await house.adopt(accepted)
@@ -91,10 +91,10 @@ async def test_a_refusal_outlasts_a_restart(house: House, *, streams: bool) -> N
 
 
 @pytest.mark.requirement("DLV-2")
-async def test_a_refused_answer_of_a_device_leaves_its_question_open_under_another_name(
+async def test_refused_answer_of_a_device_reopens_the_request_as_a_new_approval(
     house: House,
 ) -> None:
-    """No A2A caller waits: what became of the answer stands at the question that it was given to."""
+    """No A2A caller waits: the approval itself records the result of the answer."""
     stop_streaming(house)
     accepted, _ = await house.talk("ask Which colour?")
     view = await house.question(accepted)
@@ -105,7 +105,7 @@ async def test_a_refused_answer_of_a_device_leaves_its_question_open_under_anoth
         record = await house.record(accepted)
         return record.status is Status.WAITING_INPUT and view["actionId"] not in record.open_actions
 
-    await wait_until(is_open_again, 15, "the question is open again")
+    await wait_until(is_open_again, 15, "the request is open again")
     closed = await house.service.read(ADA, GetAction(str(view["actionId"])))
     assert closed["returnState"] == "undeliverable"
     assert closed["returnError"] == "peer_refused: that is no answer"
@@ -116,7 +116,7 @@ async def test_a_refused_answer_of_a_device_leaves_its_question_open_under_anoth
 
 
 @pytest.mark.requirement("DLV-2")
-async def test_an_agent_that_is_not_there_after_its_refusal_does_not_keep_the_caller(
+async def test_agent_unreachable_after_its_refusal_does_not_delay_the_caller(
     house: House,
 ) -> None:
     async def refuse_and_go(turn: Turn) -> None:
@@ -133,8 +133,8 @@ async def test_an_agent_that_is_not_there_after_its_refusal_does_not_keep_the_ca
     assert len((await house.record(accepted)).open_actions) == 1
 
 
-def write_leave(question: JsonObject) -> JsonObject:
-    """The answer to a question in our own form."""
+def write_allow(question: JsonObject) -> JsonObject:
+    """An answer in the gateway's own form."""
     form: JsonObject = {
         "action_id": question["actionId"],
         "rev": question["rev"],
@@ -147,17 +147,15 @@ def write_leave(question: JsonObject) -> JsonObject:
 
 @pytest.mark.requirement("DLV-2", "CMD-14")
 @pytest.mark.parametrize("form", ["words", "own", "native", "device"])
-async def test_a_refused_answer_is_told_to_its_caller_and_not_to_another_whose_message_was_taken(
-    house: House, form: str
-) -> None:
-    """Two messages at once: the later one overtakes the answer, and the agent wants no answer any more."""
+async def test_refused_answer_is_an_error_only_for_its_own_caller(house: House, form: str) -> None:
+    """Two concurrent messages: the later one overtakes the answer, and the agent no longer waits for an answer."""
     stop_streaming(house)
     house.peer.next({"words": ask_in_words, "native": ask(call("adk-1"))}.get(form, ask_leave()))
     accepted, _ = await house.talk("pay the bill")
     asked = await house.question(accepted)
     parts: dict[str, JsonObject] = {
         "words": {"text": "blue"},
-        "own": write_leave(asked),
+        "own": write_allow(asked),
         "native": confirm("adk-1"),
     }
     refused, done = asyncio.Event(), asyncio.Event()
@@ -175,14 +173,18 @@ async def test_a_refused_answer_is_told_to_its_caller_and_not_to_another_whose_m
     if form == "device":
         await house.respond(asked, option_id="pay")
     else:
-        said: JsonObject = {**house.message(""), "parts": [parts[form]], "taskId": accepted.facade}
-        answer = await house.send("", task=accepted.facade, message=said)
+        confirmation: JsonObject = {
+            **house.message(""),
+            "parts": [parts[form]],
+            "taskId": accepted.facade,
+        }
+        answer = await house.send("", task=accepted.facade, message=confirmation)
     await wait_until(lambda: len(house.peer.messages) == 2, 10, "the agent has the answer")
     other = await house.send("green", task=accepted.facade)
     await wait_until(lambda: len(house.peer.messages) == 3, 10, "the agent has both")
     refused.set()
     if answer is None:
-        await wait_until(lambda: is_refused(house, asked), 10, "the question says so")
+        await wait_until(lambda: is_refused(house, asked), 10, "the approval records it")
     else:
         with pytest.raises(PeerRefused, match="the task goes on"):
             await house.hear(answer)
@@ -207,16 +209,16 @@ KINDS: Final = ("JSONRPC/1.0", "HTTP+JSON/1.0", "JSONRPC/0.3", "HTTP+JSON/0.3")
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("wait", ["unary", "stream"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_stock_agents_of_the_sdk_take_answers_and_raise(
+async def test_sdk_agents_accept_answers_and_their_exceptions_fail_the_task(
     house: House, kind: str, wait: WaitMode, *, streams: bool
 ) -> None:
-    """They refuse every stream where their card has none, and publish their Task only while it is new."""
+    """They refuse every stream if their card declares none, and publish their Task only when it is new."""
     async with run_sdk_agent(kind, streams=streams) as agent:
         house.registry.replace([PeerConfig("sdk", agent.url)])
         asked, _ = await house.talk("ask Which colour?", agent="sdk")
         answer = await house.send("blue", agent="sdk", task=asked.facade, wait=wait)
-        told = cast("JsonObject", (await house.hear(answer))["task"])
-        assert cast("JsonObject", told["status"])["state"] == "TASK_STATE_COMPLETED"
+        shown = cast("JsonObject", (await house.hear(answer))["task"])
+        assert cast("JsonObject", shown["status"])["state"] == "TASK_STATE_COMPLETED"
 
         asked, _ = await house.talk("ask Which size?", agent="sdk")
         answer = await house.send("boom", agent="sdk", task=asked.facade, wait=wait)
@@ -229,7 +231,7 @@ async def test_stock_agents_of_the_sdk_take_answers_and_raise(
 
 
 @pytest.mark.requirement("DLV-5")
-async def test_a_broken_stream_is_told_by_whoever_has_taken_the_run_up(house: House) -> None:
+async def test_broken_stream_is_reported_by_the_next_driver(house: House) -> None:
     async def work_and_break(turn: Turn) -> None:
         await turn.status("WORKING")
         await turn.drop()
@@ -248,8 +250,8 @@ async def test_a_broken_stream_is_told_by_whoever_has_taken_the_run_up(house: Ho
     house.timeouts = replace(QUICK, stalled_s=0.2)
     await house.restart()
     await house.adopt(accepted)
-    told = cast("JsonObject", (await house.hear(accepted))["task"])
-    status = cast("JsonObject", told["status"])
+    shown = cast("JsonObject", (await house.hear(accepted))["task"])
+    status = cast("JsonObject", shown["status"])
     assert status["state"] == "TASK_STATE_WORKING"
     assert "has not changed" in str(status["message"])
     record = await house.record(accepted)
@@ -266,7 +268,7 @@ async def explain(house: House, accepted: TurnAccepted) -> Explanation:
 
 
 @pytest.mark.requirement("DLV-2", "VAL-8")
-async def test_a_refused_answer_is_explained_with_the_words_of_the_agent(house: House) -> None:
+async def test_explanation_of_a_refused_answer_contains_the_agents_message(house: House) -> None:
     accepted, _ = await house.talk("ask Which colour?")
     assert (await explain(house, accepted)).messages == ()
     house.peer.next(refuse)
@@ -284,28 +286,28 @@ async def test_a_refused_answer_is_explained_with_the_words_of_the_agent(house: 
 
 
 @pytest.mark.requirement("DLV-3", "VAL-8")
-async def test_an_agent_that_raised_is_explained_with_its_words(house: House) -> None:
-    async def raise_at_work(turn: Turn) -> None:
+async def test_explanation_of_an_internal_error_contains_the_agents_message(house: House) -> None:
+    async def fail_while_working(turn: Turn) -> None:
         await turn.status("WORKING")
         await turn.refuse(-32603, "boom")
 
-    house.peer.next(raise_at_work)
+    house.peer.next(fail_while_working)
     accepted = await house.send("work", wait="stream")
     await house.until(accepted, Status.FAILED)
-    told = (
+    expected = (
         "agent 'echo' failed with an internal error (code -32603): boom; its own log has the cause, "
         "and the task can be tried again"
     )
     found = await explain(house, accepted)
-    assert [reason.text for reason in found.end] == [told]
-    assert found.retries[-1].text == f"the run ended as failed: {told}"
+    assert [reason.text for reason in found.end] == [expected]
+    assert found.retries[-1].text == f"the run ended as failed: {expected}"
 
 
 @pytest.mark.requirement("DLV-3")
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("wait", ["unary", "stream"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_stock_agents_of_the_sdk_that_raise_over_a_first_message_end_the_task(
+async def test_sdk_agent_that_raises_on_the_first_message_fails_the_task(
     house: House, kind: str, wait: WaitMode, *, streams: bool
 ) -> None:
     async with run_sdk_agent(kind, streams=streams) as agent:
@@ -318,7 +320,7 @@ async def test_stock_agents_of_the_sdk_that_raise_over_a_first_message_end_the_t
 
 
 @pytest.mark.requirement("ANS-8", "VAL-8")
-async def test_a_message_that_an_approval_holds_back_says_so_to_its_sender_and_in_the_explanation(
+async def test_message_kept_for_an_approval_is_reported_to_its_sender_and_explained(
     house: House,
 ) -> None:
     house.peer.next(ask_leave())
@@ -339,10 +341,10 @@ async def test_a_message_that_an_approval_holds_back_says_so_to_its_sender_and_i
     assert len(house.peer.messages) == sent
 
 
-def stand_still(*, keeps: bool) -> Script:
-    """Nothing follows from the message; ``keeps``: the task still shows the request in its status.
+def ignore_message(*, keeps: bool) -> Script:
+    """The agent does nothing with the message; ``keeps``: its status still shows the request.
 
-    The Python SDK of 0.3 moves it into the history with any message, and shows none until there is a new one.
+    The Python SDK 0.3 moves the request into the history with any message, and shows none until there is a new one.
     """
 
     async def script(turn: Turn) -> None:
@@ -358,14 +360,14 @@ def stand_still(*, keeps: bool) -> Script:
 @pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.requirement("DIA-3", "DIA-4", "LT-5")
-async def test_request_is_open_again_where_the_agent_did_nothing_with_the_answer(
+async def test_request_is_reopened_if_the_agent_ignored_the_answer(
     house: House, *, streams: bool, keeps: bool
 ) -> None:
     if not streams:
         stop_streaming(house)
     house.peer.next(ask(call("adk-1")))
     accepted, _ = await house.talk("go")
-    house.peer.next(stand_still(keeps=keeps))
+    house.peer.next(ignore_message(keeps=keeps))
     task = await _confirm(house, accepted)
     assert _read_state(task) == "TASK_STATE_INPUT_REQUIRED"
     message = object_at(object_at(task, "status"), "message")
@@ -376,7 +378,7 @@ async def test_request_is_open_again_where_the_agent_did_nothing_with_the_answer
 
 
 async def _confirm(house: House, accepted: TurnAccepted) -> JsonObject:
-    """Allows it in the form of the agent; the Task that comes of it."""
+    """Allows the request in the agent's form; returns the resulting Task."""
     message: JsonObject = {
         **house.message(""),
         "parts": [confirm("adk-1")],
@@ -392,10 +394,10 @@ def _read_state(task: JsonObject) -> str:
 
 @pytest.mark.requirement("DIA-4", "LT-5")
 @pytest.mark.parametrize("streams", [True, False])
-async def test_wait_without_words_that_follows_on_work_is_a_new_question(
+async def test_wait_without_a_message_after_work_is_a_new_request(
     house: House, *, streams: bool
 ) -> None:
-    """The request that was answered is the last message of the agent in the history, and is not asked again."""
+    """The answered request is the agent's last message in the history, and is not opened again."""
     if not streams:
         stop_streaming(house)
 

@@ -1,4 +1,4 @@
-"""A peer asks in its framework's own form, a person decides, and the peer reads exactly what it waits for."""
+"""An agent asks in the form of its framework, a person decides, and the agent gets the exact answer that it expects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VECTORS: Final = [
 
 
 def play(vector: JsonObject) -> Script:
-    """A peer whose task waits as the recorded one does, and completes with any answer."""
+    """An agent whose task waits like the recorded one, and completes with any answer."""
     recorded = cast("JsonObject", vector["task"])
 
     async def ask(turn: Turn) -> None:
@@ -61,7 +61,7 @@ def play(vector: JsonObject) -> Script:
     "vector",
     [pytest.param(vector, id=f"{vector['dialect']}: {vector['says']}") for vector in VECTORS],
 )
-async def test_decision_reaches_the_peer_in_its_own_form(
+async def test_decision_reaches_the_agent_in_its_own_form(
     house: House, vector: JsonObject, decided: str, redacts: str
 ) -> None:
     if redacts != "nothing":
@@ -93,10 +93,10 @@ async def test_decision_reaches_the_peer_in_its_own_form(
 
 
 @pytest.mark.requirement("EVC-10", "VAL-4")
-async def test_question_that_is_shown_once_stays_open_when_the_task_is_looked_at_again(
+async def test_request_shown_once_stays_open_when_the_task_is_polled(
     house: House,
 ) -> None:
-    """Agents of LangGraph show what they were interrupted for in the stream, and leave it out of GetTask."""
+    """LangGraph agents show an interrupt in the stream, and omit it from GetTask."""
     vector = next(one for one in VECTORS if one["dialect"] == "langgraph")
 
     async def ask_once(turn: Turn) -> None:
@@ -114,7 +114,7 @@ async def test_question_that_is_shown_once_stays_open_when_the_task_is_looked_at
     view = await house.question(accepted)
     polls = house.peer.count("GetTask")
     await wait_until(
-        lambda: house.peer.count("GetTask") > polls + 2, 10, "the peer was asked again"
+        lambda: house.peer.count("GetTask") > polls + 2, 10, "the agent was polled again"
     )
     await house.send("", task=accepted.facade, message=house.message("yes, approved"))
     assert await house.question(accepted) == view
@@ -127,8 +127,10 @@ async def test_question_that_is_shown_once_stays_open_when_the_task_is_looked_at
     assert (types.count("action.required"), types.count("action.resolved")) == (1, 1)
 
 
-async def test_question_in_an_artifact_is_shown_to_callers_in_a_whole_message(house: House) -> None:
-    """Agents of LangGraph ask in an artifact, with a status that has no message to put our words in."""
+async def test_request_in_an_artifact_is_shown_to_callers_as_a_complete_message(
+    house: House,
+) -> None:
+    """LangGraph agents ask in an artifact, with a status that has no message to add the request to."""
     vector = next(one for one in VECTORS if one["dialect"] == "langgraph")
     house.peer.next(play(vector))
     accepted, _ = await house.talk("go")
@@ -147,10 +149,10 @@ async def test_question_in_an_artifact_is_shown_to_callers_in_a_whole_message(ho
 
 
 @pytest.mark.requirement("EVC-10")
-async def test_question_in_the_place_of_another_stays_open_whatever_the_history_shows(
+async def test_replacing_request_stays_open_whatever_the_history_contains(
     house: House,
 ) -> None:
-    """The agent keeps the old question in its history, in its own form and not in the one that callers read."""
+    """The agent keeps the old request in its history in its own form, which is not the form that callers read."""
 
     async def ask_twice(turn: Turn) -> None:
         await ask_leave("first")(turn)
@@ -164,10 +166,10 @@ async def test_question_in_the_place_of_another_stays_open_whatever_the_history_
         return view if "second" in str(view["subject"]) else None
 
     await house.until(accepted, Status.WAITING_INPUT)
-    view = await wait_until(asks_second, 15, "the second question stands")
+    view = await wait_until(asks_second, 15, "the second request is open")
     polls = house.peer.count("GetTask")
     await wait_until(
-        lambda: house.peer.count("GetTask") > polls + 2, 15, "the peer was asked again"
+        lambda: house.peer.count("GetTask") > polls + 2, 15, "the agent was polled again"
     )
     assert await house.question(accepted) == view
     types = await house.types(accepted)
@@ -177,8 +179,8 @@ async def test_question_in_the_place_of_another_stays_open_whatever_the_history_
     await house.until(accepted, Status.COMPLETED)
 
 
-async def test_words_before_a_question_are_shown_and_close_no_question(house: House) -> None:
-    """What the agent said while nobody looked stands in its history: it worked then, and waits now."""
+async def test_message_before_a_request_is_shown_and_does_not_close_it(house: House) -> None:
+    """A message sent between two polls is in the history only: the agent worked then, and waits now."""
 
     async def ask_late(turn: Turn) -> None:
         await ask_leave("first")(turn)
@@ -195,7 +197,7 @@ async def test_words_before_a_question_are_shown_and_close_no_question(house: Ho
     async def is_superseded() -> bool:
         return (await house.types(accepted)).count("action.resolved") == 1
 
-    await wait_until(is_superseded, 15, "the first question is closed")
+    await wait_until(is_superseded, 15, "the first request is closed")
     closings = [
         event.fact.payload
         for event in await house.events(accepted)
@@ -207,8 +209,8 @@ async def test_words_before_a_question_are_shown_and_close_no_question(house: Ho
 
 
 @pytest.mark.requirement("VAL-4")
-async def test_words_that_meet_a_question_on_their_way_do_not_reach_the_agent(house: House) -> None:
-    """They were written to an agent at work, and it asks before they are stored: words are no answer to that."""
+async def test_text_that_races_with_a_request_is_not_sent_to_the_agent(house: House) -> None:
+    """The text was written to a working agent, which asks before the text is stored: the text does not answer."""
 
     async def ask_later(turn: Turn) -> None:
         await turn.status("WORKING")
@@ -223,19 +225,19 @@ async def test_words_that_meet_a_question_on_their_way_do_not_reach_the_agent(ho
         return (await house.record(accepted)).shown
 
     await wait_until(is_shown, 10, "the task of the agent is shown")
-    met: list[str] = []
+    raced: list[str] = []
 
-    async def meet(batch: Batch) -> None:
-        if not met and any(b'"turn.submitted"' in event.body for event in batch.events):
-            met.append(batch.op)
+    async def ask_before_append(batch: Batch) -> None:
+        if not raced and any(b'"turn.submitted"' in event.body for event in batch.events):
+            raced.append(batch.op)
             house.peer.release_all()
             await house.until(accepted, Status.WAITING_INPUT)
 
-    house.log.before_append = meet
+    house.log.before_append = ask_before_append
     second = await house.send("yes, do it", task=accepted.facade)
     task = cast("JsonObject", (await house.hear(second))["task"])
     assert cast("JsonObject", task["status"])["state"] == "TASK_STATE_INPUT_REQUIRED"
-    assert (len(met), house.peer.texts) == (1, ["go"])
+    assert (len(raced), house.peer.texts) == (1, ["go"])
     assert (await house.question(accepted))["state"] == "pending"
 
 

@@ -1,4 +1,4 @@
-"""Before anything is sent: rules, hooks and people have their say, and what was allowed is what goes."""
+"""Before sending: rules, hooks and people allow or reject a message, and exactly the allowed message is sent."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ SENDS: Final[frozenset[About]] = frozenset({"delegations"})
 ASKS: Final = make_policy((Rule("ask-first", "ask", about=SENDS),))
 DENIES: Final = make_policy((Rule("nothing-leaves", "deny", reason="no", about=SENDS),))
 STOPPED: Final[list[tuple[str, str]]] = []
-THINKING: Final[list[asyncio.Event]] = []
-"""Set once a hook is asked, and what it waits for."""
+HOOK_EVENTS: Final[list[asyncio.Event]] = []
+"""The first is set when a hook is called; the hook waits for the second."""
 COMMANDS: Final[frozenset[About]] = frozenset({"commands"})
 HERE: Final = "tests.integration.delegation.test_gate"
 SECRET: Final = "the number of the safe"
@@ -61,8 +61,8 @@ def hook(name: str, on_error: str = "closed", **terms: object) -> Policy:
     return make_policy(hooks=(replace(made, **terms),))  # type: ignore[arg-type]  # the caller names the fields
 
 
-async def think(_given: JsonObject) -> JsonObject:
-    asked, may_answer = THINKING
+async def wait_for_test(_given: JsonObject) -> JsonObject:
+    asked, may_answer = HOOK_EVENTS
     asked.set()
     await may_answer.wait()
     return {"verdict": "allow"}
@@ -82,11 +82,11 @@ async def sleep(_given: JsonObject) -> None:
     await asyncio.sleep(60)
 
 
-def fall(_given: JsonObject) -> None:
+def raise_error(_given: JsonObject) -> None:
     raise ValueError("secret")
 
 
-async def tell_secret(turn: Turn) -> None:
+async def send_secret(turn: Turn) -> None:
     await turn.artifact(SECRET)
     await turn.status("COMPLETED", SECRET)
 
@@ -123,7 +123,7 @@ async def judge(house: House, accepted: TurnAccepted) -> PermissionEvaluated:
 
 
 @pytest.mark.requirement("EXT-1", "EVC-10", "CMD-14", "ST-6")
-async def test_rule_that_asks_holds_the_message_until_its_owner_lets_it_go(house: House) -> None:
+async def test_asking_rule_holds_the_message_until_its_owner_allows_it(house: House) -> None:
     house.rules = ASKS
     accepted, answer = await house.talk("hello")
     task = cast("JsonObject", answer["task"])
@@ -147,7 +147,7 @@ async def test_rule_that_asks_holds_the_message_until_its_owner_lets_it_go(house
 
 @pytest.mark.requirement("EXT-1", "EVC-10")
 @pytest.mark.parametrize("how", ["refused", "expired", "cancelled", "denied by now"])
-async def test_message_that_nobody_lets_go_is_never_sent(house: House, how: str) -> None:
+async def test_message_that_is_not_allowed_is_never_sent(house: House, how: str) -> None:
     house.rules = ASKS
     accepted, _ = await house.talk("hello")
     view = await house.question(accepted)
@@ -173,7 +173,7 @@ async def test_message_that_nobody_lets_go_is_never_sent(house: House, how: str)
 
 
 @pytest.mark.requirement("EXT-1", "VAL-8")
-async def test_rule_that_denies_rejects_the_task_and_says_which(house: House) -> None:
+async def test_denying_rule_rejects_the_task_and_is_recorded(house: House) -> None:
     house.rules = DENIES
     accepted, answer = await house.talk("hello")
     status = cast("JsonObject", cast("JsonObject", answer["task"])["status"])
@@ -187,7 +187,7 @@ async def test_rule_that_denies_rejects_the_task_and_says_which(house: House) ->
     )
 
 
-async def test_question_outlives_the_process_that_opened_it(house: House) -> None:
+async def test_approval_survives_the_process_that_opened_it(house: House) -> None:
     house.rules = ASKS
     accepted, _ = await house.talk("hello")
     view = await house.question(accepted)
@@ -200,7 +200,7 @@ async def test_question_outlives_the_process_that_opened_it(house: House) -> Non
     assert len(asked) == 1
 
 
-async def test_answer_that_came_while_nobody_drove_the_run_is_used_by_whoever_takes_it_up(
+async def test_decision_made_without_a_driver_is_used_by_the_next_driver(
     house: House,
 ) -> None:
     house.rules = ASKS
@@ -213,7 +213,7 @@ async def test_answer_that_came_while_nobody_drove_the_run_is_used_by_whoever_ta
     assert len(house.peer.messages) == 1
 
 
-async def test_rule_about_what_is_said_asks_for_that_and_lets_the_rest_go(house: House) -> None:
+async def test_rule_on_message_text_holds_only_matching_messages(house: House) -> None:
     rule = Rule("money", "ask", read_condition("action.args.text.contains('IBAN')"), about=SENDS)
     house.rules = make_policy((rule,))
     plain = await house.send("hello")
@@ -222,7 +222,7 @@ async def test_rule_about_what_is_said_asks_for_that_and_lets_the_rest_go(house:
     assert (await house.record(asked)).status is Status.WAITING_PERMISSION
 
 
-async def test_rule_about_callers_holds_their_calls(house: House) -> None:
+async def test_rule_on_callers_denies_their_calls(house: House) -> None:
     rule = Rule(
         "not-ada", "deny", read_condition("caller.name == 'ada'"), about=frozenset({"calls"})
     )
@@ -233,7 +233,7 @@ async def test_rule_about_callers_holds_their_calls(house: House) -> None:
 
 
 @pytest.mark.requirement("EXT-3", "PRS-4")
-async def test_hook_that_changes_the_message_leaves_what_it_made_of_it(house: House) -> None:
+async def test_message_rewritten_by_a_hook_is_sent_and_recorded(house: House) -> None:
     house.rules = hook("shout")
     accepted = await house.send("hello")
     await house.until(accepted, Status.COMPLETED)
@@ -246,19 +246,19 @@ async def test_hook_that_changes_the_message_leaves_what_it_made_of_it(house: Ho
     kept = completed.fact.refs["updatedInput"].blob
     assert kept is not None
     assert (await house.record(accepted)).attempts[0].updated_input == kept
-    said = completed.fact.payload
-    assert isinstance(said, HookCompleted)
-    assert (said.verdict, said.updated_digest is not None) == ("rewrite", True)
+    payload = completed.fact.payload
+    assert isinstance(payload, HookCompleted)
+    assert (payload.verdict, payload.updated_digest is not None) == ("rewrite", True)
 
 
 @pytest.mark.requirement("EXT-3", "I2")
 @pytest.mark.parametrize("is_changed", [True, False])
-async def test_an_answer_is_filled_in_where_nobody_has_written_while_a_hook_was_asked(
+async def test_templated_append_is_used_only_without_a_write_during_the_hook(
     house: House, *, is_changed: bool
 ) -> None:
-    house.rules = hook("think")
+    house.rules = hook("wait_for_test")
     asked, may_answer = asyncio.Event(), asyncio.Event()
-    THINKING[:] = [asked, may_answer]
+    HOOK_EVENTS[:] = [asked, may_answer]
     accepted = await house.send("echo hello")
     await asked.wait()
     driver, record = house.parts.dispatch.find(accepted.task_id), await house.record(accepted)
@@ -283,7 +283,7 @@ async def test_an_answer_is_filled_in_where_nobody_has_written_while_a_hook_was_
     assert (await verify_store(house.store)).ok
 
 
-async def test_changed_message_is_what_is_asked_about_and_what_is_sent(house: House) -> None:
+async def test_rewritten_message_is_the_one_that_is_approved_and_sent(house: House) -> None:
     made = hook("shout")
     house.rules = make_policy(ASKS.rules, hooks=made.hooks)
     accepted, _ = await house.talk("hello")
@@ -298,7 +298,7 @@ async def test_changed_message_is_what_is_asked_about_and_what_is_sent(house: Ho
     assert cast("list[JsonObject]", sent["parts"])[0]["text"] == "HELLO"
 
 
-async def test_rule_that_denies_what_a_hook_has_made_harmless_still_denies(house: House) -> None:
+async def test_denying_rule_applies_to_the_original_message_before_a_rewrite(house: House) -> None:
     rule = Rule("no-hello", "deny", read_condition("action.args.text == 'hello'"), about=SENDS)
     house.rules = make_policy((rule,), hooks=hook("shout").hooks)
     accepted, _ = await house.talk("hello")
@@ -307,7 +307,7 @@ async def test_rule_that_denies_what_a_hook_has_made_harmless_still_denies(house
 
 
 @pytest.mark.requirement("EXT-3", "PRS-3")
-async def test_hook_that_blocks_says_why_and_nothing_is_sent(house: House) -> None:
+async def test_denying_hook_records_its_reason_and_nothing_is_sent(house: House) -> None:
     house.rules = hook("forbid")
     accepted, _ = await house.talk("hello")
     evaluated = await judge(house, accepted)
@@ -320,8 +320,8 @@ async def test_hook_that_blocks_says_why_and_nothing_is_sent(house: House) -> No
 
 
 @pytest.mark.requirement("EXT-3", "EXT-12")
-@pytest.mark.parametrize(("name", "code"), [("sleep", "timeout"), ("fall", "raised")])
-async def test_hook_that_fails_is_a_question_where_it_is_closed_and_silence_where_it_is_open(
+@pytest.mark.parametrize(("name", "code"), [("sleep", "timeout"), ("raise_error", "raised")])
+async def test_failing_hook_asks_if_closed_and_allows_if_open(
     house: House, name: str, code: str
 ) -> None:
     house.rules = hook(name, timeout_ms=30)
@@ -330,7 +330,7 @@ async def test_hook_that_fails_is_a_question_where_it_is_closed_and_silence_wher
     [failed] = await list_types(house, closed, HookFailed)
     assert isinstance(failed, HookFailed)
     assert (failed.error.code, failed.applied) == (code, "ask")
-    # One that is too slow is given all of its time.
+    # A hook that times out gets its whole time.
     assert failed.duration_ms >= (29 if name == "sleep" else 0)
     assert "secret" not in failed.error.message
     house.rules = hook(name, "open", timeout_ms=30)
@@ -342,7 +342,7 @@ async def test_hook_that_fails_is_a_question_where_it_is_closed_and_silence_wher
 
 
 @pytest.mark.requirement("PRS-3")
-async def test_hook_that_allows_outweighs_no_rule_that_asks(house: House) -> None:
+async def test_allowing_hook_does_not_override_an_asking_rule(house: House) -> None:
     house.rules = make_policy(ASKS.rules, hooks=hook("allow").hooks)
     accepted, _ = await house.talk("hello")
     evaluated = await judge(house, accepted)
@@ -352,18 +352,18 @@ async def test_hook_that_allows_outweighs_no_rule_that_asks(house: House) -> Non
 
 @pytest.mark.requirement("EXT-3", "PRS-4")
 @pytest.mark.parametrize("wait", ["unary", "stream"])
-@pytest.mark.parametrize(("name", "verdict"), [("withhold", "deny"), ("fall", "")])
-async def test_answer_that_a_hook_withholds_is_stored_nowhere(
+@pytest.mark.parametrize(("name", "verdict"), [("withhold", "deny"), ("raise_error", "")])
+async def test_withheld_response_is_not_stored(
     house: House, tmp_path: Path, wait: WaitMode, name: str, verdict: str
 ) -> None:
     house.rules = hook(name, points=frozenset({"before_deliver"}))
-    house.peer.next(tell_secret)
+    house.peer.next(send_secret)
     accepted = await house.send("hello", wait=wait)
     record = await house.until(accepted, Status.FAILED)
     assert record.last_error is not None
     assert (record.last_error.code, record.artifacts) == ("withheld", ())
-    said = [*await list_types(house, accepted, HookCompleted)]
-    assert [one.verdict for one in said if isinstance(one, HookCompleted)] == [verdict] * bool(
+    completed = [*await list_types(house, accepted, HookCompleted)]
+    assert [one.verdict for one in completed if isinstance(one, HookCompleted)] == [verdict] * bool(
         verdict
     )
     assert "hook.started" in await house.types(accepted)
@@ -371,8 +371,8 @@ async def test_answer_that_a_hook_withholds_is_stored_nowhere(
     assert SECRET not in str([await house.entries(accepted.session_id), record, blobs])
 
 
-def bring(**members: Json) -> Script:
-    """An agent that works and is done, and says something in one member of its task alone."""
+def send_members(**members: Json) -> Script:
+    """An agent that works and completes, with text in one member of its task only."""
 
     async def work(turn: Turn) -> None:
         task = await turn.open()
@@ -382,7 +382,7 @@ def bring(**members: Json) -> Script:
     return work
 
 
-async def tell_by_update(turn: Turn) -> None:
+async def send_secret_in_update(turn: Turn) -> None:
     task = await turn.open()
     status: JsonObject = {"state": "TASK_STATE_WORKING"}
     await turn.tell(
@@ -398,7 +398,7 @@ async def tell_by_update(turn: Turn) -> None:
     await turn.status("COMPLETED")
 
 
-async def tell_by_artifact(turn: Turn) -> None:
+async def send_secret_in_artifact(turn: Turn) -> None:
     task = await turn.open()
     await turn.tell(
         {
@@ -421,16 +421,16 @@ SAID: Final[JsonObject] = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"t
 @pytest.mark.parametrize(
     ("work", "wait"),
     [
-        (bring(metadata={"note": SECRET}), "unary"),
-        (bring(history=[SAID]), "unary"),
-        (tell_by_update, "stream"),
-        (tell_by_artifact, "stream"),
-        (tell_secret, "unary"),
-        (tell_secret, "stream"),
+        (send_members(metadata={"note": SECRET}), "unary"),
+        (send_members(history=[SAID]), "unary"),
+        (send_secret_in_update, "stream"),
+        (send_secret_in_artifact, "stream"),
+        (send_secret, "unary"),
+        (send_secret, "stream"),
     ],
     ids=["metadata", "history", "update", "artifact", "unary", "stream"],
 )
-async def test_hook_is_asked_whatever_member_an_answer_stands_in(
+async def test_hook_receives_every_member_of_a_response(
     house: House, tmp_path: Path, work: Script, wait: WaitMode
 ) -> None:
     house.rules = hook("keep_secret", points=frozenset({"before_deliver"}))
@@ -443,11 +443,11 @@ async def test_hook_is_asked_whatever_member_an_answer_stands_in(
     assert SECRET not in str([await house.entries(accepted.session_id), record, blobs])
 
 
-async def test_answer_that_a_hook_lets_through_can_be_read_as_the_hook_was_given_it(
+async def test_input_of_a_hook_can_be_read_afterwards(
     house: House,
 ) -> None:
     house.rules = hook("allow", points=frozenset({"before_deliver"}))
-    house.peer.next(tell_secret)
+    house.peer.next(send_secret)
     accepted = await house.send("hello")
     await house.until(accepted, Status.COMPLETED)
     started = [one.fact for one in await house.events(accepted) if one.type == "hook.started"]
@@ -458,7 +458,7 @@ async def test_answer_that_a_hook_lets_through_can_be_read_as_the_hook_was_given
         assert SECRET in base64.b64decode(str(read["content"])).decode()
 
 
-async def test_answer_that_a_hook_lets_through_is_asked_about_once(house: House) -> None:
+async def test_hook_is_called_once_per_response(house: House) -> None:
     house.rules = hook("allow", points=frozenset({"before_deliver"}))
     accepted = await house.send("ask Which colour?")
     await house.until(accepted, Status.WAITING_INPUT)
@@ -469,7 +469,7 @@ async def test_answer_that_a_hook_lets_through_is_asked_about_once(house: House)
 
 
 @pytest.mark.requirement("EXT-3", "I9")
-async def test_hook_is_told_of_the_end_of_a_task_by_a_due_row(house: House) -> None:
+async def test_hook_is_notified_of_the_end_of_a_task_by_a_due_row(house: House) -> None:
     house.rules = hook("forbid", points=frozenset({"on_stop"}))
     ended = hook("note_end", points=frozenset({"on_stop"}))
     house.rules = ended
@@ -486,7 +486,7 @@ async def test_hook_is_told_of_the_end_of_a_task_by_a_due_row(house: House) -> N
 
 
 @pytest.mark.requirement("PRS-3", "EXT-1")
-async def test_classifier_in_doubt_turns_a_yes_into_a_question_and_is_recorded(
+async def test_uncertain_classifier_turns_an_allow_into_an_approval_and_is_recorded(
     house: House,
 ) -> None:
     doubtful = HookTerms("classifier", frozenset(), call=f"{HERE}:doubt", on_error="open")
@@ -504,7 +504,7 @@ async def test_classifier_in_doubt_turns_a_yes_into_a_question_and_is_recorded(
 
 
 @pytest.mark.requirement("EXT-3", "PRS-3")
-async def test_hook_over_http_has_its_say_in_what_an_agent_asks(house: House) -> None:
+async def test_http_hook_decides_an_agents_request(house: House) -> None:
     async with HookServer() as server:
         terms = HookTerms("remote", frozenset({"on_permission_request"}), url=server.url)
         house.rules = make_policy(hooks=(terms,))
@@ -531,9 +531,7 @@ async def test_hook_over_http_has_its_say_in_what_an_agent_asks(house: House) ->
 
 @pytest.mark.requirement("EXT-1")
 @pytest.mark.parametrize("effect", ["ask", "deny"])
-async def test_rule_about_what_is_sent_holds_for_further_messages_too(
-    house: House, effect: str
-) -> None:
+async def test_delegation_rule_applies_to_further_messages(house: House, effect: str) -> None:
     condition = read_condition("action.args.text.contains('IBAN')")
     rule = Rule("money", "ask" if effect == "ask" else "deny", condition, about=SENDS)
     house.rules = make_policy((rule,))
@@ -548,7 +546,7 @@ async def test_rule_about_what_is_sent_holds_for_further_messages_too(
     assert len(house.peer.messages) == 2
 
 
-async def test_hook_changes_a_further_message_and_a_repeat_of_it_is_the_same_request(
+async def test_repeated_further_message_is_rewritten_and_sent_once(
     house: House,
 ) -> None:
     accepted = await house.send("ask Which colour?")
@@ -570,7 +568,7 @@ def stop_rule(effect: str) -> Policy:
 
 
 @pytest.mark.requirement("EXT-1")
-async def test_command_that_a_rule_asks_about_is_carried_out_once_it_was_allowed(
+async def test_command_held_by_a_rule_is_executed_after_its_approval(
     house: House,
 ) -> None:
     accepted = await house.send("ask Which colour?")
@@ -609,7 +607,7 @@ async def test_command_that_a_rule_denies_is_refused_and_recorded(house: House) 
     assert (await house.record(accepted)).status is Status.WAITING_INPUT
 
 
-async def test_agent_that_asks_anew_leaves_the_question_of_a_caller_open(house: House) -> None:
+async def test_new_request_of_an_agent_does_not_close_a_commands_approval(house: House) -> None:
     accepted = await house.send("ask Which colour?")
     await house.until(accepted, Status.WAITING_INPUT)
     house.rules = stop_rule("ask")
@@ -637,17 +635,17 @@ async def test_agent_that_asks_anew_leaves_the_question_of_a_caller_open(house: 
 
 
 @pytest.mark.requirement("VAL-8")
-async def test_each_delegation_of_a_mixed_run_is_explained_by_who_decided(house: House) -> None:
+async def test_each_delegation_is_explained_with_the_deciding_source(house: House) -> None:
     by_rule, by_hook = DENIES, hook("forbid")
-    told: list[tuple[str, str]] = []
+    explained: list[tuple[str, str]] = []
     for rules in (by_rule, by_hook, make_policy()):
         house.rules = rules
         accepted = await house.send("hello")
         await house.hear(accepted)
         found = await house.service.read(ADA, GetTaskModel(accepted.facade, "explain"))
         reasons = cast("list[JsonObject]", found["policy"])
-        told += [(str(one["code"]), str(one["text"])) for one in reasons]
-    assert ("deny", "rule by nothing-leaves: no") in told
-    assert ("hook_deny", "hook forbid at before_delegate: not to echo") in told
-    assert ("deny", "hook: not to echo") in told
-    assert ("allow", "default: the credential covers the agent") in told
+        explained += [(str(one["code"]), str(one["text"])) for one in reasons]
+    assert ("deny", "rule by nothing-leaves: no") in explained
+    assert ("hook_deny", "hook forbid at before_delegate: not to echo") in explained
+    assert ("deny", "hook: not to echo") in explained
+    assert ("allow", "default: the credential covers the agent") in explained

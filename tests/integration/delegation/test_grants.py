@@ -1,4 +1,4 @@
-"""A standing approval: written by an "always" answer, used instead of asking, and over when it is over."""
+"""Standing approvals: created by an "always" answer, used instead of a request, ended by use, time or revocation."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def list_grants(house: House) -> list[JsonObject]:
 
 
 async def grant(house: House, *, tool: str = "pay") -> str:
-    """Answers a question with "always", and has the grant written."""
+    """Answers a request with "always", and creates the grant."""
     accepted, _ = await house.talk(asks(tool))
     view = await house.question(accepted)
     decision_id = f"dec_{view['actionId']}"
@@ -74,7 +74,7 @@ async def find_evaluated(house: House, accepted: TurnAccepted) -> PermissionEval
 
 
 @pytest.mark.requirement("EXT-1", "PRS-3", "EXT-3")
-async def test_always_is_one_yes_to_the_peer_and_the_next_question_asks_nobody(
+async def test_always_allows_once_at_the_agent_and_answers_the_next_request(
     house: House,
 ) -> None:
     house.rules = ALWAYS
@@ -97,7 +97,7 @@ async def test_always_is_one_yes_to_the_peer_and_the_next_question_asks_nobody(
     ]
 
 
-async def test_always_is_shown_word_for_word_and_not_offered_unless_configured(
+async def test_always_option_states_its_terms_and_is_offered_only_if_configured(
     house: House,
 ) -> None:
     first, _ = await house.talk(asks("pay"))
@@ -114,7 +114,7 @@ async def test_always_is_shown_word_for_word_and_not_offered_unless_configured(
     }
 
 
-async def test_mint_run_five_times_at_once_gives_one_grant(house: House) -> None:
+async def test_five_concurrent_mints_create_one_grant(house: House) -> None:
     house.rules = ALWAYS
     accepted, _ = await house.talk(asks("pay"))
     view = await house.question(accepted)
@@ -128,7 +128,7 @@ async def test_mint_run_five_times_at_once_gives_one_grant(house: House) -> None
     await house.until(accepted, Status.COMPLETED)
 
 
-async def test_last_use_of_a_grant_is_had_once_and_who_loses_is_asked(house: House) -> None:
+async def test_last_use_of_a_grant_counts_once_and_the_other_request_asks(house: House) -> None:
     house.rules = make_policy(grants=GrantTerms("owner", max_uses=1))
     await grant(house)
     both = await asyncio.gather(*(house.send(asks("pay")) for _ in range(2)))
@@ -141,7 +141,7 @@ async def test_last_use_of_a_grant_is_had_once_and_who_loses_is_asked(house: Hou
 
 
 @pytest.mark.requirement("PRS-3")
-async def test_revoked_and_expired_grants_and_those_a_rule_forbids_answer_nothing(
+async def test_revoked_and_expired_and_forbidden_grants_are_not_used(
     house: House,
 ) -> None:
     house.rules = ALWAYS
@@ -172,7 +172,7 @@ async def test_revoked_and_expired_grants_and_those_a_rule_forbids_answer_nothin
     assert {str(one["state"]) for one in await list_grants(house)} == {"revoked", "expired"}
 
 
-async def test_grant_revoked_between_its_evaluation_and_its_use_answers_nothing(
+async def test_grant_revoked_between_evaluation_and_use_is_not_used(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.rules = ALWAYS
@@ -189,7 +189,7 @@ async def test_grant_revoked_between_its_evaluation_and_its_use_answers_nothing(
 
 
 @pytest.mark.requirement("EXT-3")
-async def test_bypass_allows_for_a_while_and_says_so(house: House) -> None:
+async def test_bypass_allows_for_its_duration_and_is_reported(house: House) -> None:
     with pytest.raises(Forbidden):
         await house.service.execute(replace(ADA, kind="agent"), SetBypass(60), None)
     await house.service.execute(ADA, SetBypass(60), None)
@@ -210,7 +210,7 @@ async def test_bypass_allows_for_a_while_and_says_so(house: House) -> None:
 
 
 @pytest.mark.requirement("SNAP-9")
-async def test_thread_says_who_is_asked_and_what_holds(house: House) -> None:
+async def test_permissions_of_a_thread_list_pending_approvals_and_grants(house: House) -> None:
     house.rules = ALWAYS
     await grant(house)
     accepted, _ = await house.talk(asks("look"))
@@ -236,7 +236,7 @@ async def test_thread_says_who_is_asked_and_what_holds(house: House) -> None:
 
 
 @pytest.mark.requirement("CMD-30")
-async def test_a_grant_ends_and_a_mode_begins_once_for_each_key(house: House) -> None:
+async def test_revoking_a_grant_and_setting_a_mode_are_idempotent_by_key(house: House) -> None:
     house.rules = ALWAYS
     written = await grant(house)
     before = len(await read_home(house))
@@ -249,7 +249,7 @@ async def test_a_grant_ends_and_a_mode_begins_once_for_each_key(house: House) ->
         house.clock.ahead_ms += 1_000
         again = await house.service.execute(ADA, command, key)
         assert isinstance(first, GrantRevoked | BypassSet)
-        assert again == replace(first, repeated=True), "what came of it, and not what would now"
+        assert again == replace(first, repeated=True), "the first result is returned"
         before += 1
         assert len(await read_home(house)) == before
     with pytest.raises(IdempotencyConflict):

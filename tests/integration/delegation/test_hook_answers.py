@@ -1,4 +1,4 @@
-"""What an endpoint of a hook may answer: each answer that is none is a failure with its code, and holds nobody up."""
+"""Responses of a hook endpoint: each invalid one is a failure with its code, and blocks no later call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def whole(body: bytes, head: bytes = HEAD) -> bytes:
 
 
 class Endpoint:
-    """Reads each request whole, and answers with the bytes that a test names; None: it stays silent."""
+    """Reads whole requests, and responds with the bytes that the test sets; None: no response."""
 
     def __init__(self) -> None:
         self.answer: bytes | None = whole(DENIES)
@@ -79,7 +79,7 @@ def terms(endpoint: Endpoint, timeout_ms: int = 5_000, key_env: str | None = Non
 
 @pytest.mark.requirement("PRS-4")
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "expected"),
     [
         (whole(DENIES), "deny"),
         (whole(b"{}"), "silent"),
@@ -95,18 +95,18 @@ def terms(endpoint: Endpoint, timeout_ms: int = 5_000, key_env: str | None = Non
         (b"SSH-2.0-OpenSSH\r\n\r\n", "bad_answer"),
     ],
 )
-async def test_answer_is_what_it_says_or_a_failure_that_names_it(
-    endpoint: Endpoint, caller: HookCaller, answer: bytes, said: str
+async def test_response_is_parsed_or_a_failure_with_its_code(
+    endpoint: Endpoint, caller: HookCaller, answer: bytes, expected: str
 ) -> None:
     endpoint.answer = answer
     found = await caller.call(terms(endpoint), {"message": {}})
-    assert said == (found.verdict if isinstance(found, HookAnswer) else found.code)
+    assert expected == (found.verdict if isinstance(found, HookAnswer) else found.code)
     endpoint.answer = whole(DENIES)
     after = await caller.call(terms(endpoint), {"message": {}})
     assert isinstance(after, HookAnswer), "the next one is not affected"
 
 
-async def test_silence_and_a_connection_that_ends_are_failures(
+async def test_timeout_and_closed_connection_are_failures(
     endpoint: Endpoint, caller: HookCaller
 ) -> None:
     endpoint.answer = None
@@ -119,7 +119,7 @@ async def test_silence_and_a_connection_that_ends_are_failures(
     assert cut.code == "unreachable"
 
 
-async def test_calls_share_a_connection_and_carry_the_key(
+async def test_calls_share_a_connection_and_send_the_key(
     endpoint: Endpoint, caller: HookCaller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOOK_KEY", "s3cret")

@@ -1,4 +1,4 @@
-"""Messages that stop what goes on: one that is stored is answered, whatever becomes of what it was to stop."""
+"""Messages that interrupt: a stored message is sent, whatever happens to the task that it interrupts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 
-async def test_message_whose_turn_has_come_already_stops_nothing(
+async def test_message_that_is_already_sent_interrupts_nothing(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = await begin(house)
@@ -33,7 +33,7 @@ async def test_message_whose_turn_has_come_already_stops_nothing(
             seen = await house.parts.dispatch.read_task(record.task_id)
             return seen is not None and seen.queued is None
 
-        await wait_until(has_begun, 10, "its turn has come")
+        await wait_until(has_begun, 10, "it is taken from the queue")
 
     monkeypatch.setattr(AgentQueues, "enter", enter_and_begin)
     urgent = await follow(house, first, "urgent", "interrupt")
@@ -43,7 +43,7 @@ async def test_message_whose_turn_has_come_already_stops_nothing(
     assert house.peer.texts == ["first", "urgent"]
 
 
-async def test_task_that_ends_before_it_is_stopped_is_no_error_of_the_message(
+async def test_task_that_ends_before_its_interrupt_is_no_error(
     house: House,
 ) -> None:
     first = await begin(house)
@@ -67,7 +67,7 @@ async def test_task_that_ends_before_it_is_stopped_is_no_error_of_the_message(
     assert house.peer.texts == ["first", "urgent"]
 
 
-async def test_who_may_cancel_nothing_sends_nothing_that_interrupts(house: House) -> None:
+async def test_caller_without_the_right_to_cancel_cannot_interrupt(house: House) -> None:
     first = await begin(house)
     sender = replace(ADA, operations={"echo": frozenset({"SendMessage"})})
     command = SubmitTurn(

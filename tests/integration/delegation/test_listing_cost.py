@@ -1,4 +1,4 @@
-"""What a page of a list costs the store: the content of its own tasks, and records many at a time."""
+"""Store reads of a page of a task list: the content of its own tasks only, and records in bulk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 @dataclass(slots=True)
 class CountingLog(FaultyLog):
-    """Counts the reads that the test makes through it; drivers of open tasks look at theirs when they like."""
+    """Counts reads, and loads of the test's own asyncio task only: drivers of open tasks load at any time."""
 
     reads: list[str] = field(default_factory=list[str])
     loaded: int = 0
@@ -59,13 +59,13 @@ async def test_page_reads_its_own_tasks_only(house: House) -> None:
     assert counting.reads.count("page") + counting.reads.count("frame") <= 2
 
 
-async def test_state_that_is_asked_for_reads_what_is_open_and_its_own_page(house: House) -> None:
+async def test_filter_by_state_reads_open_tasks_and_its_own_page_only(house: House) -> None:
     for number in range(9):
         await house.talk(f"number {number}")
     asked = [await house.send("ask which?") for _ in range(2)]
     for accepted in asked:
         await house.hear(accepted)
-    await house.parts.dispatch.drain()  # drivers read, too
+    await house.parts.dispatch.drain()  # drivers read as well
     counting = CountingLog(house.log.log)
     house.parts.writes.log = counting
     listing = house.parts.tasks.listing
@@ -78,17 +78,17 @@ async def test_state_that_is_asked_for_reads_what_is_open_and_its_own_page(house
         assert {text_at(object_at(task, "status"), "state") for task in tasks} <= {state}
         return cast("int", page["totalSize"]), len(tasks), counting.loaded
 
-    # Two open ones are looked at each time; of what ended only what is on the page.
+    # Both open tasks are read each time; of the ended tasks only those of the page.
     assert await count("TASK_STATE_COMPLETED") == (9, 3, 2 + 3)
     assert await count("TASK_STATE_FAILED") == (0, 0, 2)
     assert await count("TASK_STATE_INPUT_REQUIRED") == (2, 2, 2 + 2)
     assert await count("TASK_STATE_INPUT_REQUIRED", 1) == (2, 1, 2 + 1)
 
 
-async def test_task_that_has_just_ended_is_in_its_state_at_once_and_on_one_page_only(
+async def test_task_that_has_just_ended_is_listed_once_under_its_new_state(
     house: House,
 ) -> None:
-    """No relay runs here: what ended after it was listed as open is found all the same (LT-7)."""
+    """No relay runs here: a task that ended after it was listed as open is found all the same (LT-7)."""
     first = await house.send("ask which?")
     await house.hear(first)
     for number in range(3):

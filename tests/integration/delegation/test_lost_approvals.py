@@ -1,4 +1,4 @@
-"""A peer that completes without the leave that it needed: nothing can be answered, and nothing passes in silence."""
+"""An agent that completes without the approval that it needed: it cannot be answered, and a warning is recorded."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ RECORDED: Final = cast(
         (Path(__file__).parents[2] / "vectors" / "agent-framework-silence.json").read_text("utf-8")
     ),
 )
-"""What an agent of the Microsoft Agent Framework answered, behind its own A2A executor, to a message whose tool wants
-approval: as it came over the wire."""
+"""The response of a Microsoft Agent Framework agent, behind its own A2A executor, to a message whose tool needs
+approval: as recorded on the wire.
+"""
 
 
 async def warnings_of(house: House, session: str) -> list[str]:
-    """The codes of the warnings of a session."""
+    """The warning codes of a session."""
     entries = await house.entries(session)
     found = [json.loads(entry.data) for entry in entries]
     return [one["payload"]["code"] for one in found if one["type"] == WarningRaised.type]
 
 
-async def test_agent_of_a_framework_that_drops_approvals_is_warned_of(house: House) -> None:
+async def test_framework_that_drops_approvals_causes_a_warning(house: House) -> None:
     async def answer_as_recorded(turn: Turn) -> None:
         task = await turn.open()
         recorded = cast("JsonObject", RECORDED["task"])
@@ -50,7 +51,7 @@ async def test_agent_of_a_framework_that_drops_approvals_is_warned_of(house: Hou
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
-async def test_agent_that_completes_over_an_open_question_is_warned_of(
+async def test_agent_that_completes_with_an_open_approval_causes_a_warning(
     house: House, *, goes_on: bool
 ) -> None:
     async def lose(turn: Turn) -> None:
@@ -70,7 +71,7 @@ async def test_agent_that_completes_over_an_open_question_is_warned_of(
     assert await warnings_of(house, accepted.session_id) == ["peer_lost_approval"]
 
 
-async def test_agent_that_was_answered_or_asked_for_words_is_not(house: House) -> None:
+async def test_answered_approval_and_request_for_input_cause_no_warning(house: House) -> None:
     house.peer.next(ask_leave())
     accepted, _ = await house.talk("go")
     await house.respond(await house.question(accepted), option_id="leave")

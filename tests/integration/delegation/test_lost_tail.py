@@ -1,4 +1,4 @@
-"""What a driver takes for a loss: never that somebody else has written, always that what was acknowledged is gone."""
+"""What a driver reports as a loss: never a concurrent write, always a missing acknowledged event."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 RACES = 1_000
-SIDE_BY_SIDE = 8
+CONCURRENT_WRITES = 8
 
 
-def note(draft: DecisionDraft) -> None:
-    """A fact that changes the record."""
+def add_status(draft: DecisionDraft) -> None:
+    """Adds a fact that changes the record."""
     draft.add([Fact(tasks.scope_of(draft.record), RunStatus(native_status="TASK_STATE_WORKING"))])
 
 
-async def change(house: House, session: str, task: EntityRef) -> None:
-    """The same by somebody else, who is not the driver."""
+async def write_status(house: House, session: str, task: EntityRef) -> None:
+    """Writes the same fact as another writer, not as the driver."""
 
     def body(decision: Decision) -> AppendOptions:
         record = decision.state(task)
         assert isinstance(record, TaskRecord)
-        said = RunStatus(native_status="TASK_STATE_WORKING")
-        decision.add([Fact(tasks.scope_of(record), said)])
+        status = RunStatus(native_status="TASK_STATE_WORKING")
+        decision.add([Fact(tasks.scope_of(record), status)])
         return AppendOptions()
 
     assert isinstance(await house.parts.writes.decide(session, [task], body), Written)
@@ -50,10 +50,10 @@ async def change(house: House, session: str, task: EntityRef) -> None:
 
 @pytest.fixture
 def losses(house: House) -> list[tuple[Shard, int, str]]:
-    """What drivers of the house have told as lost."""
-    told: list[tuple[Shard, int, str]] = []
-    house.parts.dispatch.on_loss = lambda shard, epoch, by: told.append((shard, epoch, by))
-    return told
+    """Losses that drivers of the house have reported."""
+    reported: list[tuple[Shard, int, str]] = []
+    house.parts.dispatch.on_loss = lambda shard, epoch, by: reported.append((shard, epoch, by))
+    return reported
 
 
 async def begin(house: House) -> tuple[ActiveRun, EntityRef, str]:
@@ -68,18 +68,18 @@ async def begin(house: House) -> tuple[ActiveRun, EntityRef, str]:
         status = object_at(driver.run.content or {}, "status")
         return status.get("state") == "TASK_STATE_WORKING"
 
-    # A word of the agent that is stored later would be an append of the driver's own, which finds the loss by itself.
-    await wait_until(is_at_work, 15, "what the agent has said is stored")
+    # A status stored later would be an append by the driver, which detects the loss itself.
+    await wait_until(is_at_work, 15, "the agent's status is stored")
     return driver, task_of(accepted), accepted.session_id
 
 
-async def test_writers_that_meet_are_no_loss(
+async def test_concurrent_writes_are_not_reported_as_a_loss(
     house: House, engine_server: Server, losses: list[tuple[Shard, int, str]]
 ) -> None:
     driver, task, session = await begin(house)
-    for _ in range(RACES // SIDE_BY_SIDE):
-        others = (change(house, session, task) for _ in range(SIDE_BY_SIDE))
-        await asyncio.gather(driver.run.append(note), driver.run.refresh(), *others)
+    for _ in range(RACES // CONCURRENT_WRITES):
+        others = (write_status(house, session, task) for _ in range(CONCURRENT_WRITES))
+        await asyncio.gather(driver.run.append(add_status), driver.run.refresh(), *others)
     assert losses == []
     assert not driver.run.moved
     assert ask(engine_server.url, "HGET", keys.meta(task.shard), "epoch") is None
@@ -87,7 +87,7 @@ async def test_writers_that_meet_are_no_loss(
 
 
 @pytest.mark.parametrize("rewritten", [0, 1, 5], ids=["lower", "same", "higher"])
-async def test_history_that_lacks_what_was_acknowledged_is_a_loss(
+async def test_missing_acknowledged_event_is_reported_as_a_loss(
     house: House,
     engine_server: Server,
     losses: list[tuple[Shard, int, str]],
@@ -95,10 +95,10 @@ async def test_history_that_lacks_what_was_acknowledged_is_a_loss(
 ) -> None:
     driver, task, session = await begin(house)
     before = remember(engine_server.url, task.shard)
-    await driver.run.append(note)
+    await driver.run.append(add_status)
     before.bring_back()
     for _ in range(rewritten):
-        await change(house, session, task)
+        await write_status(house, session, task)
     assert not await driver.run.is_stored()
     assert losses == [(task.shard, 0, "driver")]
     assert driver.run.moved, "nothing is written over another history"

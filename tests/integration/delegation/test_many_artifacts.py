@@ -1,4 +1,4 @@
-"""Tasks with more artifacts than one append holds: every one is recorded, and callers see the task whole."""
+"""Tasks with more artifacts than one append holds: each is recorded, and callers see the whole task."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ pytestmark = pytest.mark.anyio
 MANY = 150
 
 
-def bring(number: int, state: str = "COMPLETED") -> Script:
-    """A peer that answers with so many artifacts at once."""
+def send_artifacts(number: int, state: str = "COMPLETED") -> Script:
+    """An agent that sends this number of artifacts at once."""
 
-    async def crowd(turn: Turn) -> None:
+    async def send_all(turn: Turn) -> None:
         task = await turn.open()
         for count in range(number):
             task.artifact([{"text": f"part {count}"}], artifact_id=f"a-{count}")
         await turn.status(state, "there")
 
-    return crowd
+    return send_all
 
 
 def find_changed(events: list[Event]) -> list[ArtifactChanged]:
@@ -51,7 +51,7 @@ def find_changed(events: list[Event]) -> list[ArtifactChanged]:
 async def test_task_with_many_artifacts_is_stored_in_several_appends(
     house: House, state: str
 ) -> None:
-    house.peer.next(bring(MANY, state))
+    house.peer.next(send_artifacts(MANY, state))
     accepted, answer = await house.talk("go")
     task = cast("JsonObject", answer["task"])
     assert len(cast("list[JsonObject]", task["artifacts"])) == MANY
@@ -64,22 +64,24 @@ async def test_task_with_many_artifacts_is_stored_in_several_appends(
     assert [edge.target for edge in edges] == [one.artifact_id for one in changed]
     assert await house.read(accepted) == task
     frames = [event for event in await house.events(accepted) if event.fact.facade]
-    assert len(frames) == 1, "callers see the task once, whole, with its last fact"
+    assert len(frames) == 1, "callers see one frame: the whole task"
 
 
 @pytest.mark.requirement("EVC-14", "A2A-10", "GR-7")
-async def test_seventeenth_artifact_is_read_as_the_first_is_over_a_restart(house: House) -> None:
-    house.peer.next(bring(40))
+async def test_artifacts_beyond_the_record_are_read_like_the_first_after_a_restart(
+    house: House,
+) -> None:
+    house.peer.next(send_artifacts(40))
     accepted, _ = await house.talk("go")
     desk = Desk(house)
     changed = find_changed(await house.events(accepted))
     await house.restart()
-    told: Any = await desk.do("get_task", taskId=accepted.task_id)
+    task: Any = await desk.do("get_task", taskId=accepted.task_id)
     summary: Any = await desk.do("get_task_summary", taskId=accepted.task_id)
     listed: Any = await desk.do("get_artifacts", taskId=accepted.task_id)
     wanted = [one.artifact_id for one in changed]
     assert len(set(wanted)) == 40
-    for read in (told, summary):
+    for read in (task, summary):
         edges = [one for one in read["relationships"] if one["kind"] == "produced_artifact"]
         assert [one["target"] for one in edges] == wanted
         assert {one["status"] for one in edges} == {"satisfied"}
@@ -93,8 +95,8 @@ async def test_seventeenth_artifact_is_read_as_the_first_is_over_a_restart(house
     assert (await verify_store(house.store)).ok
 
 
-async def test_completion_names_every_artifact_behind_a_reference(house: House) -> None:
-    house.peer.next(bring(MANY))
+async def test_completion_lists_every_artifact_by_reference(house: House) -> None:
+    house.peer.next(send_artifacts(MANY))
     accepted, _ = await house.talk("go")
     events = await house.events(accepted)
     (completed,) = [event for event in events if event.type == "task.completed"]
@@ -110,15 +112,15 @@ async def test_completion_names_every_artifact_behind_a_reference(house: House) 
     )
 
 
-async def test_artifacts_are_recorded_once_over_a_restart_in_between(house: House) -> None:
-    async def fall(batch: Batch) -> None:
+async def test_artifacts_are_recorded_once_across_a_restart(house: House) -> None:
+    async def refuse_further_writes(batch: Batch) -> None:
         if any(event.type == "artifact.changed" for event in batch.events):
             house.log.refuses_writes = True
 
-    house.log.after_append = fall
-    house.peer.next(bring(MANY))
+    house.log.after_append = refuse_further_writes
+    house.peer.next(send_artifacts(MANY))
     accepted = await house.send("go")
-    await wait_until(lambda: house.log.refused > 0, 10, "the store is away in the middle")
+    await wait_until(lambda: house.log.refused > 0, 10, "the store refuses writes half way")
     house.log.after_append = None
     await house.parts.dispatch.drain()
     house.log.refuses_writes = False
@@ -131,8 +133,8 @@ async def test_artifacts_are_recorded_once_over_a_restart_in_between(house: Hous
     assert len({one.name_at_peer for one in changed}) == len(changed) == MANY
 
 
-async def test_many_artifacts_that_were_missed_come_one_by_one(house: House) -> None:
-    async def crowd(turn: Turn) -> None:
+async def test_missed_artifacts_are_sent_as_one_update_each(house: House) -> None:
+    async def send_all(turn: Turn) -> None:
         task = await turn.open()
         await turn.status("WORKING", "a moment")
         task.record["artifacts"] = [
@@ -142,7 +144,7 @@ async def test_many_artifacts_that_were_missed_come_one_by_one(house: House) -> 
         await turn.drop()
         task.status("COMPLETED")
 
-    house.peer.next(crowd)
+    house.peer.next(send_all)
     accepted = await house.send("go", wait="stream")
     frames = await house.watch(accepted)
     assert sum("artifactUpdate" in frame for frame in frames) == MANY
@@ -151,8 +153,8 @@ async def test_many_artifacts_that_were_missed_come_one_by_one(house: House) -> 
 
 
 @pytest.mark.requirement("A2A-10")
-async def test_artifact_beyond_the_named_ones_gets_a_second_version(house: House) -> None:
-    async def again(turn: Turn) -> None:
+async def test_artifact_beyond_the_record_gets_a_second_version(house: House) -> None:
+    async def send_one_twice(turn: Turn) -> None:
         task = await turn.open()
         for count in range(KEPT_ARTIFACTS + 2):
             task.artifact([{"text": "one"}], artifact_id=f"a-{count}")
@@ -160,7 +162,7 @@ async def test_artifact_beyond_the_named_ones_gets_a_second_version(house: House
         task.artifact([{"text": "two"}], artifact_id=last)
         await turn.status("COMPLETED")
 
-    house.peer.next(again)
+    house.peer.next(send_one_twice)
     accepted = await house.send("go", wait="stream")
     await house.watch(accepted)
     first, second = [
@@ -173,11 +175,11 @@ async def test_artifact_beyond_the_named_ones_gets_a_second_version(house: House
     assert (await house.record(accepted)).artifact_count == KEPT_ARTIFACTS + 2
 
 
-async def test_more_artifacts_than_a_task_may_have_are_refused_and_the_peer_told_to_stop(
+async def test_task_over_the_artifact_limit_fails_before_any_is_stored(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(artifacts, "MOST_ARTIFACTS", MANY)
-    house.peer.next(bring(MANY + 1, "INPUT_REQUIRED"))
+    house.peer.next(send_artifacts(MANY + 1, "INPUT_REQUIRED"))
     accepted = await house.send("go")
     with pytest.raises(InvalidAgentResponse, match="list of artifacts"):
         await house.hear(accepted)

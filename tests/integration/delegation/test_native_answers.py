@@ -1,4 +1,4 @@
-"""A caller answers in the agent's own dialect: the same decision as in our form, by the same rules, or nothing."""
+"""A caller answers in the agent's own dialect: the same decision as in the gateway's form, under the same rules."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
-WAITS: Final = "TASK_STATE_INPUT_REQUIRED"
+INPUT_REQUIRED: Final = "TASK_STATE_INPUT_REQUIRED"
 
 
 def confirm(native_id: str, *, confirmed: Json = True, **response: Json) -> JsonObject:
-    """google-adk's answer, as its remote agent sends it."""
+    """An answer of google-adk, as its remote agent sends it."""
     return {
         "data": {
             "id": native_id,
@@ -40,7 +40,7 @@ def confirm(native_id: str, *, confirmed: Json = True, **response: Json) -> Json
 
 
 def call(native_id: str, tool: str = "delete_rows", n: int = 42) -> JsonObject:
-    """google-adk's question."""
+    """A request of google-adk."""
     wanted: JsonObject = {"id": f"of-{native_id}", "name": tool, "args": {"n": n}}
     args: JsonObject = {
         "originalFunctionCall": wanted,
@@ -51,7 +51,7 @@ def call(native_id: str, tool: str = "delete_rows", n: int = 42) -> JsonObject:
 
 
 def ask(*calls: JsonObject) -> Script:
-    """An agent that waits for these, and completes with any answer."""
+    """An agent that waits for these calls, and completes with any answer."""
 
     async def script(turn: Turn) -> None:
         await turn.status("INPUT_REQUIRED", None, [*deepcopy(calls)])
@@ -65,7 +65,7 @@ async def _park(house: House, *calls: JsonObject) -> tuple[str, JsonObject]:
     return accepted.facade, cast("JsonObject", answer["task"])
 
 
-async def _say(house: House, facade: str, *parts: JsonObject, who: Principal = ADA) -> JsonObject:
+async def _send(house: House, facade: str, *parts: JsonObject, who: Principal = ADA) -> JsonObject:
     message: JsonObject = {**house.message(""), "parts": [*parts], "taskId": facade}
     sent = await house.send("", message=message, task=facade, who=who)
     return cast("JsonObject", (await house.hear(sent, who=who))["task"])
@@ -90,34 +90,34 @@ def _state(task: JsonObject) -> object:
 
 
 @pytest.mark.requirement("DIA-3")
-async def test_callers_see_the_agents_own_question_beside_ours(house: House) -> None:
+async def test_callers_see_the_agents_request_and_the_gateways_form(house: House) -> None:
     _, task = await _park(house, call("adk-1"))
-    words, form, native = _parts(task)
-    assert "asks for permission" in str(words["text"])
+    text, form, native = _parts(task)
+    assert "asks for permission" in str(text["text"])
     assert "urn:passerelle:ext:permission:1" in cast("JsonObject", form["data"])
     assert native == call("adk-1")
 
 
 @pytest.mark.requirement("DIA-3")
 @pytest.mark.parametrize("confirmed", [True, False])
-async def test_answer_in_the_agents_form_is_the_decision_and_reaches_it_as_it_came(
+async def test_answer_in_the_agents_form_decides_and_is_sent_unchanged(
     house: House, *, confirmed: bool
 ) -> None:
     facade, _ = await _park(house, call("adk-1"))
     answer = confirm("adk-1", confirmed=confirmed, hint="Please approve or reject")
-    done = await _say(house, facade, answer)
+    done = await _send(house, facade, answer)
     assert _state(done) == "TASK_STATE_COMPLETED"
     assert len(house.peer.messages) == 2
     sent = house.peer.messages[1]
     assert sent["parts"] == [answer]
     assert sent["taskId"] == next(iter(house.peer.tasks))
-    # The message is ours: its id follows from the decision.
+    # The gateway sends its own message: its id is derived from the decision.
     assert not str(sent["messageId"]).startswith("m-")
 
 
 @pytest.mark.requirement("DIA-3", "ANS-8")
 @pytest.mark.parametrize("stores", [True, False])
-async def test_question_stands_once_in_history_with_what_was_kept_behind_it(
+async def test_request_is_in_the_history_once_before_the_kept_messages(
     house: House, *, stores: bool
 ) -> None:
     async def script(turn: Turn) -> None:
@@ -132,8 +132,8 @@ async def test_question_stands_once_in_history_with_what_was_kept_behind_it(
     accepted, _ = await house.talk("go")
     facade = accepted.facade
     for words in ("green", "blue"):
-        await _say(house, facade, {"text": words})
-    await _say(house, facade, confirm("adk-1"))
+        await _send(house, facade, {"text": words})
+    await _send(house, facade, confirm("adk-1"))
     await house.until(accepted, Status.COMPLETED)
     task = await house.read(accepted)
     history = cast("list[JsonObject]", task["history"])
@@ -151,7 +151,7 @@ async def test_question_stands_once_in_history_with_what_was_kept_behind_it(
 async def test_two_requests_of_one_pause_are_answered_in_one_message(house: House) -> None:
     facade, _ = await _park(house, call("a"), call("b"))
     answers = confirm("b", confirmed=False), confirm("a")
-    done = await _say(house, facade, *answers)
+    done = await _send(house, facade, *answers)
     assert _state(done) == "TASK_STATE_COMPLETED"
     assert sorted(map(str, cast("list[Json]", house.peer.messages[1]["parts"]))) == sorted(
         map(str, answers)
@@ -160,11 +160,11 @@ async def test_two_requests_of_one_pause_are_answered_in_one_message(house: Hous
 
 async def test_one_of_two_requests_waits_for_the_other(house: House) -> None:
     facade, _ = await _park(house, call("a"), call("b"))
-    waiting = await _say(house, facade, confirm("a"))
-    assert _state(waiting) == WAITS
+    waiting = await _send(house, facade, confirm("a"))
+    assert _state(waiting) == INPUT_REQUIRED
     assert "More answers are needed" in str(_parts(waiting)[0]["text"])
     assert len(house.peer.messages) == 1
-    done = await _say(house, facade, confirm("b"))
+    done = await _send(house, facade, confirm("b"))
     assert _state(done) == "TASK_STATE_COMPLETED"
     sent = cast("list[Json]", house.peer.messages[1]["parts"])
     assert sorted(map(str, sent)) == sorted(map(str, (confirm("a"), confirm("b"))))
@@ -195,36 +195,36 @@ async def test_one_of_two_requests_waits_for_the_other(house: House) -> None:
             "neither an approval nor a rejection",
             id="an unknown member",
         ),
-        pytest.param([confirm("adk-1"), {"text": "and hurry"}], "only content", id="words beside"),
-        pytest.param([{"data": {"x": 1}}, confirm("adk-1")], "only content", id="data beside"),
+        pytest.param([confirm("adk-1"), {"text": "and hurry"}], "only content", id="with text"),
+        pytest.param([{"data": {"x": 1}}, confirm("adk-1")], "only content", id="with data"),
         pytest.param([confirm("adk-1")] * 2, "twice", id="the same answer twice"),
         pytest.param(
             [confirm("adk-1"), confirm("adk-1", confirmed=False)], "twice", id="yes and no"
         ),
     ],
 )
-async def test_answer_that_is_none_is_turned_down_whole_and_the_status_says_why(
+async def test_invalid_answer_is_rejected_and_the_status_contains_the_reason(
     house: House, parts: list[JsonObject], why: str
 ) -> None:
     facade, before = await _park(house, call("adk-1"))
-    task = await _say(house, facade, *parts)
-    assert _state(task) == WAITS
-    said, *question = _parts(task)
-    assert why in str(said["text"])
+    task = await _send(house, facade, *parts)
+    assert _state(task) == INPUT_REQUIRED
+    reason, *question = _parts(task)
+    assert why in str(reason["text"])
     assert question == _parts(before)
-    # A second one says its own reason, once.
-    again = await _say(house, facade, confirm("elsewhere"))
+    # A second invalid answer replaces the reason.
+    again = await _send(house, facade, confirm("elsewhere"))
     assert [one for one in _parts(again) if "was not accepted" in str(one.get("text"))] == [
         _parts(again)[0]
     ]
     assert len(house.peer.messages) == 1
-    # The question is as open as before.
-    assert _state(await _say(house, facade, confirm("adk-1"))) == "TASK_STATE_COMPLETED"
+    # The request is still open.
+    assert _state(await _send(house, facade, confirm("adk-1"))) == "TASK_STATE_COMPLETED"
     assert house.peer.messages[1]["parts"] == [confirm("adk-1")]
 
 
 @pytest.mark.requirement("DIA-4")
-async def test_answer_to_a_request_that_is_closed_never_reaches_the_agent(house: House) -> None:
+async def test_answer_to_a_closed_request_is_not_sent_to_the_agent(house: House) -> None:
     house.peer.next(ask(call("adk-1")), ask(call("adk-2")))
     accepted, _ = await house.talk("go")
     view = await house.question(accepted)
@@ -236,8 +236,8 @@ async def test_answer_to_a_request_that_is_closed_never_reaches_the_agent(house:
     )
     assert second is not None
     # The agent still knows the first id, and would act on it.
-    task = await _say(house, accepted.facade, confirm("adk-1"))
-    assert _state(task) == WAITS
+    task = await _send(house, accepted.facade, confirm("adk-1"))
+    assert _state(task) == INPUT_REQUIRED
     assert "closed" in str(_parts(task)[0]["text"])
     assert len(house.peer.messages) == 2
     await house.respond(second, "dec_2", option_id="approve")
@@ -245,39 +245,39 @@ async def test_answer_to_a_request_that_is_closed_never_reaches_the_agent(house:
 
 
 @pytest.mark.requirement("DIA-4")
-async def test_agents_credential_decides_nothing_in_any_form(house: House) -> None:
+async def test_credential_of_an_agent_decides_in_no_form(house: House) -> None:
     facade, _ = await _park(house, call("adk-1"))
     agent = Principal("ada", kind="agent", scopes=frozenset(AccessScope))
-    task = await _say(house, facade, confirm("adk-1"), who=agent)
-    assert _state(task) == WAITS
+    task = await _send(house, facade, confirm("adk-1"), who=agent)
+    assert _state(task) == INPUT_REQUIRED
     assert "never decides" in str(_parts(task)[0]["text"])
     unfit = Principal("ada", kind="person", scopes=frozenset({AccessScope.CALL}))
-    task = await _say(house, facade, confirm("adk-1"), who=unfit)
+    task = await _send(house, facade, confirm("adk-1"), who=unfit)
     assert "the credential lacks" in str(_parts(task)[0]["text"])
     assert len(house.peer.messages) == 1
 
 
 @pytest.mark.requirement("DIA-4")
-async def test_caller_that_must_not_allow_itself_does_not_by_the_agents_form(house: House) -> None:
+async def test_caller_that_may_not_approve_itself_cannot_in_the_agents_form(house: House) -> None:
     house.rules = _name_approvers(Quorum(allow_self=False))
     facade, _ = await _park(house, call("adk-1"))
-    task = await _say(house, facade, confirm("adk-1"))
-    assert _state(task) == WAITS
+    task = await _send(house, facade, confirm("adk-1"))
+    assert _state(task) == INPUT_REQUIRED
     assert "others to decide" in str(_parts(task)[0]["text"])
     assert len(house.peer.messages) == 1
 
 
 @pytest.mark.requirement("DIA-4")
-async def test_yes_in_the_agents_form_is_one_vote_where_two_must_agree(house: House) -> None:
+async def test_approval_in_the_agents_form_is_one_vote_of_a_quorum(house: House) -> None:
     house.rules = _name_approvers(Quorum(need=2))
     house.peer.next(ask(call("adk-1")))
     accepted, _ = await house.talk("go")
-    task = await _say(house, accepted.facade, confirm("adk-1"))
-    assert _state(task) == WAITS
+    task = await _send(house, accepted.facade, confirm("adk-1"))
+    assert _state(task) == INPUT_REQUIRED
     assert "More answers are needed" in str(_parts(task)[0]["text"])
     assert len(house.peer.messages) == 1
-    # The vote of the same person counts once.
-    await _say(house, accepted.facade, confirm("adk-1"))
+    # A repeated vote of one person counts once.
+    await _send(house, accepted.facade, confirm("adk-1"))
     assert len(house.peer.messages) == 1
     await house.respond(await house.question(accepted, BOB), option_id="approve", who=BOB)
     await house.until(accepted, Status.COMPLETED)
@@ -286,46 +286,46 @@ async def test_yes_in_the_agents_form_is_one_vote_where_two_must_agree(house: Ho
 
 
 @pytest.mark.requirement("DIA-4")
-async def test_yes_that_takes_a_signature_is_not_given_in_a_form_that_has_none(
+async def test_approval_that_needs_a_signature_is_refused_in_the_agents_form(
     house: House,
 ) -> None:
     house.tags = frozenset({"payments"})
     actions = house.parts.actions
     actions.assurance = replace(actions.assurance, demand="always")
     facade, _ = await _park(house, call("adk-1", "exec_shell"))
-    task = await _say(house, facade, confirm("adk-1"))
-    assert _state(task) == WAITS
+    task = await _send(house, facade, confirm("adk-1"))
+    assert _state(task) == INPUT_REQUIRED
     assert "requires the signature" in str(_parts(task)[0]["text"])
     assert len(house.peer.messages) == 1
-    # To stop something takes none.
-    assert _state(await _say(house, facade, confirm("adk-1", confirmed=False))) != WAITS
+    # A rejection needs no signature.
+    assert _state(await _send(house, facade, confirm("adk-1", confirmed=False))) != INPUT_REQUIRED
 
 
-async def test_answer_of_somebody_else_does_not_even_find_the_task(house: House) -> None:
+async def test_answer_of_another_caller_does_not_find_the_task(house: House) -> None:
     facade, _ = await _park(house, call("adk-1"))
     with pytest.raises(CallerError):
-        await _say(house, facade, confirm("adk-1"), who=BOB)
+        await _send(house, facade, confirm("adk-1"), who=BOB)
     assert len(house.peer.messages) == 1
 
 
-async def test_confirmation_on_a_task_that_asked_for_none_is_turned_down(house: House) -> None:
-    """A message that the gateway could not read whole became a question in words: those approve nothing."""
+async def test_confirmation_without_an_approval_request_is_rejected(house: House) -> None:
+    """A request that the gateway could not parse whole is a request for input: text approves nothing."""
     other: JsonObject = {
         "data": {"id": "x", "name": "adk_request_dance", "args": {}},
         "metadata": {"adk_type": "function_call"},
     }
     facade, _ = await _park(house, call("adk-1"), other)
-    task = await _say(house, facade, confirm("adk-1"))
-    assert _state(task) == WAITS
+    task = await _send(house, facade, confirm("adk-1"))
+    assert _state(task) == INPUT_REQUIRED
     assert "matches no approval request" in str(_parts(task)[0]["text"])
     assert len(house.peer.messages) == 1
 
 
-async def test_decision_says_what_was_given_and_by_whom(house: House) -> None:
+async def test_decision_records_the_answer_and_its_author(house: House) -> None:
     house.peer.next(ask(call("adk-1")))
     accepted, _ = await house.talk("go")
     view = await house.question(accepted)
-    await _say(house, accepted.facade, confirm("adk-1"))
+    await _send(house, accepted.facade, confirm("adk-1"))
     closed = await house.service.read(ADA, GetAction(str(view["actionId"])))
     decision = cast("JsonObject", closed["decision"])
     assert (closed["state"], closed["returnState"]) == ("allowed", "returned")
@@ -358,20 +358,20 @@ async def test_each_dialect_is_answered_in_its_own_form(
     sent = await house.send("", message=message, task=accepted.facade)
     await house.hear(sent)
     await house.until(accepted, Status.COMPLETED)
-    [told] = house.peer.messages[1:]
-    assert {name: told.get(name) for name in ("metadata", "extensions")} == {
+    [answer] = house.peer.messages[1:]
+    assert {name: answer.get(name) for name in ("metadata", "extensions")} == {
         name: given.get(name) for name in ("metadata", "extensions")
     }
-    assert [part.get("data") for part in cast("list[JsonObject]", told["parts"])] == [
+    assert [part.get("data") for part in cast("list[JsonObject]", answer["parts"])] == [
         part.get("data") for part in cast("list[JsonObject]", given["parts"])
     ]
 
 
 @pytest.mark.requirement("DIA-4")
-async def test_answer_that_names_nothing_counts_for_nothing_that_was_asked_meanwhile(
+async def test_answer_without_an_id_does_not_answer_a_newer_request(
     house: House,
 ) -> None:
-    """Somebody else has decided the first request, and the caller has seen nothing of the second one."""
+    """The first request was decided by another device, and the caller has not seen the second one."""
 
     def approval(title: str) -> Script:
         async def script(turn: Turn) -> None:
@@ -383,14 +383,14 @@ async def test_answer_that_names_nothing_counts_for_nothing_that_was_asked_meanw
                 "parts": [],
                 "metadata": {APPROVAL: form},
             }
-            status: JsonObject = {"state": WAITS, "message": message}
+            status: JsonObject = {"state": INPUT_REQUIRED, "message": message}
             task.record["status"] = status
             update: JsonObject = {"taskId": task.id, "contextId": task.context_id, "status": status}
             task.tell({"statusUpdate": update})
 
         return script
 
-    async def say() -> JsonObject:
+    async def approve() -> JsonObject:
         own: JsonObject = {"parts": [], "metadata": {APPROVAL: {"decision": "approve"}}}
         message: JsonObject = {**house.message(""), **own, "taskId": accepted.facade}
         sent = await house.send("", message=message, task=accepted.facade)
@@ -405,17 +405,17 @@ async def test_answer_that_names_nothing_counts_for_nothing_that_was_asked_meanw
         10,
         "the second request is open",
     )
-    task = await say()
-    assert _state(task) == WAITS
+    task = await approve()
+    assert _state(task) == INPUT_REQUIRED
     assert "was not accepted" in str(_parts(task)[0]["text"])
     assert len(house.peer.messages) == 2
-    # Now it was shown: nothing else can be meant.
-    assert _state(await say()) == "TASK_STATE_COMPLETED"
+    # The second request was shown to the caller, so the answer can only refer to it.
+    assert _state(await approve()) == "TASK_STATE_COMPLETED"
     assert house.peer.messages[2]["metadata"] == {APPROVAL: {"decision": "approve"}}
 
 
 @pytest.mark.requirement("DIA-4")
-async def test_answer_that_comes_again_while_the_agent_works_is_refused(house: House) -> None:
+async def test_repeated_answer_is_refused_while_the_agent_works(house: House) -> None:
     async def work(turn: Turn) -> None:
         await turn.status("WORKING")
 

@@ -1,4 +1,4 @@
-"""Agents of A2A 0.3 behind the same service: whole runs, and what the record says of them."""
+"""A2A 0.3 agents through the same service: whole runs, and their records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(params=["JSONRPC/0.3", "HTTP+JSON/0.3"])
 async def old(request: pytest.FixtureRequest, house: House) -> AsyncGenerator[House, None]:
-    """A house whose agent ``old`` speaks 0.3 alone."""
+    """A house with the agent ``old``, which supports only A2A 0.3."""
     async with run_sdk_agent(request.param) as agent:
         house.registry.replace([PeerConfig("old", agent.url)])
         yield house
@@ -28,7 +28,7 @@ async def old(request: pytest.FixtureRequest, house: House) -> AsyncGenerator[Ho
 
 
 @pytest.mark.requirement("A2A-2", "A2A-5")
-async def test_attempt_says_which_protocol_was_spoken_and_is_streamed(old: House) -> None:
+async def test_attempt_records_its_protocol_and_is_streamed(old: House) -> None:
     accepted, answer = await old.talk("good morning", agent="old")
     assert "good morning" in str(answer["task"])
     (attempt,) = (await old.record(accepted)).attempts
@@ -37,12 +37,12 @@ async def test_attempt_says_which_protocol_was_spoken_and_is_streamed(old: House
     assert attempt.remote_task_id is not None
 
 
-async def test_bare_message_of_an_old_agent_is_a_message(old: House) -> None:
+async def test_bare_message_of_an_old_agent_is_returned(old: House) -> None:
     _, answer = await old.talk("message well met", agent="old")
     assert "well met" in str(answer["message"])
 
 
-async def test_old_agent_asks_and_goes_on_with_the_answer(old: House) -> None:
+async def test_old_agent_asks_and_continues_after_the_answer(old: House) -> None:
     accepted, _ = await old.talk("ask which", agent="old")
     view = await old.question(accepted)
     await old.respond(view, option_id="reply", content={"text": "this one"})
@@ -62,12 +62,12 @@ async def test_old_agent_is_cancelled(old: House) -> None:
 
 
 @pytest.mark.requirement("A2A-5")
-async def test_each_attempt_keeps_the_hash_of_the_card_that_it_began_with(house: House) -> None:
+async def test_each_attempt_keeps_the_card_hash_of_its_start(house: House) -> None:
     first, _ = await house.talk("hello")
     asked, _ = await house.talk("ask which")
     old_hash = (await house.record(first)).attempts[0].worker.card_hash
     house.peer.card = {**house.peer.card, "description": "Changed."}
-    # A peer of another configuration reads its card anew.
+    # An agent with a changed configuration gets its card read again.
     house.registry.replace([PeerConfig("echo", house.peer.url, idle_timeout_s=99)])
     second, _ = await house.talk("hello")
     new_hash = (await house.record(second)).attempts[0].worker.card_hash
@@ -80,7 +80,7 @@ async def test_each_attempt_keeps_the_hash_of_the_card_that_it_began_with(house:
 
 
 @pytest.mark.requirement("A2A-5")
-async def test_card_that_changes_under_a_run_is_a_fact_of_it_once(house: House) -> None:
+async def test_card_change_during_a_run_is_recorded_once(house: House) -> None:
     asked, _ = await house.talk("ask which")
     house.peer.card = {**house.peer.card, "description": "Changed."}
     house.registry.replace([PeerConfig("echo", house.peer.url, idle_timeout_s=99)])
@@ -97,7 +97,7 @@ async def test_card_that_changes_under_a_run_is_a_fact_of_it_once(house: House) 
 
 @pytest.mark.requirement("CMD-19", "EVC-16")
 @pytest.mark.parametrize("text", ["good morning", "message well met", "ask which"])
-async def test_old_agent_is_a_subagent(old: House, text: str) -> None:
+async def test_old_agent_can_be_a_subagent(old: House, text: str) -> None:
     desk = Desk(old)
     made: Any = await desk.do("spawn_subagent", "one", agent="old", text=text)
     name = str(made["subagent"]["subagentId"])
@@ -108,7 +108,9 @@ async def test_old_agent_is_a_subagent(old: House, text: str) -> None:
     await desk.until(sent["taskId"], Status.COMPLETED)
     assert (sent["taskId"] == made["taskId"]) is (text == "ask which")
     await desk.do("close_subagent", subagentId=name)
-    told: Any = await desk.do("get_subagent_events", subagentId=name)
-    kinds = [one["type"].partition(".")[2] for one in told["events"] if "status" not in one["type"]]
+    listed: Any = await desk.do("get_subagent_events", subagentId=name)
+    kinds = [
+        one["type"].partition(".")[2] for one in listed["events"] if "status" not in one["type"]
+    ]
     between = ["input"] if text == "ask which" else ["completed", "input"]
     assert kinds == ["spawned", *between, "completed", "closed"]

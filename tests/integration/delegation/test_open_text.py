@@ -1,4 +1,4 @@
-"""Text of an agent on its way: heard as it comes by whoever follows live, and stored nowhere (EVC-6)."""
+"""Text that an agent is streaming: live followers get each chunk, and it is not stored (EVC-6)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 
 def join(deltas: Iterable[TextDelta], shown: dict[str, str] | None = None) -> dict[str, str]:
-    """What a reader shows who goes by the one rule."""
+    """The text that a reader shows who applies the documented rule."""
     shown = {} if shown is None else shown
     for delta in deltas:
         if delta.at == 0:
@@ -29,8 +29,8 @@ def join(deltas: Iterable[TextDelta], shown: dict[str, str] | None = None) -> di
     return shown
 
 
-class Heard(list[TextDelta]):
-    """What one instance hears of a session."""
+class Received(list[TextDelta]):
+    """Deltas of a session that one instance has received."""
 
     async def until(self, block: str, text: str) -> None:
         await wait_until(lambda: join(self).get(block) == text, 15, f"the text {text!r}")
@@ -40,8 +40,8 @@ def stream_of(accepted: TurnAccepted) -> StreamRef:
     return StreamRef(StreamKind.SESSION, accepted.session_id)
 
 
-async def words(turn: Turn) -> None:
-    """Four words, in two artifacts."""
+async def send_chunks(turn: Turn) -> None:
+    """Sends four chunks, in two artifacts."""
     await turn.status("WORKING")
     await turn.artifact("one ", artifact_id="poem", last=False)
     await turn.artifact("twö ", artifact_id="poem", append=True, last=False)
@@ -50,46 +50,46 @@ async def words(turn: Turn) -> None:
     await turn.status("COMPLETED")
 
 
-async def begin(house: House) -> tuple[TurnAccepted, Heard]:
-    """A stream that stands before its first frame, and a listener on it."""
-    house.peer.next(words)
+async def begin(house: House) -> tuple[TurnAccepted, Received]:
+    """A stream that is held before its first frame, and its received deltas."""
+    house.peer.next(send_chunks)
     house.peer.hold()
     accepted = await house.send("words", wait="stream")
-    heard = Heard()
-    await house.store.deltas.listen(stream_of(accepted), heard.append)
-    return accepted, heard
+    received = Received()
+    await house.store.deltas.listen(stream_of(accepted), received.append)
+    return accepted, received
 
 
 @pytest.mark.requirement("EVC-6", "I1")
-async def test_chunks_are_heard_as_they_come_and_only_the_end_is_kept(house: House) -> None:
-    accepted, heard = await begin(house)
+async def test_chunks_are_received_live_and_only_the_end_is_stored(house: House) -> None:
+    accepted, received = await begin(house)
     poem, note = f"{accepted.facade}/poem", f"{accepted.facade}/note"
-    house.peer.release(3)  # the task, that it works, the first word
-    await heard.until(poem, "one ")
+    house.peer.release(3)  # the task, its WORKING status, the first chunk
+    await received.until(poem, "one ")
     house.peer.release(1)
-    await heard.until(poem, "one twö ")
+    await received.until(poem, "one twö ")
     house.peer.release(1)
-    await heard.until(note, "aside")
+    await received.until(note, "aside")
     house.peer.release_all()
-    await heard.until(poem, "one twö three")
+    await received.until(poem, "one twö three")
     await house.until(accepted, Status.COMPLETED)
-    assert {delta.facade for delta in heard} == {accepted.facade}
+    assert {delta.facade for delta in received} == {accepted.facade}
     kinds = await house.types(accepted)
     assert "model.delta" not in kinds
     assert [kinds.count(kind) for kind in ("model.completed", "artifact.changed")] == [1, 2]
 
 
-async def test_who_comes_late_has_the_text_from_its_beginning(house: House) -> None:
-    accepted, heard = await begin(house)
+async def test_late_reader_gets_the_text_from_its_beginning(house: House) -> None:
+    accepted, received = await begin(house)
     poem = f"{accepted.facade}/poem"
     house.peer.release(4)
-    await heard.until(poem, "one twö ")
+    await received.until(poem, "one twö ")
     shown = join(house.parts.dispatch.open_text.read_blocks(accepted.session_id))
     assert shown == {poem: "one twö "}
-    before = len(heard)
+    before = len(received)
     house.peer.release_all()
-    await heard.until(poem, "one twö three")
-    assert join(heard[before:], shown)[poem] == "one twö three"
+    await received.until(poem, "one twö three")
+    assert join(received[before:], shown)[poem] == "one twö three"
     await house.until(accepted, Status.COMPLETED)
 
     async def is_closed() -> bool:
@@ -98,8 +98,8 @@ async def test_who_comes_late_has_the_text_from_its_beginning(house: House) -> N
     await wait_until(is_closed, 15, "the blocks are closed with the run")
 
 
-async def test_the_first_listener_gets_what_nobody_heard(house: House) -> None:
-    house.peer.next(words)
+async def test_first_listener_gets_the_text_before_it(house: House) -> None:
+    house.peer.next(send_chunks)
     house.peer.hold()
     accepted = await house.send("words", wait="stream")
     house.peer.release(3)
@@ -108,56 +108,56 @@ async def test_the_first_listener_gets_what_nobody_heard(house: House) -> None:
         record = await house.record(accepted)
         return record.progress.counters.get("chunks", 0) == 1
 
-    await wait_until(has_begun, 15, "the first word is stored, and nobody heard it")
-    heard = Heard()
-    await house.store.deltas.listen(stream_of(accepted), heard.append)
+    await wait_until(has_begun, 15, "the first chunk is stored without a listener")
+    received = Received()
+    await house.store.deltas.listen(stream_of(accepted), received.append)
     house.clock.ahead_ms += 2_000
     house.peer.release(1)
-    await heard.until(f"{accepted.facade}/poem", "one twö ")
+    await received.until(f"{accepted.facade}/poem", "one twö ")
     house.peer.release_all()
     await house.until(accepted, Status.COMPLETED)
 
 
-async def test_text_that_goes_on_at_another_instance_goes_on_where_it_was(house: House) -> None:
-    accepted, heard = await begin(house)
+async def test_text_continues_at_its_offset_on_another_instance(house: House) -> None:
+    accepted, received = await begin(house)
     poem = f"{accepted.facade}/poem"
     house.peer.release(4)
-    await heard.until(poem, "one twö ")
+    await received.until(poem, "one twö ")
     await house.restart()
     await house.adopt(accepted)
     house.peer.release_all()
-    await heard.until(poem, "one twö three")
+    await received.until(poem, "one twö three")
     await house.until(accepted, Status.COMPLETED)
 
 
-async def test_text_that_is_begun_anew_takes_the_place_of_what_was_shown(house: House) -> None:
-    async def again(turn: Turn) -> None:
+async def test_restarted_text_replaces_the_text_shown(house: House) -> None:
+    async def restart_text(turn: Turn) -> None:
         await turn.status("WORKING")
         await turn.artifact("a long beginning", artifact_id="poem", last=False)
         await turn.artifact("another", artifact_id="poem", last=True)
         await turn.status("COMPLETED")
 
-    house.peer.next(again)
+    house.peer.next(restart_text)
     house.peer.hold()
     accepted = await house.send("again", wait="stream")
-    heard = Heard()
-    await house.store.deltas.listen(stream_of(accepted), heard.append)
+    received = Received()
+    await house.store.deltas.listen(stream_of(accepted), received.append)
     house.peer.release(3)
-    await heard.until(f"{accepted.facade}/poem", "a long beginning")
+    await received.until(f"{accepted.facade}/poem", "a long beginning")
     house.peer.release_all()
-    await heard.until(f"{accepted.facade}/poem", "another")
+    await received.until(f"{accepted.facade}/poem", "another")
     await house.until(accepted, Status.COMPLETED)
 
 
-async def test_an_instance_that_has_lost_the_run_tells_no_text(house: House) -> None:
-    accepted, heard = await begin(house)
+async def test_instance_that_has_lost_the_run_sends_no_text(house: House) -> None:
+    accepted, received = await begin(house)
     house.peer.release(3)
-    await heard.until(f"{accepted.facade}/poem", "one ")
+    await received.until(f"{accepted.facade}/poem", "one ")
     await house.give_away(accepted, Incarnation("in_other", 1))
     house.peer.release_all()
 
     def has_left() -> bool:
         return house.parts.dispatch.find(accepted.task_id) is None
 
-    await wait_until(has_left, 15, "the instance has noticed that the run is not its own")
+    await wait_until(has_left, 15, "the instance has noticed the transfer")
     assert house.parts.dispatch.open_text.read_blocks(accepted.session_id) == []

@@ -1,4 +1,4 @@
-"""Agents that are paused, drained and resumed: what comes for them waits, says why, and goes on in order."""
+"""Agents that are paused, drained and resumed: messages for them wait, state the reason, and continue in order."""
 
 from __future__ import annotations
 
@@ -51,29 +51,27 @@ async def resume(house: House, name: str = "echo") -> AgentChanged:
 
 @pytest.mark.requirement("ST-3", "TEV-3")
 @pytest.mark.parametrize("wait", ["unary", "stream", "none"])
-async def test_message_for_a_paused_agent_is_kept_and_says_why(
-    house: House, wait: WaitMode
-) -> None:
+async def test_message_for_a_paused_agent_waits_with_a_reason(house: House, wait: WaitMode) -> None:
     assert (await pause(house, reason="it is being moved")).state == "paused"
     accepted = await house.send("hello", wait=wait)
-    told = cast("JsonObject", (await house.hear(accepted))["task"])
-    assert state_of(told) == "SUBMITTED"
-    assert cast("JsonObject", told["metadata"])["urn:passerelle:status"] == {
+    task = cast("JsonObject", (await house.hear(accepted))["task"])
+    assert state_of(task) == "SUBMITTED"
+    assert cast("JsonObject", task["metadata"])["urn:passerelle:status"] == {
         "reason": "agent_paused",
         "peer": "echo",
     }
-    said = (
+    reason = (
         "agent 'echo' is paused (it is being moved); the message is sent when it is resumed; "
         "it is the next one, and can be cancelled"
     )
-    assert said in str(told["status"])
+    assert reason in str(task["status"])
     record = await house.record(accepted)
-    assert (record.status, record.attempts, record.status_reason) == (Status.QUEUED, (), said)
+    assert (record.status, record.attempts, record.status_reason) == (Status.QUEUED, (), reason)
     assert f"queued:{accepted.task_id}" in await house.due(accepted.task_id)
     assert not house.peer.messages
     explained = await house.service.read(ADA, GetTaskModel(accepted.task_id, "explain"))
     [waits] = cast("list[JsonObject]", explained["waiting"])
-    assert waits["text"] == f"agent:echo: {said}"
+    assert waits["text"] == f"agent:echo: {reason}"
     assert (await resume(house)).state == "active"
     await house.until(accepted, Status.COMPLETED)
     assert house.peer.texts == ["hello"]
@@ -86,7 +84,7 @@ async def test_message_for_a_paused_agent_is_kept_and_says_why(
     assert [(one.queue, one.position) for one in queued] == [("agent:echo", 1)]
 
 
-async def test_what_waits_goes_on_in_its_order_through_a_restart(house: House) -> None:
+async def test_waiting_messages_keep_their_order_across_a_restart(house: House) -> None:
     await pause(house)
     texts = [f"number {number}" for number in range(6)]
     sent = [await house.send(text) for text in texts]
@@ -101,7 +99,7 @@ async def test_what_waits_goes_on_in_its_order_through_a_restart(house: House) -
     assert house.peer.texts == [*texts, "number 6"]
 
 
-async def test_each_instance_goes_by_what_one_was_told(house: House) -> None:
+async def test_every_instance_applies_a_pause(house: House) -> None:
     await pause(house, reason="later")
     await house.start()
     assert house.parts.queues.admission.pauses.find("echo") is None
@@ -109,7 +107,7 @@ async def test_each_instance_goes_by_what_one_was_told(house: House) -> None:
     found = house.parts.queues.admission.pauses.find("echo")
     assert found is not None
     assert (found.state, found.by, found.reason) == ("paused", OWNER.id, "later")
-    # Who pauses it once more and gives no reason has nothing to say against the one that stands.
+    # Pausing again without a reason keeps the recorded reason and time.
     again = await pause(house)
     assert (again.reason, again.at) == ("later", found.at)
     assert house.parts.queues.admission.pauses.find("echo/acme") == found, (
@@ -117,7 +115,7 @@ async def test_each_instance_goes_by_what_one_was_told(house: House) -> None:
     )
 
 
-async def test_what_waits_can_be_cancelled_and_is_never_sent(house: House) -> None:
+async def test_waiting_message_can_be_cancelled_and_is_never_sent(house: House) -> None:
     await pause(house)
     first, second = await house.send("first"), await house.send("second")
     await house.service.execute(ADA, CancelTask(first.facade, "echo"), None)
@@ -127,32 +125,32 @@ async def test_what_waits_can_be_cancelled_and_is_never_sent(house: House) -> No
     assert house.peer.texts == ["second"]
 
 
-async def test_who_is_cancelled_in_line_leaves_it_though_nobody_is_served(house: House) -> None:
+async def test_cancelled_task_leaves_the_queue_during_the_pause(house: House) -> None:
     await pause(house)
     first, second = await house.send("first"), await house.send("second")
     await house.service.execute(ADA, CancelTask(first.facade, "echo"), None)
-    owed_ms = float((await house.due(first.task_id))[f"queued:{first.task_id}"])
-    assert owed_ms <= house.clock.now_ms(), "it is looked at now"
+    due_ms = float((await house.due(first.task_id))[f"queued:{first.task_id}"])
+    assert due_ms <= house.clock.now_ms(), "its row is due now"
     await house.come_due("queued", first.task_id, after_ms=0)
     assert await house.store.queues.count(["echo"]) == [1]
     await resume(house)
     await house.until(second, Status.COMPLETED)
 
 
-async def read_rest_s(house: House, task_id: str) -> float:
-    """In how many seconds a task in line is looked at; the store counts by its own time, whatever it is for us."""
+async def read_delay_s(house: House, task_id: str) -> float:
+    """Seconds until the due row of a queued task, by the store's clock: the clock of the house may be ahead."""
     due_ms = float((await house.due(task_id))[f"queued:{task_id}"])
     return (due_ms - house.clock.now_ms() + house.clock.ahead_ms) / 1000
 
 
-async def test_who_has_come_into_the_line_of_a_paused_agent_is_left_alone(house: House) -> None:
+async def test_row_of_a_task_queued_for_a_paused_agent_is_postponed(house: House) -> None:
     await pause(house)
     waits = await house.send("hello")
 
-    async def is_put_off() -> bool:
-        return await read_rest_s(house, waits.task_id) > 100
+    async def is_postponed() -> bool:
+        return await read_delay_s(house, waits.task_id) > 100
 
-    await wait_until(is_put_off, 10, "its row comes later")
+    await wait_until(is_postponed, 10, "its row is postponed")
     created = await house.service.execute(ADA, CreateTask("echo", "dig"), None)
     task_id = str(cast("TaskChanged", created).task["taskId"])
     await house.service.execute(ADA, StartTask(task_id, "http"), None)
@@ -161,28 +159,28 @@ async def test_who_has_come_into_the_line_of_a_paused_agent_is_left_alone(house:
     assert record is not None
     await house.parts.queues.enter(record)
     await asyncio.gather(*house.parts.dispatch._side)  # pyright: ignore[reportPrivateUsage]
-    assert await read_rest_s(house, task_id) < 1, "whatever comes of it, its new place is seen to"
+    assert await read_delay_s(house, task_id) < 1, "its row is due at once after the change"
     await house.come_due("queued", task_id, after_ms=0)
     await resume(house)
     await wait_until(lambda: len(house.peer.texts) == 2, 10, "both were sent")
     assert house.peer.texts == ["dig", "hello"]
 
 
-async def test_who_is_lost_on_the_way_from_its_line_is_looked_at_soon_after_a_pause(
+async def test_task_lost_between_queue_and_start_is_found_soon_after_a_pause(
     house: House,
 ) -> None:
     await pause(house)
     sent = [await house.send(f"number {number}") for number in range(4)]
     for accepted in sent:
 
-        async def is_put_off(task_id: str = accepted.task_id) -> bool:
-            return await read_rest_s(house, task_id) > 100
+        async def is_postponed(task_id: str = accepted.task_id) -> bool:
+            return await read_delay_s(house, task_id) > 100
 
-        await wait_until(is_put_off, 10, "its row comes later")
+        await wait_until(is_postponed, 10, "its row is postponed")
     queues, take = house.parts.queues, house.store.queues.take
 
-    class Dying:
-        """Whoever takes the first one is gone before it begins."""
+    class LosingQueues:
+        """A queue store whose first taken entry is lost, as when its taker dies before it begins."""
 
         lost: str | None = None
 
@@ -194,25 +192,25 @@ async def test_who_is_lost_on_the_way_from_its_line_is_looked_at_soon_after_a_pa
                 self.lost = await take(agent, unused)
             return await take(agent, unused)
 
-    dying = Dying()
-    queues.store = cast("QueueStore", dying)
+    losing = LosingQueues()
+    queues.store = cast("QueueStore", losing)
     await resume(house)
     lost, *others = sent
     for accepted in others:
         await house.until(accepted, Status.COMPLETED)
-    assert dying.lost == lost.task_id
-    assert await read_rest_s(house, lost.task_id) < 6
+    assert losing.lost == lost.task_id
+    assert await read_delay_s(house, lost.task_id) < 6
     await house.come_due("queued", lost.task_id, after_ms=6_000)
     await house.until(lost, Status.COMPLETED)
 
 
-async def test_row_of_who_could_not_be_put_in_line_comes_soon(house: House) -> None:
+async def test_row_of_a_task_that_could_not_be_queued_is_due_soon(house: House) -> None:
     await pause(house)
     queues = house.parts.queues
     store = queues.store
 
-    class Away:
-        """Takes nobody."""
+    class FailingQueues:
+        """A queue store that refuses to add entries."""
 
         def __getattr__(self, name: str) -> object:
             return getattr(store, name)
@@ -220,36 +218,36 @@ async def test_row_of_who_could_not_be_put_in_line_comes_soon(house: House) -> N
         async def add(self, _agent: str, _task: object) -> object:
             raise StoreUnavailable("the test took it away", "no")
 
-    queues.store = cast("QueueStore", Away())
+    queues.store = cast("QueueStore", FailingQueues())
     waits = await house.send("hello")
     queues.store = store
-    assert await read_rest_s(house, waits.task_id) < 6
+    assert await read_delay_s(house, waits.task_id) < 6
     await house.come_due("queued", waits.task_id, after_ms=5_000)
     await resume(house)
     await house.until(waits, Status.COMPLETED)
 
 
-async def test_who_waits_for_a_paused_agent_is_looked_at_ever_more_seldom(house: House) -> None:
+async def test_row_of_a_task_for_a_paused_agent_backs_off(house: House) -> None:
     await pause(house)
     waits = await house.send("hello")
-    rests_s = list[float]()
+    delays_s = list[float]()
     for after_s in (5, 20, 100, 500):
         await house.come_due("queued", waits.task_id, after_ms=after_s * 1000)
-        rests_s.append(await read_rest_s(house, waits.task_id))
-    assert rests_s == [pytest.approx(rest_s, abs=4) for rest_s in (120, 120, 500, 600)]
+        delays_s.append(await read_delay_s(house, waits.task_id))
+    assert delays_s == [pytest.approx(delay_s, abs=4) for delay_s in (120, 120, 500, 600)]
     await resume(house)
     await house.until(waits, Status.COMPLETED)
     assert f"queued:{waits.task_id}" not in await house.due(waits.task_id)
 
 
-async def test_what_works_already_goes_on_and_takes_further_messages(house: House) -> None:
+async def test_running_task_of_a_paused_agent_accepts_further_messages(house: House) -> None:
     accepted, _ = await house.talk("ask")
     await pause(house)
     more = await house.send("yes", task=accepted.facade, context_id=accepted.context_id)
     await house.until(more, Status.COMPLETED)
 
 
-async def test_further_attempt_waits_too(house: House) -> None:
+async def test_further_attempt_waits_while_the_agent_is_paused(house: House) -> None:
     house.policy = RetryPolicy(attempts=2)
     house.peer.next(fail)
     accepted = await house.send("go", wait="stream")
@@ -264,7 +262,7 @@ async def test_further_attempt_waits_too(house: House) -> None:
     assert len(record.attempts) == 2
 
 
-async def test_task_that_is_started_waits_and_may_be_paused_itself(house: House) -> None:
+async def test_started_task_waits_and_can_be_paused_itself(house: House) -> None:
     await pause(house)
     created = await house.service.execute(ADA, CreateTask("echo", "dig a hole"), None)
     task_id = str(cast("TaskChanged", created).task["taskId"])
@@ -278,7 +276,7 @@ async def test_task_that_is_started_waits_and_may_be_paused_itself(house: House)
     async def is_empty() -> bool:
         return await house.store.queues.count(["echo"]) == [0]
 
-    await wait_until(is_empty, 10, "its turn has come, and gone")
+    await wait_until(is_empty, 10, "it has left the queue")
     assert not house.peer.messages
     await house.service.execute(ADA, ResumeTask(task_id), None)
     await house.come_due("queued", task_id, after_ms=0)
@@ -287,11 +285,11 @@ async def test_task_that_is_started_waits_and_may_be_paused_itself(house: House)
         seen = await house.parts.dispatch.read_task(task_id)
         return seen is not None and seen.status is Status.COMPLETED
 
-    await wait_until(is_done, 10, "it goes on")
+    await wait_until(is_done, 10, "it has completed")
     assert house.peer.texts == ["dig a hole"]
 
 
-async def test_stream_of_a_message_begins_with_what_it_waits_for(house: House) -> None:
+async def test_stream_of_a_waiting_message_begins_with_the_reason(house: House) -> None:
     await pause(house)
     accepted = await house.send("chunks 2", wait="stream")
     watching = asyncio.create_task(house.watch(accepted))
@@ -301,11 +299,11 @@ async def test_stream_of_a_message_begins_with_what_it_waits_for(house: House) -
     task = cast("JsonObject", first["task"])
     assert state_of(task) == "SUBMITTED"
     assert "is paused" in str(task["status"])
-    assert len(rest) >= 3, "then come the pieces, and the end"
+    assert len(rest) >= 3, "the chunks and the end follow"
     assert state_of(await house.read(accepted)) == "COMPLETED"
 
 
-async def test_instance_that_stops_leaves_the_line_as_it_was(house: House) -> None:
+async def test_instance_that_stops_puts_its_entry_back_into_the_queue(house: House) -> None:
     await pause(house)
     sent = [await house.send(text) for text in ("one", "two", "three")]
     reached, never = asyncio.Event(), asyncio.Event()
@@ -328,7 +326,7 @@ async def test_instance_that_stops_leaves_the_line_as_it_was(house: House) -> No
     assert house.peer.texts == ["one", "two", "three"]
 
 
-async def test_agent_that_is_configured_no_more_ends_what_waits(house: House) -> None:
+async def test_removed_agent_fails_its_waiting_tasks(house: House) -> None:
     await pause(house)
     waits = await house.send("hello")
     house.registry.replace([])
@@ -341,7 +339,7 @@ async def test_agent_that_is_configured_no_more_ends_what_waits(house: House) ->
 
 
 @pytest.mark.requirement("TR-8")
-async def test_task_of_a_higher_priority_goes_first(house: House) -> None:
+async def test_task_of_a_higher_priority_is_sent_first(house: House) -> None:
     await pause(house)
     names: list[str] = []
     for text, priority in (("low", -5), ("plain", 0), ("high", 5), ("promoted", -9)):
@@ -356,7 +354,7 @@ async def test_task_of_a_higher_priority_goes_first(house: House) -> None:
     assert house.peer.texts == ["promoted", "high", "plain", "low"]
 
 
-async def test_line_that_is_lost_is_made_again_by_what_is_owed(house: House) -> None:
+async def test_lost_queue_is_rebuilt_from_due_rows(house: House) -> None:
     await pause(house)
     sent = [await house.send(text) for text in ("one", "two", "three")]
     while await house.store.queues.take("echo") is not None:
@@ -369,8 +367,8 @@ async def test_line_that_is_lost_is_made_again_by_what_is_owed(house: House) -> 
     assert house.peer.texts == ["one", "two", "three"]
 
 
-async def test_store_that_is_away_keeps_nothing_from_being_owed(house: House) -> None:
-    """Stored as queued, and not in line: the row of the task finds it."""
+async def test_task_missing_in_the_queue_is_found_by_its_due_row(house: House) -> None:
+    """Stored as queued, but missing in the queue: the due row of the task finds it."""
     await pause(house)
     accepted = await house.send("hello")
     await house.store.queues.drop("echo", accepted.task_id)
@@ -379,7 +377,7 @@ async def test_store_that_is_away_keeps_nothing_from_being_owed(house: House) ->
     await house.until(accepted, Status.COMPLETED)
 
 
-async def test_agent_that_drains_refuses_what_is_new_and_holds_what_waits(house: House) -> None:
+async def test_draining_agent_refuses_new_messages_and_keeps_waiting_ones(house: House) -> None:
     await pause(house)
     waits = await house.send("waits")
     changed = await house.service.execute(OWNER, DrainAgent("echo", "it goes"), None)
@@ -393,7 +391,7 @@ async def test_agent_that_drains_refuses_what_is_new_and_holds_what_waits(house:
     assert house.peer.texts == ["waits"]
 
 
-async def test_who_may_not_pause_an_agent(house: House) -> None:
+async def test_pause_of_an_unknown_agent_and_by_a_stranger_are_refused(house: House) -> None:
     with pytest.raises(NotFound):
         await house.service.execute(OWNER, PauseAgent("nobody"), None)
     stranger = Principal("eve", tenant="elsewhere", kind="person", scopes=frozenset(AccessScope))
@@ -402,7 +400,7 @@ async def test_who_may_not_pause_an_agent(house: House) -> None:
     assert house.parts.queues.admission.pauses.find("echo") is None
 
 
-async def test_change_is_one_fact_however_often_it_is_asked_for(house: House) -> None:
+async def test_repeated_pause_is_one_fact(house: House) -> None:
     for _ in range(3):
         await pause(house, reason="lunch")
     first = await house.service.execute(OWNER, ResumeAgent("echo"), "key")
@@ -415,24 +413,24 @@ async def test_change_is_one_fact_however_often_it_is_asked_for(house: House) ->
     assert [entry.type for entry in home].count(LimitChanged.type) == 3
 
 
-async def test_routing_leaves_a_paused_agent_out_and_says_so(street: House) -> None:
+async def test_routing_excludes_a_paused_agent_with_a_reason(street: House) -> None:
     await pause(street, "echo")
     accepted = await street.send("hello", agent="passerelle")
     await street.until(accepted, Status.COMPLETED)
-    said = [one.fact.payload for one in await street.events(accepted)]
-    [chosen] = [one for one in said if isinstance(one, RoutingDecided)]
-    [single] = [one for one in said if isinstance(one, SingleCandidate)]
+    payloads = [one.fact.payload for one in await street.events(accepted)]
+    [chosen] = [one for one in payloads if isinstance(one, RoutingDecided)]
+    [single] = [one for one in payloads if isinstance(one, SingleCandidate)]
     assert chosen.peer == "other"
     assert [(one.peer, one.why, one.ref) for one in single.excluded] == [
         ("echo", "paused", "paused")
     ]
     explained = await street.service.read(ADA, GetTaskModel(accepted.task_id, "explain"))
     assert "'echo' is paused" in str(explained["agent"])
-    assert not [one for one in said if isinstance(one, FallbackApplied)]
+    assert not [one for one in payloads if isinstance(one, FallbackApplied)]
 
 
-async def test_callers_of_an_agent_that_is_resumed_take_turns(house: House) -> None:
-    """Who has much waiting does not keep another one from its turn."""
+async def test_callers_of_a_resumed_agent_take_turns(house: House) -> None:
+    """A caller with many waiting messages does not delay another caller's."""
     await pause(house)
     sent = [await house.send(f"ada {number}") for number in range(6)]
     sent += [await house.send(f"bob {number}", who=BOB) for number in range(2)]
@@ -442,17 +440,17 @@ async def test_callers_of_an_agent_that_is_resumed_take_turns(house: House) -> N
     assert house.peer.texts[:4] == ["ada 0", "bob 0", "ada 1", "bob 1"]
 
 
-async def test_agent_that_is_not_paused_costs_no_call_more(house: House) -> None:
-    """Whoever sends looks at memory alone."""
+async def test_agent_that_is_not_paused_costs_no_queue_call(house: House) -> None:
+    """Sending checks memory only."""
     calls: list[str] = []
     store = house.parts.queues.store
 
-    class Counted:
+    class CountingQueues:
         def __getattr__(self, name: str) -> Callable[..., Awaitable[object]]:
             calls.append(name)
             return cast("Callable[..., Awaitable[object]]", getattr(store, name))
 
-    house.parts.queues.store = cast("QueueStore", Counted())
+    house.parts.queues.store = cast("QueueStore", CountingQueues())
     accepted: TurnAccepted
     for _ in range(3):
         accepted, _ = await house.talk("hello")

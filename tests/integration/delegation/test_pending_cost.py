@@ -1,4 +1,4 @@
-"""What a long inbox costs: the page that is shown, and nothing of the rest."""
+"""The cost of reading a long inbox: the requested page only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MANY: Final = 10_000
 
 
 async def project_inbox(house: House, count: int) -> None:
-    """Copies of questions in the inbox of the owner, of a time long ago."""
+    """Writes old copies of approvals into the owner's inbox."""
     shard = shard_of(ADA.key)
     for first in range(0, count, 1_000):
         copies: list[str | int] = []
@@ -38,7 +38,7 @@ async def project_inbox(house: House, count: int) -> None:
 
 
 async def put(house: House, copies: list[str | int], order: list[str | int]) -> None:
-    """Writes copies of questions and their places, as the relay does."""
+    """Writes copies of approvals and their order, as the relay does."""
     shard = shard_of(ADA.key)
     await house.store.nodes.read(
         shard,
@@ -48,7 +48,7 @@ async def put(house: House, copies: list[str | int], order: list[str | int]) -> 
 
 
 async def ask(house: House, count: int) -> list[str]:
-    """Open questions with copies in the inbox; their ids, the newest first."""
+    """Opens approvals with copies in the inbox; returns their ids, the newest first."""
     actions: list[str] = []
     for number in range(count):
         house.peer.next(ask_leave(f"pay-{number}"))
@@ -57,12 +57,12 @@ async def ask(house: House, count: int) -> list[str]:
         house.clock.ahead_ms += 10
         actions.insert(0, action)
         await put(house, [action, "{}"], [house.clock.now_ms(), action])
-        await pass_on(house, shard_of(accepted.session_id))
+        await mark_relayed(house, shard_of(accepted.session_id))
     return actions
 
 
-async def pass_on(house: House, shard: Shard) -> None:
-    """Says that all rows of a shard are where they belong, as the relay does then."""
+async def mark_relayed(house: House, shard: Shard) -> None:
+    """Moves the mark behind all feed rows of a shard, as the relay does after delivery."""
     projections = house.store.projections
     rows = await projections.read_feed(shard, None)
     await projections.move_mark(shard, RELAY, rows[-1].id)
@@ -73,7 +73,7 @@ async def list_pending(house: House, limit: int) -> list[JsonObject]:
     return cast("list[JsonObject]", page["pending"])
 
 
-async def test_page_of_ten_thousand_questions_reads_its_own_and_shows_the_newest_first(
+async def test_page_of_ten_thousand_approvals_reads_only_itself_newest_first(
     house: House,
 ) -> None:
     actions = await ask(house, _PAGE)
@@ -88,7 +88,7 @@ async def test_page_of_ten_thousand_questions_reads_its_own_and_shows_the_newest
     assert took_s < 1
 
 
-async def test_what_was_closed_makes_room_for_the_next(house: House) -> None:
+async def test_closed_approval_is_replaced_by_the_next_on_the_page(house: House) -> None:
     actions = await ask(house, 3)
     newest = await list_pending(house, 1)
     await house.respond(newest[0], option_id="leave")

@@ -1,4 +1,4 @@
-"""Rules answer a peer in nobody's place: nobody is asked, the peer is told, and the record says who decided."""
+"""Rules answer an agent's request without a person: nothing is asked, the answer is sent, the rule is recorded."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def read_answer(message: JsonObject) -> JsonObject:
 @pytest.mark.parametrize(
     ("effect", "option", "state"), [("allow", "yes", "allowed"), ("deny", "no", "rejected")]
 )
-async def test_rule_answers_the_peer_and_nobody_is_asked(
+async def test_rule_answers_the_agent_without_a_person(
     house: House, effect: Effect, option: str, state: str
 ) -> None:
     house.rules = make_policy((rule("pay", effect),))
@@ -65,16 +65,16 @@ async def test_rule_answers_the_peer_and_nobody_is_asked(
     assert len(house.peer.messages) == 2
     assert read_answer(house.peer.messages[1])["option_id"] == option
     events = await house.events(accepted)
-    said = [event.fact.payload for event in events]
-    [evaluated] = [one for one in said if isinstance(one, PermissionEvaluated) and one.rules]
-    [resolved] = [one for one in said if isinstance(one, ActionResolved)]
+    payloads = [event.fact.payload for event in events]
+    [evaluated] = [one for one in payloads if isinstance(one, PermissionEvaluated) and one.rules]
+    [resolved] = [one for one in payloads if isinstance(one, ActionResolved)]
     assert (evaluated.decision, evaluated.rules) == (effect, (f"{effect}-pay",))
     decision = resolved.decision
     assert (decision.outcome, decision.cause, decision.decided_by) == (state, "rule", "gateway")
     assert "task.waiting" not in [event.type for event in events]
 
 
-async def test_rule_that_asks_or_none_at_all_leaves_it_to_a_person(house: House) -> None:
+async def test_asking_rule_or_no_rule_leaves_the_decision_to_a_person(house: House) -> None:
     house.rules = make_policy((rule("pay", "allow"), rule("pay", "ask"), rule("look", "allow")))
     accepted, _ = await house.talk(asks("pay"))
     record = await house.record(accepted)
@@ -82,8 +82,8 @@ async def test_rule_that_asks_or_none_at_all_leaves_it_to_a_person(house: House)
     assert len(house.peer.messages) == 1
 
 
-async def test_yes_that_people_are_not_offered_is_not_given_by_rule_either(house: House) -> None:
-    """Half a list of choices would mislead, so of too many none is offered but to say no."""
+async def test_rule_does_not_choose_an_option_that_is_not_offered(house: House) -> None:
+    """A truncated list of options would mislead, so a request with too many options can only be cancelled."""
     house.rules = make_policy((rule("pay", "allow"),))
     many = [{"option_id": f"o{n}", "name": "Allow", "kind": "allow_once"} for n in range(7)]
     asked = orjson.dumps({PERMISSION: form("pay") | {"options": many}}).decode()
@@ -93,7 +93,7 @@ async def test_yes_that_people_are_not_offered_is_not_given_by_rule_either(house
     assert [option["kind"] for option in options] == ["cancel"]
 
 
-async def test_changed_rules_count_for_the_next_question_and_leave_an_open_one_alone(
+async def test_changed_rules_apply_to_later_requests_only(
     house: House,
 ) -> None:
     first, _ = await house.talk(asks("pay"))
@@ -109,10 +109,10 @@ async def test_changed_rules_count_for_the_next_question_and_leave_an_open_one_a
     assert read_answer(house.peer.messages[-1])["option_id"] == "yes"
 
 
-async def test_of_two_questions_in_one_pause_a_person_answers_the_one_that_no_rule_does(
+async def test_of_two_requests_in_one_pause_a_person_decides_the_one_without_a_rule(
     house: House,
 ) -> None:
-    """One message answers the pause, so what a rule has decided waits for the person."""
+    """One message answers the pause, so the decision of the rule waits for the person's."""
     house.rules = make_policy((rule("look", "allow"),))
     both = [{"data": {PERMISSION: form("look", "a-1")}}, {"data": {PERMISSION: form("pay", "a-2")}}]
 
@@ -131,21 +131,21 @@ async def test_of_two_questions_in_one_pause_a_person_answers_the_one_that_no_ru
     assert {str(one["action_id"]): one["option_id"] for one in forms} == {"a-1": "yes", "a-2": "no"}
 
 
-async def test_nobody_to_ask_means_no_and_a_question_for_words_ends_the_task(house: House) -> None:
+async def test_unattended_mode_rejects_permissions_and_cancels_requests_for_input(
+    house: House,
+) -> None:
     house.rules = make_policy(mode="no_ask")
     permission = await house.send(asks("pay"))
     await house.until(permission, Status.COMPLETED)
     assert read_answer(house.peer.messages[-1])["option_id"] == "no"
-    words = await house.send("ask Which colour?")
-    await house.until(words, Status.CANCELLED)
+    input_request = await house.send("ask Which colour?")
+    await house.until(input_request, Status.CANCELLED)
 
 
 @pytest.mark.requirement("DLV-2")
 @pytest.mark.parametrize("effect", ["allow", "deny"])
-async def test_answer_of_a_rule_that_the_peer_refuses_is_not_given_again(
-    house: House, effect: Effect
-) -> None:
-    """The rule would say the same for ever, so the task fails with the words of the peer, which is told to stop."""
+async def test_refused_answer_of_a_rule_is_not_repeated(house: House, effect: Effect) -> None:
+    """The rule would decide the same again, so the task fails with the agent's message and is cancelled there."""
     house.rules = make_policy((rule("pay", effect),))
     asked = asks("pay")
 
@@ -164,4 +164,4 @@ async def test_answer_of_a_rule_that_the_peer_refuses_is_not_given_again(
     assert error is not None
     assert error.message.endswith("that is no answer")
     assert record.open_actions == ()
-    await wait_until(lambda: house.peer.count("CancelTask") == 1, 15, "the agent is told to stop")
+    await wait_until(lambda: house.peer.count("CancelTask") == 1, 15, "the agent has the cancel")

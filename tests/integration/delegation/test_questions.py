@@ -1,4 +1,4 @@
-"""A peer asks: one question, the first valid answer wins, everybody learns who won, and the peer is told once."""
+"""An agent asks: one approval, the first valid answer wins, every device gets the winner, and the agent one answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DAY_MS = 24 * 3600 * 1000
 
 
 @pytest.mark.requirement("EVC-10", "ID-9")
-async def test_question_is_open_once_and_the_task_waits_for_it(house: House) -> None:
+async def test_request_is_opened_once_and_the_task_waits_for_it(house: House) -> None:
     accepted, answer = await house.talk("ask Which colour?")
     task = cast("JsonObject", answer["task"])
     assert cast("JsonObject", task["status"])["state"] == "TASK_STATE_INPUT_REQUIRED"
@@ -33,7 +33,7 @@ async def test_question_is_open_once_and_the_task_waits_for_it(house: House) -> 
     assert (record.status, len(record.open_actions)) == (Status.WAITING_INPUT, 1)
     polls = house.peer.count("GetTask")
     await wait_until(
-        lambda: house.peer.count("GetTask") > polls + 2, 15, "the peer was asked again"
+        lambda: house.peer.count("GetTask") > polls + 2, 15, "the agent was polled again"
     )
     again = await house.record(accepted)
     assert again.open_actions == record.open_actions
@@ -45,7 +45,9 @@ async def test_question_is_open_once_and_the_task_waits_for_it(house: House) -> 
 
 
 @pytest.mark.requirement("EVC-10", "ID-9", "CMD-14")
-async def test_answer_by_command_reaches_the_peer_once_and_the_task_goes_on(house: House) -> None:
+async def test_answer_by_command_reaches_the_agent_once_and_the_task_completes(
+    house: House,
+) -> None:
     accepted, _ = await house.talk("ask Which colour?")
     view = await house.question(accepted)
     watching = asyncio.create_task(house.watch(accepted.facade))
@@ -63,7 +65,7 @@ async def test_answer_by_command_reaches_the_peer_once_and_the_task_goes_on(hous
 
 
 @pytest.mark.requirement("LT-5", "CMD-14")
-async def test_answer_by_message_is_the_callers_own_message_at_the_peer(house: House) -> None:
+async def test_answer_by_message_is_sent_as_the_callers_message(house: House) -> None:
     accepted, _ = await house.talk("ask Which colour?")
     message = house.message("green")
     second = await house.send("", task=accepted.facade, message=message)
@@ -76,10 +78,10 @@ async def test_answer_by_message_is_the_callers_own_message_at_the_peer(house: H
 
 
 @pytest.mark.requirement("LT-5", "LT-8")
-async def test_peer_that_begins_its_answer_with_the_old_question_has_not_answered_yet(
+async def test_old_request_at_the_start_of_a_response_does_not_end_the_turn(
     house: House,
 ) -> None:
-    """An agent of the SDK opens the stream of a follow-up with its Task as it stands, still waiting."""
+    """An SDK agent opens the stream of a follow-up with its current Task, which still waits."""
 
     async def go_on(turn: Turn) -> None:
         (await turn.open()).show()
@@ -97,10 +99,10 @@ async def test_peer_that_begins_its_answer_with_the_old_question_has_not_answere
 
 
 @pytest.mark.requirement("LT-5", "CMD-14")
-async def test_answer_under_the_id_of_an_earlier_message_reaches_the_peer_all_the_same(
+async def test_answer_with_the_id_of_an_earlier_message_reaches_the_agent(
     house: House,
 ) -> None:
-    """Nothing says that message ids are unique: the id in the peer's history is that of the first one."""
+    """Message ids need not be unique: the id in the agent's history is that of the first message."""
     message = house.message("ask Which colour?")
     accepted = await house.send("", message=message)
     await house.hear(accepted)
@@ -112,7 +114,7 @@ async def test_answer_under_the_id_of_an_earlier_message_reaches_the_peer_all_th
 
 
 @pytest.mark.requirement("I7", "CMD-14")
-async def test_first_of_24_answers_wins_and_each_loser_learns_who_won(house: House) -> None:
+async def test_first_of_24_answers_wins_and_each_loser_gets_the_winner(house: House) -> None:
     accepted, _ = await house.talk("ask Which colour?")
     view = await house.question(accepted)
     racers = [
@@ -147,7 +149,7 @@ async def test_first_of_24_answers_wins_and_each_loser_learns_who_won(house: Hou
 
 
 @pytest.mark.requirement("CMD-14")
-async def test_same_answer_again_is_a_replay_and_is_not_sent_again(house: House) -> None:
+async def test_repeated_answer_is_a_replay_and_is_not_sent_again(house: House) -> None:
     accepted, _ = await house.talk("ask Which colour?")
     view = await house.question(accepted)
     first = await house.respond(view, "dec_same", option_id="reply", content={"text": "blue"})
@@ -159,7 +161,7 @@ async def test_same_answer_again_is_a_replay_and_is_not_sent_again(house: House)
 
 
 @pytest.mark.requirement("CMD-14")
-async def test_same_answer_twice_at_once_wins_once(house: House) -> None:
+async def test_concurrent_equal_answers_win_once(house: House) -> None:
     accepted, _ = await house.talk("ask Which colour?")
     view = await house.question(accepted)
     answers = (
@@ -173,7 +175,7 @@ async def test_same_answer_twice_at_once_wins_once(house: House) -> None:
 
 
 @pytest.mark.requirement("EVC-10")
-async def test_what_is_no_answer_leaves_the_task_waiting(house: House) -> None:
+async def test_invalid_answers_leave_the_task_waiting(house: House) -> None:
     accepted, _ = await house.talk("ask Which colour?")
     view = await house.question(accepted)
     powerless = replace(ADA, scopes=frozenset({AccessScope.CALL}))
@@ -193,7 +195,7 @@ async def test_what_is_no_answer_leaves_the_task_waiting(house: House) -> None:
     assert (await house.service.read(ADA, GetAction(str(view["actionId"]))))["state"] == "pending"
 
 
-async def test_answer_is_returned_while_the_peer_keeps_its_stream_open(house: House) -> None:
+async def test_answer_is_delivered_while_the_agent_keeps_its_stream_open(house: House) -> None:
     async def ask_and_stay(turn: Turn) -> None:
         await turn.status("INPUT_REQUIRED", "Which colour?")
         await asyncio.Event().wait()
@@ -210,7 +212,9 @@ async def test_answer_is_returned_while_the_peer_keeps_its_stream_open(house: Ho
 
 
 @pytest.mark.kit("AUTH-INTASK-004", "AUTH-INTASK-006")
-async def test_authorization_in_words_is_answered_by_the_callers_message(house: House) -> None:
+async def test_authorization_request_in_text_is_answered_by_the_callers_message(
+    house: House,
+) -> None:
     accepted, _ = await house.talk("auth Sign in first.")
     record = await house.record(accepted)
     assert record.status in {Status.WAITING_PERMISSION, Status.WAITING_RESOURCE}
@@ -227,7 +231,7 @@ async def test_authorization_in_words_is_answered_by_the_callers_message(house: 
 
 
 @pytest.mark.requirement("CF-7", "ST-8")
-async def test_peer_that_goes_on_alone_closes_the_question(house: House) -> None:
+async def test_agent_that_continues_without_an_answer_closes_the_request(house: House) -> None:
     house.peer.hold()
     accepted = await house.send("auth-resume", wait="stream")
     house.peer.release(2)
@@ -243,7 +247,7 @@ async def test_peer_that_goes_on_alone_closes_the_question(house: House) -> None
 
 
 @pytest.mark.requirement("I6", "I9", "CMD-9", "ST-13", "CF-15", "TEV-12")
-async def test_question_expires_by_its_due_row_and_never_allows(house: House) -> None:
+async def test_request_expires_by_its_due_row_and_never_allows(house: House) -> None:
     accepted, _ = await house.talk("auth Sign in first.")
     view = await house.question(accepted)
     action = str(view["actionId"])
@@ -255,19 +259,19 @@ async def test_question_expires_by_its_due_row_and_never_allows(house: House) ->
     await house.until(accepted, Status.CANCELLED)
     assert house.peer.count("CancelTask") == 1
     assert len(house.peer.messages) == 1
-    told = [
+    cancels = [
         event.fact.payload
         for event in await house.events(accepted)
         if isinstance(event.fact.payload, TaskCancelRequested | TaskCancelled)
     ]
-    assert [(type(one), one.source) for one in told] == [
+    assert [(type(one), one.source) for one in cancels] == [
         (TaskCancelRequested, "policy"),
         (TaskCancelled, "policy"),
     ]
 
 
 @pytest.mark.requirement("I6")
-async def test_question_outlives_the_connection_and_the_process(house: House) -> None:
+async def test_request_survives_the_connection_and_the_process(house: House) -> None:
     accepted, _ = await house.talk("ask Which colour?")
     view = await house.question(accepted)
     await house.peer.stop()
@@ -281,7 +285,7 @@ async def test_question_outlives_the_connection_and_the_process(house: House) ->
 
 
 @pytest.mark.requirement("I9")
-async def test_answer_that_nobody_drives_is_owed_and_returned_after_an_adoption(
+async def test_answer_without_a_driver_is_due_and_delivered_after_an_adoption(
     house: House,
 ) -> None:
     accepted, _ = await house.talk("ask Which colour?")
@@ -296,7 +300,7 @@ async def test_answer_that_nobody_drives_is_owed_and_returned_after_an_adoption(
     assert house.peer.texts == ["ask Which colour?", "blue"]
 
 
-async def test_question_that_is_cancelled_cancels_the_task(house: House) -> None:
+async def test_cancelled_request_cancels_the_task(house: House) -> None:
     accepted, _ = await house.talk("ask Which colour?")
     view = await house.question(accepted)
     await house.respond(view, option_id="cancel")
@@ -307,7 +311,7 @@ async def test_question_that_is_cancelled_cancels_the_task(house: House) -> None
 
 
 @pytest.mark.requirement("EVC-10")
-async def test_second_question_of_a_task_is_a_question_of_its_own(house: House) -> None:
+async def test_second_request_of_a_task_is_a_new_approval(house: House) -> None:
     house.peer.on("blue", ask)
     accepted, _ = await house.talk("ask Which colour?")
     first = await house.question(accepted)
@@ -317,14 +321,14 @@ async def test_second_question_of_a_task_is_a_question_of_its_own(house: House) 
         record = await house.record(accepted)
         return bool(record.open_actions) and record.open_actions[0] != first["actionId"]
 
-    await wait_until(asks_again, 15, "the second question is open")
+    await wait_until(asks_again, 15, "the second request is open")
     second = await house.question(accepted)
     await house.respond(second, "dec_2", option_id="reply", content={"text": "dark"})
     await house.until(accepted, Status.COMPLETED)
     assert house.peer.texts[1:] == ["blue Which shade?", "dark"]
 
 
-async def test_question_that_is_asked_again_without_id_and_time_is_a_new_one(house: House) -> None:
+async def test_repeated_request_without_id_and_time_is_a_new_approval(house: House) -> None:
     async def ask_bare(turn: Turn) -> None:
         task = await turn.open()
         task.record["status"] = {

@@ -1,4 +1,4 @@
-"""Turns that are queued say behind what: other turns of their context, or a gate of policy (CF-2)."""
+"""Queued turns state what they wait for: other turns of their context, or an approval that a policy requires (CF-2)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OTHER_ASKS: Final = make_policy(
 
 
 async def read_queue(house: House, thread_id: str) -> dict[str, Any]:
-    """The queue of a thread; the model of the thread has the same."""
+    """Reads the queue of a thread; checks that the thread model contains the same."""
     query: TurnQueueQuery = GetTurnQueue(thread_id)
     queue = cast("dict[str, Any]", await house.service.read(ADA, query))
     thread = cast("dict[str, Any]", await house.service.read(ADA, GetThread(thread_id)))
@@ -53,10 +53,10 @@ async def read_queue(house: House, thread_id: str) -> dict[str, Any]:
     return queue
 
 
-async def go_to(
+async def send_to(
     house: House, first: TurnAccepted, agent: str, text: str, policy: QueuePolicy | None = None
 ) -> TurnAccepted:
-    """A further message of a context, to an agent of choice."""
+    """Sends a further message of a context to the given agent."""
     command = SubmitTurn(
         agent,
         {**house.message(text), "contextId": first.context_id},
@@ -69,14 +69,14 @@ async def go_to(
 
 
 async def await_gate(house: House, accepted: TurnAccepted) -> str:
-    """The question behind which the message of a turn waits."""
+    """Waits for the gate of a turn; returns its approval id."""
     record = await house.until(accepted, Status.WAITING_PERMISSION)
     (action,) = record.open_actions
     return action
 
 
 @pytest.mark.requirement("CF-2", "SNAP-4")
-async def test_turns_of_a_busy_thread_are_queued_behind_those_that_go_first(house: House) -> None:
+async def test_turns_of_a_busy_thread_name_the_turns_before_them(house: House) -> None:
     first = await begin(house)
     one, two = [await follow(house, first, f"turn {number}") for number in range(2)]
     queue = await read_queue(house, first.thread_id)
@@ -104,7 +104,7 @@ async def test_turns_of_a_busy_thread_are_queued_behind_those_that_go_first(hous
 
 
 @pytest.mark.requirement("CF-2")
-async def test_turn_of_somebody_else_in_the_line_is_not_named(house: House) -> None:
+async def test_turn_of_another_owner_in_the_queue_is_not_named(house: House) -> None:
     first = await begin(house)
     given, mine = [await follow(house, first, f"turn {number}") for number in range(2)]
     await house.service.execute(ADA, GiveTask(given.task_id, BOB.id), None)
@@ -117,14 +117,14 @@ async def test_turn_of_somebody_else_in_the_line_is_not_named(house: House) -> N
 
 @pytest.mark.requirement("CF-2", "SNAP-4")
 @pytest.mark.parametrize("policy", ["parallel", "queue"])
-async def test_turns_behind_a_gate_are_queued_and_say_which_gate_and_which_question(
+async def test_gated_turns_are_queued_with_their_rule_and_approval(
     street: House, policy: QueuePolicy
 ) -> None:
     street.rules = OTHER_ASKS
     first = await street.send("open it", agent="other", wait="none")
     question = await await_gate(street, first)
     await street.service.execute(ADA, SetQueuePolicy(first.thread_id, policy), None)
-    second = await go_to(street, first, "other", "close it")
+    second = await send_to(street, first, "other", "close it")
     other = await await_gate(street, second)
     for restarted in (False, True):
         if restarted:
@@ -142,7 +142,9 @@ async def test_turns_behind_a_gate_are_queued_and_say_which_gate_and_which_quest
             assert (turn["agent"], turn["source"]) == ("other", ADA.id)
             assert turn["since"] <= (await street.record(second)).updated_at
     assert street.peers["other"].messages == []
-    assert (await street.record(first)).status is Status.WAITING_PERMISSION, "the task says more"
+    assert (await street.record(first)).status is Status.WAITING_PERMISSION, (
+        "the task has the precise status"
+    )
     await street.adopt(first)
     await street.adopt(second)
     await street.respond(await street.question(first), option_id="send")
@@ -156,13 +158,13 @@ async def test_turns_behind_a_gate_are_queued_and_say_which_gate_and_which_quest
 
 
 @pytest.mark.requirement("CF-2")
-async def test_gated_turn_beside_one_under_way_and_one_in_line(street: House) -> None:
+async def test_queue_lists_gated_and_running_and_queued_turns(street: House) -> None:
     street.rules = OTHER_ASKS
     first = await begin(street)
-    gated = await go_to(street, first, "other", "open it", "parallel")
+    gated = await send_to(street, first, "other", "open it", "parallel")
     question = await await_gate(street, gated)
-    waits = await go_to(street, first, "echo", "then this", "queue")
-    also = await go_to(street, first, "other", "and that", "queue")
+    waits = await send_to(street, first, "echo", "then this", "queue")
+    also = await send_to(street, first, "other", "and that", "queue")
     queue = await read_queue(street, first.thread_id)
     assert queue["activeTurns"] == [first.turn_id]
     assert [(one["turnId"], one["behind"]) for one in queue["turns"]] == [
@@ -181,7 +183,7 @@ async def test_gated_turn_beside_one_under_way_and_one_in_line(street: House) ->
 
 
 @pytest.mark.requirement("CF-2")
-async def test_question_of_the_agent_and_a_gate_of_another_thread_are_no_gate_here(
+async def test_agents_request_and_gate_of_another_thread_are_not_listed_as_gates(
     street: House,
 ) -> None:
     street.rules = OTHER_ASKS
@@ -196,11 +198,11 @@ async def test_question_of_the_agent_and_a_gate_of_another_thread_are_no_gate_he
 
 
 @pytest.mark.requirement("TR-6", "CF-2")
-async def test_turn_of_a_task_that_a_reader_may_not_see_is_not_told_of(street: House) -> None:
-    """The reason of a gate quotes the message."""
+async def test_turn_of_a_task_hidden_from_the_reader_is_not_listed(street: House) -> None:
+    """The reason of a gated turn quotes the message."""
     street.rules = OTHER_ASKS
     first = await begin(street)
-    waits = await go_to(street, first, "echo", "buy nets", "queue")
+    waits = await send_to(street, first, "echo", "buy nets", "queue")
     create = CreateTask(
         "other", "sell boats", context_id=first.context_id, visibility=Visibility.HIDDEN
     )
@@ -212,7 +214,7 @@ async def test_turn_of_a_task_that_a_reader_may_not_see_is_not_told_of(street: H
         shown = await street.service.read(ADA, GetTurnQueue(first.thread_id))
         return len(cast("dict[str, Any]", shown).get("gated", [])) == 1
 
-    await wait_until(is_gated, 10, "the hidden task waits at the gate, and who operates sees it")
+    await wait_until(is_gated, 10, "an operator sees the hidden task at the gate")
     assert len((await read_queue(street, first.thread_id))["gated"]) == 1
     reader = replace(ADA, scopes=ADA.scopes - {AccessScope.OPERATE})
     queue = await street.service.read(reader, GetTurnQueue(first.thread_id))
@@ -221,9 +223,9 @@ async def test_turn_of_a_task_that_a_reader_may_not_see_is_not_told_of(street: H
         assert [turn["turnId"] for turn in shown["turns"]] == [waits.turn_id]
         assert shown.get("gated", []) == []
         assert "boats" not in str(shown)
-    # Who may not read tasks of an agent sees that a turn has its place, and not which one.
+    # A reader without access to tasks of an agent sees that a turn is queued, but not which one.
     sender = replace(ADA, operations={"echo": frozenset({"SendMessage"}), "other": None})
-    later = await go_to(street, first, "other", "buy rope", "queue")
+    later = await send_to(street, first, "other", "buy rope", "queue")
     queue = await street.service.read(sender, GetTurnQueue(first.thread_id))
     (turn,) = cast("dict[str, Any]", queue)["turns"]
     assert (turn["turnId"], turn["position"], turn.get("behind", [])) == (later.turn_id, 2, [])

@@ -1,4 +1,4 @@
-"""Read models through the real service: what a caller reads of sessions, threads and tasks, and how honest it is."""
+"""Read models through the real service: what callers read of sessions, threads and tasks, and how gaps are marked."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from tests.support.house import ADA, House
 pytestmark = pytest.mark.anyio
 
 
-async def look(house: House, accepted: TurnAccepted, model: TaskModel) -> Any:  # noqa: ANN401  a JSON object, read by its members
+async def read_model(house: House, accepted: TurnAccepted, model: TaskModel) -> Any:  # noqa: ANN401  a JSON object, read by its members
     return await house.service.read(ADA, GetTaskModel(accepted.facade, model))
 
 
-async def look_at_session(house: House, accepted: TurnAccepted, **window: int) -> Any:  # noqa: ANN401  a JSON object
+async def read_session(house: House, accepted: TurnAccepted, **window: int) -> Any:  # noqa: ANN401  a JSON object
     return await house.service.read(ADA, GetSession(accepted.session_id, **window))
 
 
 @pytest.mark.requirement("SNAP-1", "VAL-7")
-async def test_session_shows_its_newest_window_and_the_cursor_gets_the_one_before(
+async def test_session_returns_its_newest_window_and_a_cursor_to_the_previous(
     house: House,
 ) -> None:
     first, _ = await house.talk("chunks 3")
     for text in ("two", "three"):
         await house.hear(await house.send(text, context_id=first.context_id))
-    whole = await look_at_session(house, first)
+    whole = await read_session(house, first)
     head = len(await house.entries(first.session_id))
     assert (whole["sequence"], whole["history"]["first"]) == (head, 1)
     assert whole["cursor"].split(".")[1] == str(head)
     assert whole["marks"]["title"]["state"] == "not_applicable"
     assert [thread["turns"] for thread in whole["threads"]] == [3]
-    said = [item["text"] for item in whole["history"]["items"] if item["kind"] == "message"]
-    assert said == ["chunks 3", "two", "three"]
+    texts = [item["text"] for item in whole["history"]["items"] if item["kind"] == "message"]
+    assert texts == ["chunks 3", "two", "three"]
 
     items: list[Any] = []
     before: dict[str, int] = {}
     while True:
-        page = (await look_at_session(house, first, limit=7, **before))["history"]
+        page = (await read_session(house, first, limit=7, **before))["history"]
         assert page["last"] - page["first"] < 7
         items = [*page["items"], *items]
         if "before" not in page:
@@ -60,7 +60,7 @@ async def test_session_shows_its_newest_window_and_the_cursor_gets_the_one_befor
 
 
 @pytest.mark.requirement("SNAP-2", "SNAP-4", "SNAP-18")
-async def test_thread_shows_its_question_its_failure_and_that_it_has_no_queue(
+async def test_thread_lists_pending_approval_and_failure_and_marks_an_empty_queue(
     house: House,
 ) -> None:
     failed, _ = await house.talk("fail")
@@ -81,11 +81,11 @@ async def test_thread_shows_its_question_its_failure_and_that_it_has_no_queue(
 
 
 @pytest.mark.requirement("SNAP-2", "SNAP-4")
-async def test_thread_names_its_question_its_failure_and_the_turns_that_wait(house: House) -> None:
+async def test_thread_lists_pending_approval_and_failure_and_queued_turns(house: House) -> None:
     failed, _ = await house.talk("fail")
     asking = await house.send("ask", context_id=failed.context_id)
     await house.until(asking, Status.WAITING_INPUT)
-    # A task that asks rests, so the next turn begins; those behind it wait.
+    # A task that waits for input does not block its context: the next turn begins, and the turns after it wait.
     active = await follow(house, asking, "silent")
     await house.until(active, Status.QUEUED)
     first, second = [await follow(house, asking, text) for text in ("echo one", "echo two")]

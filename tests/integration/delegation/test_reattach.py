@@ -1,4 +1,4 @@
-"""A run whose driver is gone goes on with the next one: asked first, never sent again, every chunk once (AP-3, I6)."""
+"""A run without a driver continues with the next: polled first, never sent again, every chunk once (AP-3, I6)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from passerelle.core.batch import Incarnation
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
-from tests.integration.delegation.test_endings import joined, state_of
+from tests.integration.delegation.test_endings import join_chunks, state_of
 from tests.support.house import House
 from tests.support.waiting import wait_until
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.requirement("AP-3", "I6")
-async def test_adopted_stream_goes_on_with_every_chunk_once(house: House) -> None:
+async def test_adopted_stream_continues_with_every_chunk_once(house: House) -> None:
     house.peer.hold()
     accepted = await house.send("chunks 6", wait="stream")
     house.peer.release(4)
@@ -36,7 +36,7 @@ async def test_adopted_stream_goes_on_with_every_chunk_once(house: House) -> Non
     await house.adopt(accepted)
     house.peer.release_all()
     frames = await watching
-    assert joined(frames) == "".join(f"chunk-{number} " for number in range(1, 7))
+    assert join_chunks(frames) == "".join(f"chunk-{number} " for number in range(1, 7))
     task = await house.read(accepted)
     (artifact,) = cast("list[JsonObject]", task["artifacts"])
     assert len(cast("list[JsonObject]", artifact["parts"])) == 6
@@ -45,7 +45,7 @@ async def test_adopted_stream_goes_on_with_every_chunk_once(house: House) -> Non
 
 
 @pytest.mark.requirement("AP-3")
-async def test_task_that_ended_while_nobody_drove_it_is_reconciled(house: House) -> None:
+async def test_task_that_ended_without_a_driver_is_reconciled(house: House) -> None:
     house.peer.hold()
     accepted = await house.send("hello", wait="stream")
     house.peer.release(2)
@@ -61,21 +61,21 @@ async def test_task_that_ended_while_nobody_drove_it_is_reconciled(house: House)
     assert len(house.peer.messages) == 1
 
 
-async def test_caller_that_waits_gets_its_answer_from_the_next_driver(house: House) -> None:
+async def test_waiting_caller_gets_its_response_from_the_next_driver(house: House) -> None:
     house.peer.hold()
     accepted = await house.send("hello")
     await wait_until(lambda: house.peer.messages, 15, "the peer has the message")
     await house.restart()
-    hearing = asyncio.create_task(house.hear(accepted))
+    response = asyncio.create_task(house.hear(accepted))
     house.peer.release_all()
     await house.adopt(accepted)
-    task = cast("JsonObject", (await hearing)["task"])
+    task = cast("JsonObject", (await response)["task"])
     assert state_of(task) == "COMPLETED"
     assert len(house.peer.messages) == 1
     assert house.peer.count("ListTasks") >= 1
 
 
-async def test_further_message_that_nobody_could_send_is_sent_by_the_next_driver(
+async def test_further_message_accepted_without_a_driver_is_sent_by_the_next_driver(
     house: House,
 ) -> None:
     accepted = await house.send("silent", wait="stream")
@@ -88,7 +88,7 @@ async def test_further_message_that_nobody_could_send_is_sent_by_the_next_driver
     assert house.peer.texts == ["silent", "finish now"]
 
 
-async def test_adoption_of_what_has_ended_or_is_driven_changes_nothing(house: House) -> None:
+async def test_adoption_of_an_ended_or_driven_run_changes_nothing(house: House) -> None:
     done, _ = await house.talk("hello")
     before = await house.record(done)
     await house.adopt(done)
@@ -100,7 +100,7 @@ async def test_adoption_of_what_has_ended_or_is_driven_changes_nothing(house: Ho
     assert await house.record(done) == before
 
 
-async def test_driver_whose_run_was_taken_over_writes_nothing_more(house: House) -> None:
+async def test_driver_writes_nothing_after_its_run_was_taken_over(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     before = await house.events(accepted)
@@ -108,6 +108,6 @@ async def test_driver_whose_run_was_taken_over_writes_nothing_more(house: House)
     (remote,) = house.peer.tasks.values()
     remote.status("COMPLETED", "too late for this one")
     dispatch = house.parts.dispatch
-    await wait_until(lambda: dispatch.find(accepted.task_id) is None, 15, "it stopped driving")
+    await wait_until(lambda: dispatch.find(accepted.task_id) is None, 15, "it has stopped driving")
     assert (await house.record(accepted)).status is Status.QUEUED
     assert await house.events(accepted) == before

@@ -1,4 +1,4 @@
-"""A send whose outcome nobody knows: what the peer shows decides, and nothing is sent twice on a guess."""
+"""A send of unknown outcome: the agent's tasks decide, and nothing is resent on a guess."""
 
 from __future__ import annotations
 
@@ -35,33 +35,35 @@ def may_send_nothing(_run: Run) -> bool:
     return False
 
 
-async def vanish(turn: Turn) -> None:
-    """The message arrived nowhere: the connection broke, and no task was made."""
+async def drop_connection(turn: Turn) -> None:
+    """The message is lost: the connection breaks, and no task is created."""
     await turn.drop()
 
 
 async def until_known(house: House, accepted: TurnAccepted, habit: str) -> None:
-    """Until the store knows a habit of the peer."""
+    """Waits until a behaviour of the agent is stored."""
     worker = (await house.record(accepted)).attempts[-1].worker
 
-    async def look() -> bool:
+    async def is_known() -> bool:
         return habit in await house.store.habits.read(worker.peer, worker.card_hash or "")
 
-    await wait_until(look, 15, f"the peer is known: {habit}")
+    await wait_until(is_known, 15, f"the peer is known: {habit}")
 
 
-async def until_looked_for(house: House) -> None:
-    """Until the peer was asked twice for its list, so that the first answer has been judged."""
+async def until_listed_twice(house: House) -> None:
+    """Waits until the agent was asked twice for its tasks, so the first response has been evaluated."""
     asked = house.peer.count("ListTasks")
-    await wait_until(lambda: house.peer.count("ListTasks") > asked + 1, 15, "it is looked for")
+    await wait_until(
+        lambda: house.peer.count("ListTasks") > asked + 1, 15, "the agent lists its tasks"
+    )
 
 
-async def test_message_that_never_arrived_is_sent_again_to_a_peer_that_keeps_our_contexts(
+async def test_lost_message_is_resent_to_an_agent_that_keeps_contexts(
     house: House,
 ) -> None:
     known, _ = await house.talk("hello")
     await until_known(house, known, "keeps_context")
-    house.peer.next(vanish)
+    house.peer.next(drop_connection)
     accepted = await house.send("go")
     house.clock.ahead_ms += 1_000
     await house.until(accepted, Status.COMPLETED)
@@ -70,53 +72,53 @@ async def test_message_that_never_arrived_is_sent_again_to_a_peer_that_keeps_our
     assert first == second
     requests = [event for event in await house.events(accepted) if event.type == "model.requested"]
     own = [event for event in requests if event.fact.scope.task_id == accepted.task_id]
-    assert len(own) == 2, "each try is an intent of its own"
+    assert len(own) == 2, "each send is a recorded intent"
     assert len((await house.record(accepted)).attempts) == 1
 
 
 def wait_for_arrival(house: House, doubt_s: float) -> None:
-    """From now on a message may be on its way for so long."""
+    """Sets the time in seconds for which a message may be in flight, from now on."""
     house.doubt_s = doubt_s
 
 
-async def test_agent_says_how_long_a_message_to_it_may_be_on_its_way(house: House) -> None:
+async def test_delivery_grace_of_an_agent_delays_the_resend(house: House) -> None:
     known, _ = await house.talk("hello")
     await until_known(house, known, "keeps_context")
     wait_for_arrival(house, 90.0)
-    house.peer.next(vanish)
+    house.peer.next(drop_connection)
     accepted = await house.send("go")
     house.clock.ahead_ms += 80_000
-    await until_looked_for(house)
+    await until_listed_twice(house)
     assert house.peer.texts == ["hello", "go"]
     house.clock.ahead_ms += 15_000
     await house.until(accepted, Status.COMPLETED)
     assert house.peer.texts == ["hello", "go", "go"]
 
 
-async def test_last_look_comes_as_soon_as_it_can_decide(house: House) -> None:
+async def test_last_check_happens_as_soon_as_it_can_decide(house: House) -> None:
     known, _ = await house.talk("hello")
     await until_known(house, known, "keeps_context")
     house.timeouts = replace(house.timeouts, poll_s=60.0, poll_max_s=60.0)
     await house.restart()
-    house.peer.next(vanish)
+    house.peer.next(drop_connection)
     accepted = await house.send("go")
     await house.until(accepted, Status.COMPLETED)
     assert house.peer.texts == ["hello", "go", "go"]
 
 
-async def test_message_sent_again_is_looked_for_as_long_as_the_first_one(house: House) -> None:
+async def test_resent_message_gets_the_whole_delivery_grace_again(house: House) -> None:
     known, _ = await house.talk("hello")
     await until_known(house, known, "keeps_context")
     wait_for_arrival(house, 60.0)
-    house.peer.next(vanish, vanish)
+    house.peer.next(drop_connection, drop_connection)
     accepted = await house.send("go")
     house.clock.ahead_ms += 61_000
     await wait_until(lambda: house.peer.texts.count("go") == 2, 15, "it is sent again")
-    await until_looked_for(house)
+    await until_listed_twice(house)
     await house.restart()
     wait_for_arrival(house, 60.0)
     await house.adopt(accepted)
-    await until_looked_for(house)
+    await until_listed_twice(house)
     assert house.peer.texts.count("go") == 2
     house.clock.ahead_ms += 61_000
     await house.until(accepted, Status.COMPLETED)
@@ -125,7 +127,7 @@ async def test_message_sent_again_is_looked_for_as_long_as_the_first_one(house: 
 
 
 async def take_over(house: House, accepted: TurnAccepted) -> None:
-    """The instance that drove the run dies, and another one has it from now on."""
+    """The instance that drove the run dies, and another takes the run over."""
     task = task_of(accepted)
     await house.restart()
     wait_for_arrival(house, 60.0)
@@ -139,51 +141,51 @@ async def take_over(house: House, accepted: TurnAccepted) -> None:
     await house.adopt(accepted)
 
 
-async def test_message_of_a_dead_instance_may_have_been_sent_until_the_run_was_taken_from_it(
+async def test_delivery_grace_of_a_dead_instance_starts_at_its_takeover(
     house: House,
 ) -> None:
     known, _ = await house.talk("hello")
     await until_known(house, known, "keeps_context")
     wait_for_arrival(house, 60.0)
-    house.peer.next(vanish)
+    house.peer.next(drop_connection)
     accepted = await house.send("go")
     await wait_until(lambda: "go" in house.peer.texts, 15, "it was sent")
     house.clock.ahead_ms += 50_000
     await take_over(house, accepted)
     house.clock.ahead_ms += 30_000
-    await until_looked_for(house)
-    # Who takes it up after that sends nothing, so nobody waits longer for it.
+    await until_listed_twice(house)
+    # The next driver sends nothing, so a further takeover does not prolong the wait.
     await take_over(house, accepted)
-    await until_looked_for(house)
+    await until_listed_twice(house)
     assert house.peer.texts == ["hello", "go"]
     house.clock.ahead_ms += 31_000
     await house.until(accepted, Status.COMPLETED)
     assert house.peer.texts == ["hello", "go", "go"]
 
 
-async def test_late_message_of_a_dead_instance_is_found_and_not_lost(house: House) -> None:
-    said, _ = await house.talk("message hello")
-    await until_known(house, said, "answers_with_messages")
+async def test_late_message_of_a_dead_instance_is_found(house: House) -> None:
+    messaged, _ = await house.talk("message hello")
+    await until_known(house, messaged, "answers_with_messages")
     wait_for_arrival(house, 60.0)
     arrived: list[Turn] = []
 
-    async def be_late(turn: Turn) -> None:
+    async def arrive_late(turn: Turn) -> None:
         arrived.append(turn)
         await turn.drop()
 
-    house.peer.next(be_late)
+    house.peer.next(arrive_late)
     accepted = await house.send("go")
     await wait_until(lambda: arrived, 15, "it was sent")
     house.clock.ahead_ms += 59_000
     await take_over(house, accepted)
     house.clock.ahead_ms += 59_000
-    await until_looked_for(house)
+    await until_listed_twice(house)
     arrived[0].make_task(arrived[0]).status("COMPLETED", "late, and done")
     await house.until(accepted, Status.COMPLETED)
     assert house.peer.texts.count("go") == 1
 
 
-async def test_habits_of_a_peer_outlive_the_process(house: House) -> None:
+async def test_behaviour_of_an_agent_is_stored(house: House) -> None:
     known, _ = await house.talk("hello")
     await until_known(house, known, "keeps_context")
     worker = (await house.record(known)).attempts[-1].worker
@@ -194,7 +196,7 @@ async def test_habits_of_a_peer_outlive_the_process(house: House) -> None:
 
 
 async def expect_unknown(house: House, accepted: TurnAccepted) -> str:
-    """The caller gets the Task, failed for that reason; what it says."""
+    """Checks that the caller gets a Task that failed for this reason; returns its status text."""
     task = cast("JsonObject", (await house.hear(accepted))["task"])
     assert state_of(task) == "FAILED"
     assert cast("JsonObject", task["metadata"])["urn:passerelle:status"] == {
@@ -203,47 +205,47 @@ async def expect_unknown(house: House, accepted: TurnAccepted) -> str:
     }
     assert task["id"] == accepted.facade
     assert await house.read(accepted) == task
-    said = str(task["status"])
-    assert "it is unknown whether agent 'echo' received the message" in said
-    return said
+    text = str(task["status"])
+    assert "it is unknown whether agent 'echo' received the message" in text
+    return text
 
 
-async def test_peer_that_answers_with_messages_proves_nothing_by_an_empty_list(
+async def test_empty_list_of_an_agent_that_answers_with_messages_proves_nothing(
     house: House,
 ) -> None:
     known, _ = await house.talk("hello")
     await until_known(house, known, "keeps_context")
-    said, _ = await house.talk("message hello")
-    await until_known(house, said, "answers_with_messages")
-    house.peer.next(vanish)
+    messaged, _ = await house.talk("message hello")
+    await until_known(house, messaged, "answers_with_messages")
+    house.peer.next(drop_connection)
     accepted = await house.send("go")
     await expect_unknown(house, accepted)
     assert house.peer.texts.count("go") == 1
     assert (await house.record(accepted)).attempts[-1].status is Status.LOST
 
 
-async def test_task_that_shows_up_at_such_a_peer_within_the_time_of_doubt_is_adopted(
+async def test_late_task_of_an_agent_that_answers_with_messages_is_adopted(
     house: House,
 ) -> None:
     house.timeouts = replace(house.timeouts, doubt_s=60.0)
     await house.restart()
-    said, _ = await house.talk("message hello")
-    await until_known(house, said, "answers_with_messages")
+    messaged, _ = await house.talk("message hello")
+    await until_known(house, messaged, "answers_with_messages")
     arrived: list[Turn] = []
 
-    async def come_late(turn: Turn) -> None:
+    async def arrive_late(turn: Turn) -> None:
         arrived.append(turn)
         await turn.drop()
 
-    house.peer.next(come_late)
+    house.peer.next(arrive_late)
     accepted = await house.send("go")
-    await wait_until(lambda: house.peer.count("ListTasks") >= 2, 15, "it was looked for in vain")
+    await wait_until(lambda: house.peer.count("ListTasks") >= 2, 15, "the task was not found")
     arrived[0].make_task(arrived[0]).status("COMPLETED", "late, and done")
     await house.until(accepted, Status.COMPLETED)
     assert house.peer.texts.count("go") == 1
 
 
-async def test_answer_that_was_lost_with_the_gateway_is_told_as_unknown_for_ever(
+async def test_response_lost_with_the_gateway_stays_an_unknown_outcome(
     house: House,
 ) -> None:
     house.peer.lists = False
@@ -253,9 +255,9 @@ async def test_answer_that_was_lost_with_the_gateway_is_told_as_unknown_for_ever
     await house.restart()
     house.peer.release_all()
     await house.adopt(accepted)
-    said = await expect_unknown(house, accepted)
-    assert "it has no list of tasks to look in" in said
-    assert await expect_unknown(house, accepted) == said
+    text = await expect_unknown(house, accepted)
+    assert "it has no list of tasks to look in" in text
+    assert await expect_unknown(house, accepted) == text
     record = await house.record(accepted)
     assert (record.status, record.attempts[-1].status) == (Status.FAILED, Status.LOST)
     assert record.last_error is not None
@@ -263,17 +265,17 @@ async def test_answer_that_was_lost_with_the_gateway_is_told_as_unknown_for_ever
     assert len(house.peer.messages) == 1
 
 
-async def test_peer_that_cannot_list_leaves_the_run_lost_at_once(house: House) -> None:
+async def test_agent_without_a_task_list_leaves_the_run_lost_at_once(house: House) -> None:
     house.timeouts = replace(house.timeouts, doubt_s=60.0)
     await house.restart()
     house.peer.lists = False
-    house.peer.next(vanish)
+    house.peer.next(drop_connection)
     accepted = await house.send("go")
     await expect_unknown(house, accepted)
     assert len(house.peer.messages) == 1
 
 
-async def test_task_without_a_history_is_ours_where_it_stands_alone_in_our_context(
+async def test_only_task_of_the_context_is_adopted_without_a_history(
     house: House,
 ) -> None:
     house.peer.keeps_history = False
@@ -282,24 +284,24 @@ async def test_task_without_a_history_is_ours_where_it_stands_alone_in_our_conte
     assert len(house.peer.messages) == 1
 
 
-async def two_of_a_kind(turn: Turn) -> None:
-    """The peer makes two tasks in the context, and nothing tells them apart."""
+async def create_two(turn: Turn) -> None:
+    """The agent creates two indistinguishable tasks in the context."""
     turn.make_task(turn)
     turn.make_task(turn)
     await turn.drop()
 
 
-async def test_two_tasks_that_nothing_tells_apart_leave_the_run_lost(house: House) -> None:
+async def test_two_indistinguishable_tasks_leave_the_run_lost(house: House) -> None:
     house.peer.keeps_history = False
-    house.peer.next(two_of_a_kind)
+    house.peer.next(create_two)
     accepted = await house.send("go")
     await expect_unknown(house, accepted)
     assert len(house.peer.messages) == 1
     assert (await house.record(accepted)).attempts[-1].remote_task_id is None
 
 
-async def test_newest_of_two_that_show_the_message_is_taken_with_a_warning(house: House) -> None:
-    house.peer.next(two_of_a_kind)
+async def test_newest_of_two_tasks_with_the_message_is_adopted_with_a_warning(house: House) -> None:
+    house.peer.next(create_two)
     accepted = await house.send("go")
 
     async def is_bound() -> bool:
@@ -328,7 +330,7 @@ async def test_every_page_of_the_list_is_read(house: House) -> None:
     assert house.peer.count("ListTasks") >= 2
 
 
-async def test_key_of_ours_goes_along_where_the_agent_is_configured_so(house: House) -> None:
+async def test_correlation_key_is_sent_if_configured(house: House) -> None:
     house.correlates = True
     house.peer.keeps_history = False
     marked: JsonObject = {}
@@ -340,7 +342,7 @@ async def test_key_of_ours_goes_along_where_the_agent_is_configured_so(house: Ho
         mine.record["metadata"] = metadata
         marked.update(metadata)
         mine.status("COMPLETED", "mine")
-        others[0].status("WORKING")  # newer than ours
+        others[0].status("WORKING")  # newer than the right one
         await turn.drop()
 
     house.peer.next(mark)
@@ -350,18 +352,18 @@ async def test_key_of_ours_goes_along_where_the_agent_is_configured_so(house: Ho
     assert record.attempts[-1].run_id not in str(marked)
 
 
-async def test_a_newer_lease_sends_nothing_for_a_run_of_the_one_before(house: House) -> None:
-    dispatch, leave = house.parts.dispatch, asyncio.Event()
+async def test_newer_lease_sends_nothing_for_a_run_of_the_previous_one(house: House) -> None:
+    dispatch, may_send = house.parts.dispatch, asyncio.Event()
     present = dispatch.drives(Shard(0))
-    dispatch.find_sender = lambda shard: dispatch.drives(shard) if leave.is_set() else None
+    dispatch.find_sender = lambda shard: dispatch.drives(shard) if may_send.is_set() else None
     accepted = await house.send("silent", wait="stream")
     driver = dispatch.find(accepted.task_id)
     assert driver is not None
     assert driver.run.driver == present
-    # The process stood still: its lease was lost and opened anew before this run was known to those who let go.
+    # The process was frozen: its lease was lost and reopened before the run was registered for the release.
     dispatch.drives = lambda _shard: replace(present, number=present.number + 1)
-    leave.set()
-    await wait_until(lambda: dispatch.find(accepted.task_id) is None, 15, "the run is let go")
+    may_send.set()
+    await wait_until(lambda: dispatch.find(accepted.task_id) is None, 15, "the run is released")
     assert driver.run.moved
     assert house.peer.texts == []
 
@@ -369,26 +371,26 @@ async def test_a_newer_lease_sends_nothing_for_a_run_of_the_one_before(house: Ho
 @pytest.mark.requirement("I2")
 @pytest.mark.parametrize("wait", ["unary", "stream"])
 @pytest.mark.parametrize("end", ["again", "moved"])
-async def test_a_process_that_stands_still_behind_its_intent_sends_nothing(
+async def test_process_frozen_after_its_intent_sends_nothing(
     house: House, end: Literal["again", "moved"], wait: WaitMode
 ) -> None:
-    dispatch, asked, leave = house.parts.dispatch, list[str](), asyncio.Event()
+    dispatch, asked, may_send = house.parts.dispatch, list[str](), asyncio.Event()
     present, drives = dispatch.drives(Shard(0)), dispatch.drives
 
-    def stand_still(shard: Shard) -> Incarnation | None:
-        # The send is begun in time; by its first byte the lease is over.
+    def lose_lease_after_the_first_call(shard: Shard) -> Incarnation | None:
+        # The send begins in time; before its first byte the lease is over.
         asked.append("asked")
-        return dispatch.drives(shard) if len(asked) == 1 or leave.is_set() else None
+        return dispatch.drives(shard) if len(asked) == 1 or may_send.is_set() else None
 
-    dispatch.find_sender = stand_still
+    dispatch.find_sender = lose_lease_after_the_first_call
     accepted = await house.send("hello", wait=wait)
-    await wait_until(lambda: len(asked) > 2, 15, "it is asked for again")
+    await wait_until(lambda: len(asked) > 2, 15, "the lease is requested again")
     assert house.peer.texts == []
     if end == "moved":
         dispatch.drives = lambda _shard: replace(present, number=present.number + 1)
-    leave.set()
+    may_send.set()
     if end == "moved":
-        await wait_until(lambda: dispatch.find(accepted.task_id) is None, 15, "it is let go")
+        await wait_until(lambda: dispatch.find(accepted.task_id) is None, 15, "the run is released")
         assert house.peer.texts == []
         dispatch.drives = drives
         return
@@ -401,7 +403,7 @@ async def work_on(turn: Turn) -> None:
     await turn.status("WORKING")
 
 
-async def test_same_id_and_words_sent_twice_is_not_taken_for_one_input(house: House) -> None:
+async def test_equal_input_sent_twice_is_two_inputs(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     message = house.message("and this")
@@ -418,7 +420,7 @@ async def test_same_id_and_words_sent_twice_is_not_taken_for_one_input(house: Ho
     await wait_until(lambda: house.peer.texts.count("and this") == 2, 15, "the second as well")
 
 
-async def test_input_is_looked_for_once_the_term_of_its_agent_is_over(house: House) -> None:
+async def test_input_is_checked_after_the_delivery_grace_of_its_agent(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     wait_for_arrival(house, 600.0)
@@ -431,7 +433,7 @@ async def test_input_is_looked_for_once_the_term_of_its_agent_is_over(house: Hou
     assert began_ms + 600_000 <= int(at_ms) <= house.clock.now_ms() + 600_000
 
 
-async def test_input_for_a_busy_agent_is_sent_at_its_time(house: House) -> None:
+async def test_input_for_a_busy_agent_is_sent_after_its_retry_after(house: House) -> None:
     wait_for_arrival(house, 600.0)
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
@@ -439,11 +441,11 @@ async def test_input_for_a_busy_agent_is_sent_at_its_time(house: House) -> None:
     turn = await house.send("and this", task=accepted.facade)
     member = f"input:{accepted.task_id}:{turn.turn_id}"
 
-    async def is_put_off() -> bool:
+    async def is_postponed() -> bool:
         row = (await house.due(accepted.task_id)).get(member)
         return row is not None and int(row) > house.clock.now_ms() + 600_000
 
-    await wait_until(is_put_off, 15, "the input is owed later")
+    await wait_until(is_postponed, 15, "the input is postponed")
     house.clock.ahead_ms += 30_000
     await wait_until(lambda: house.peer.texts.count("and this") == 2, 15, "it is sent again")
     await house.until(accepted, Status.COMPLETED)

@@ -1,4 +1,4 @@
-"""What the record of a delegated task says of its work: phases, outputs by run, and everything that a task needs."""
+"""The record of a delegated task: phases, outputs by run, and all required members."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def desk(house: House) -> Desk:
 
 
 def list_phases(events: list[Event]) -> list[str]:
-    """The phases of a task, each time that it changed."""
+    """The phases of a task in order, without repeats."""
     record: machine.Record | None = None
     phases: list[str] = []
     for event in events:
@@ -34,7 +34,7 @@ def list_phases(events: list[Event]) -> list[str]:
 
 
 @pytest.mark.requirement("PO-2")
-async def test_phases_follow_the_work_from_its_start_to_its_delivery(house: House) -> None:
+async def test_phases_follow_the_task_from_start_to_delivery(house: House) -> None:
     house.acceptance = ({"review": "Is it good?"},)
     accepted, _ = await house.talk("chunks 2")
     await house.respond(await house.question(accepted), option_id="accept")
@@ -55,7 +55,7 @@ async def test_phases_follow_the_work_from_its_start_to_its_delivery(house: Hous
 
 
 @pytest.mark.requirement("GR-7")
-async def test_each_artifact_has_one_edge_that_leads_to_its_run(house: House) -> None:
+async def test_each_artifact_has_one_edge_of_its_run(house: House) -> None:
     accepted = await house.send("two-artifacts", wait="stream")
     await house.watch(accepted)
     record = await house.until(accepted, Status.COMPLETED)
@@ -67,7 +67,7 @@ async def test_each_artifact_has_one_edge_that_leads_to_its_run(house: House) ->
 
 
 @pytest.mark.requirement("PRS-7")
-async def test_delegated_task_has_everything_that_a_task_needs(desk: Desk) -> None:
+async def test_record_of_a_delegated_task_is_complete(desk: Desk) -> None:
     async def work(turn: Turn) -> None:
         await turn.status("WORKING", "counting")
         await turn.artifact("seven boats")

@@ -1,4 +1,4 @@
-"""Tasks that are created for the gateway's own agent: routed when they start, by their profile (TR-12)."""
+"""Tasks created for the gateway's own agent: routed at their start, by their profile (TR-12)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def create(
     who: Principal = ADA,
     **members: object,
 ) -> str:
-    """A task for whoever fits; its id."""
+    """Creates a task without an agent; returns its id."""
     command = CreateTask(ROUTER, "dig a hole", profile=profile or {}, **members)  # type: ignore[arg-type]  # named by the test
     changed = cast("TaskChanged", await house.service.execute(who, command, None))
     house.remember(str(changed.task["sessionId"]))
@@ -53,27 +53,27 @@ async def read(house: House, task_id: str) -> TaskRecord:
 
 
 async def await_end(house: House, task_id: str) -> TaskRecord:
-    async def look() -> TaskRecord | None:
+    async def find_completed() -> TaskRecord | None:
         record = await read(house, task_id)
         return record if record.status is Status.COMPLETED else None
 
-    found = await wait_until(look, 10, "it is completed")
+    found = await wait_until(find_completed, 10, "it is completed")
     assert found is not None
     return found
 
 
-async def explained(house: House, task_id: str, who: Principal = ADA) -> list[str]:
-    said = await house.service.read(who, GetTaskModel(task_id, "explain"))
-    return [str(one["text"]) for one in cast("list[JsonObject]", said["agent"])]
+async def list_reasons(house: House, task_id: str, who: Principal = ADA) -> list[str]:
+    explanation = await house.service.read(who, GetTaskModel(task_id, "explain"))
+    return [str(one["text"]) for one in cast("list[JsonObject]", explanation["agent"])]
 
 
-async def told(house: House, record: TaskRecord) -> list[str]:
+async def list_routing_events(house: House, record: TaskRecord) -> list[str]:
     types = [one.type for one in await house.entries(record.session_id)]
     return [one for one in types if one.startswith(("routing.", "task.profile."))]
 
 
 @pytest.mark.requirement("TR-12", "EXT-5", "PRS-10")
-async def test_task_goes_to_the_one_that_its_profile_asks_for_and_says_why(street: House) -> None:
+async def test_task_is_routed_by_its_profile_and_explained(street: House) -> None:
     street.tags_of = {"other": frozenset({"specialist"})}
     task_id = await create(street, {"tier": "specialist"})
     before = await read(street, task_id)
@@ -83,7 +83,7 @@ async def test_task_goes_to_the_one_that_its_profile_asks_for_and_says_why(stree
     record = await await_end(street, task_id)
     assert (record.kind, record.peer, record.assignee) == (ROUTER, "other", "other")
     assert (street.peer.texts, street.peers["other"].texts) == ([], ["dig a hole"])
-    assert await told(street, record) == [
+    assert await list_routing_events(street, record) == [
         "task.profile.resolved",
         "routing.single_candidate",
         "routing.decided",
@@ -93,7 +93,7 @@ async def test_task_goes_to_the_one_that_its_profile_asks_for_and_says_why(stree
         "only agent 'other' fits; 'echo' gets no specialist work",
         "agent 'other' was chosen: no other agent fits",
     ]
-    assert await explained(street, task_id) == reasons
+    assert await list_reasons(street, task_id) == reasons
     shown = await street.service.read(ADA, GetRecord(task_id))
     assert shown["routing"] == reasons
     routing = await street.service.read(ADA, GetTaskModel(task_id, "routing"))
@@ -101,31 +101,33 @@ async def test_task_goes_to_the_one_that_its_profile_asks_for_and_says_why(stree
     assert cast("JsonObject", routing["decision"])["peer"] == "other"
 
 
-async def test_task_without_a_profile_goes_by_its_message_or_to_the_first(street: House) -> None:
+async def test_task_without_a_profile_is_routed_by_its_message_or_to_the_first_agent(
+    street: House,
+) -> None:
     street.tags_of = {"other": frozenset({"specialist"})}
     plain = await create(street)
     await start(street, plain)
     assert (await await_end(street, plain)).peer == "echo"
-    said = await create(street)
+    unprofiled = await create(street)
     message = {**street.message("as said"), "metadata": {PROFILE: "specialist"}}
-    await start(street, said, message=message)
-    assert (await await_end(street, said)).peer == "other"
+    await start(street, unprofiled, message=message)
+    assert (await await_end(street, unprofiled)).peer == "other"
     own = await create(street, {"tier": "standard"})
     message = {**street.message("as it is"), "metadata": {PROFILE: "specialist"}}
     await start(street, own, message=message)
-    assert (await await_end(street, own)).peer == "echo", "what is said of the task comes first"
+    assert (await await_end(street, own)).peer == "echo", "the profile of the task takes precedence"
 
 
 @pytest.mark.requirement("TR-11")
-async def test_constraints_of_the_task_speak_against_agents(street: House) -> None:
+async def test_constraints_of_the_task_exclude_agents(street: House) -> None:
     task_id = await create(street, constraints={"agents": ["other"]})
     await start(street, task_id)
     assert (await await_end(street, task_id)).peer == "other"
-    (_, why, _) = await explained(street, task_id)
+    (_, why, _) = await list_reasons(street, task_id)
     assert "only agent 'other' fits; 'echo' is not allowed by constraint agents" in why
 
 
-async def test_task_that_nobody_fits_stays_and_goes_on_when_somebody_does(street: House) -> None:
+async def test_task_without_a_candidate_can_be_started_once_one_exists(street: House) -> None:
     task_id = await create(street, {"tier": "specialist"}, draft=True)
     why = "no agent fits: each of them is excluded"
     for _ in range(2):
@@ -133,29 +135,32 @@ async def test_task_that_nobody_fits_stays_and_goes_on_when_somebody_does(street
             await start(street, task_id)
     record = await read(street, task_id)
     assert (record.status, record.attempts) == (Status.ACCEPTED, ())
-    assert await told(street, record) == ["task.profile.resolved", "routing.not_possible"], "once"
-    assert (await explained(street, task_id))[-1].startswith(why)
+    assert await list_routing_events(street, record) == [
+        "task.profile.resolved",
+        "routing.not_possible",
+    ], "once"
+    assert (await list_reasons(street, task_id))[-1].startswith(why)
     street.tags_of = {"echo": frozenset({"specialist"})}
-    street.clock.ahead_ms += 1_500  # tags are looked at once a second
+    street.clock.ahead_ms += 1_500  # tags are read once a second
     await start(street, task_id)
     assert (await await_end(street, task_id)).peer == "echo"
 
 
-async def test_another_one_takes_over_where_the_first_refuses_but_not_where_that_is_unwanted(
+async def test_fallback_replaces_a_refusing_agent_unless_the_profile_forbids_it(
     street: House,
 ) -> None:
     street.peer.next(reject)
     task_id = await create(street)
     await start(street, task_id)
 
-    async def is_owed() -> bool:
+    async def is_retrying() -> bool:
         return (await read(street, task_id)).status is Status.RETRYING
 
-    await wait_until(is_owed, 10, "it is to be tried at another agent")
+    await wait_until(is_retrying, 10, "a retry with another agent is due")
     await street.come_due("retry", task_id, after_ms=0)
     record = await await_end(street, task_id)
     assert [one.worker.peer for one in record.attempts] == ["echo", "other"]
-    assert "agent 'other' took over from 'echo', which refused the task" in await explained(
+    assert "agent 'other' took over from 'echo', which refused the task" in await list_reasons(
         street, task_id
     )
     street.peer.next(reject)
@@ -165,49 +170,49 @@ async def test_another_one_takes_over_where_the_first_refuses_but_not_where_that
     async def is_over() -> bool:
         return (await read(street, alone)).status is Status.FAILED
 
-    await wait_until(is_over, 10, "nobody else gets it")
+    await wait_until(is_over, 10, "it fails without a fallback")
 
 
-async def test_context_keeps_its_agent_unless_that_is_unwanted(street: House) -> None:
+async def test_context_keeps_its_agent_unless_the_profile_forbids_it(street: House) -> None:
     first = await street.send("go", agent="other")
     await street.hear(first)
     kept = await create(street, context_id=first.context_id)
     await start(street, kept)
     assert (await await_end(street, kept)).peer == "other"
-    assert any("it has the context already" in one for one in await explained(street, kept))
+    assert any("it has the context already" in one for one in await list_reasons(street, kept))
     left = await create(street, {"continuity": False}, context_id=first.context_id)
     await start(street, left)
     assert (await await_end(street, left)).peer == "echo"
 
 
-async def test_profile_that_cannot_be_read_is_refused_where_it_is_written(street: House) -> None:
+async def test_invalid_profile_is_refused_when_it_is_written(street: House) -> None:
     with pytest.raises(InvalidInput, match=r"profile\.tier"):
         await create(street, {"tier": "best"})
     task_id = await create(street)
     with pytest.raises(InvalidInput, match=r"profile\.skils.*skills"):
         await street.service.execute(ADA, UpdateTask(task_id, profile={"skils": ["a"]}), None)
-    # Of a task that names its agent it is a note of its owner.
+    # In a task that names its agent, a profile is the owner's note and is not checked.
     named = CreateTask("echo", "dig a hole", profile={"tier": "best"})
     await street.service.execute(ADA, named, None)
 
 
-async def test_agent_that_is_named_at_the_start_or_later_gets_it(street: House) -> None:
+async def test_task_is_sent_to_an_agent_named_at_its_start_or_later(street: House) -> None:
     at_start = await create(street, {"tier": "specialist"})
     await start(street, at_start, agent="other")
     record = await await_end(street, at_start)
-    assert (record.peer, await told(street, record)) == ("other", [])
+    assert (record.peer, await list_routing_events(street, record)) == ("other", [])
     later = await create(street, {"tier": "specialist"})
     await street.service.execute(ADA, UpdateTask(later, assignee="other"), None)
     await start(street, later)
     assert (await await_end(street, later)).peer == "other"
-    # A task of an agent of its own is not given to the gateway to choose.
+    # A task that names its agent cannot be started with the gateway's own agent.
     created = await street.service.execute(ADA, CreateTask("echo", "dig"), None)
     echo = str(cast("TaskChanged", created).task["taskId"])
     with pytest.raises(NotFound):
         await start(street, echo, agent=ROUTER)
 
 
-async def test_caller_without_any_agent_creates_none(street: House) -> None:
+async def test_caller_without_agents_cannot_create_a_routed_task(street: House) -> None:
     with pytest.raises(NotFound):
         await create(street, who=replace(ADA, agents=frozenset()))
     only = replace(ADA, agents=frozenset({"other"}))
@@ -216,10 +221,10 @@ async def test_caller_without_any_agent_creates_none(street: House) -> None:
     record = await await_end(street, task_id)
     assert record.peer == "other"
     facts = b"".join(entry.data for entry in await street.entries(record.session_id))
-    assert b'"echo"' not in facts, "what a caller may not call is named in no fact"
+    assert b'"echo"' not in facts, "no fact names an agent that the caller may not call"
 
 
-async def test_what_is_wanted_of_the_agents_tasks_is_wanted_of_it(street: House) -> None:
+async def test_routed_task_gets_the_acceptance_conditions_of_its_agent(street: House) -> None:
     task_id = await create(street)
     assert (await read(street, task_id)).acceptance == ()
     street.acceptance = ({"artifact": {"name": "report"}},)

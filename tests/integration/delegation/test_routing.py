@@ -1,4 +1,4 @@
-"""A message to the gateway's own agent: who gets it, who takes over, and what is told of it (EXT-5, PRS-10, MK-3)."""
+"""Messages to the gateway's own agent: which agent gets them, fallbacks, recorded reasons (EXT-5, PRS-10, MK-3)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 ONLY_OTHER = replace(ADA, agents=frozenset({"other"}))
-NOBODY = replace(ADA, agents=frozenset())
+WITHOUT_AGENTS = replace(ADA, agents=frozenset())
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ async def ask(
     profile: Json = None,
     context: str | None = None,
 ) -> TurnAccepted:
-    """A message to the gateway's own agent."""
+    """Sends a message to the gateway's own agent."""
     message = house.message(text)
     if profile is not None:
         message["metadata"] = {PROFILE: profile}
@@ -66,40 +66,42 @@ async def ask(
 
 
 async def finish(house: House, accepted: TurnAccepted, who: Principal = ADA) -> JsonObject:
-    """The Task that answers it."""
+    """The Task that the caller gets."""
     return cast("JsonObject", (await house.hear(accepted, who=who))["task"])
 
 
-async def told(house: House, accepted: TurnAccepted) -> list[str]:
-    """The classes of its facts about routing, in their order."""
+async def list_routing_events(house: House, accepted: TurnAccepted) -> list[str]:
+    """The types of its routing facts, in order."""
     types = await house.types(accepted)
     return [one for one in types if one.startswith(("routing.", "task.profile."))]
 
 
-async def explained(house: House, accepted: TurnAccepted, who: Principal = ADA) -> list[str]:
-    """What its owner reads of why the task went to its agent."""
+async def list_reasons(house: House, accepted: TurnAccepted, who: Principal = ADA) -> list[str]:
+    """The reasons for the choice of the agent, as its owner reads them."""
     read = await house.service.read(who, GetTaskModel(accepted.task_id, "explain"))
     return [str(reason["text"]) for reason in cast("list[JsonObject]", read["agent"])]
 
 
-def sent(house: House) -> list[int]:
-    """How many messages each agent got."""
+def count_messages(house: House) -> list[int]:
+    """Messages per agent."""
     return [len(peer.messages) for peer in house.peers.values()]
 
 
 @pytest.mark.requirement("EXT-5", "PRS-10", "TR-12", "SNAP-11", "VAL-9")
-async def test_one_of_three_gets_the_message_and_every_reason_is_told(square: House) -> None:
+async def test_one_of_three_agents_gets_the_message_and_every_reason_is_recorded(
+    square: House,
+) -> None:
     accepted = await ask(square)
     assert state_of(await finish(square, accepted)) == "COMPLETED"
     record = await square.record(accepted)
     assert (record.kind, record.peer, record.assignee) == (ROUTER, "echo", "echo")
-    assert sent(square) == [1, 0, 0]
-    assert await told(square, accepted) == [
+    assert count_messages(square) == [1, 0, 0]
+    assert await list_routing_events(square, accepted) == [
         "task.profile.resolved",
         "routing.candidates.resolved",
         "routing.decided",
     ]
-    assert (await explained(square, accepted))[-3:] == [
+    assert (await list_reasons(square, accepted))[-3:] == [
         "the caller left the choice of a standard agent to the gateway",
         "these agents fit, best first: 'echo', 'other', 'third'",
         "agent 'echo' was chosen out of 3: it fits best",
@@ -112,25 +114,25 @@ async def test_one_of_three_gets_the_message_and_every_reason_is_told(square: Ho
     decision = cast("JsonObject", routing["decision"])
     assert (decision["peer"], decision["reason"]) == ("echo", "best_score")
     shown = await square.service.read(ADA, GetRecord(accepted.task_id))
-    assert shown["routing"] == await explained(square, accepted)
+    assert shown["routing"] == await list_reasons(square, accepted)
     for agent in ("echo", "other"):
         with pytest.raises(NotFound):
             await square.service.read(ADA, GetTask(accepted.facade, agent))
 
 
 @pytest.mark.requirement("EXT-5", "PRS-10", "VAL-9")
-async def test_only_agent_of_a_caller_gets_its_message_and_no_other_one_is_named(
+async def test_only_agent_of_a_caller_gets_its_message_and_no_other_is_named(
     square: House,
 ) -> None:
     accepted = await ask(square, who=ONLY_OTHER)
     assert state_of(await finish(square, accepted, ONLY_OTHER)) == "COMPLETED"
-    assert sent(square) == [0, 1, 0]
-    assert await told(square, accepted) == [
+    assert count_messages(square) == [0, 1, 0]
+    assert await list_routing_events(square, accepted) == [
         "task.profile.resolved",
         "routing.single_candidate",
         "routing.decided",
     ]
-    assert (await explained(square, accepted, ONLY_OTHER))[-2:] == [
+    assert (await list_reasons(square, accepted, ONLY_OTHER))[-2:] == [
         "only agent 'other' fits",
         "agent 'other' was chosen: no other agent fits",
     ]
@@ -140,7 +142,7 @@ async def test_only_agent_of_a_caller_gets_its_message_and_no_other_one_is_named
 
 
 @pytest.mark.requirement("EXT-5", "PRS-10", "VAL-9")
-async def test_message_that_no_agent_fits_is_refused_with_the_reasons(square: House) -> None:
+async def test_message_without_a_candidate_is_rejected_with_the_reasons(square: House) -> None:
     accepted = await ask(square, profile={"skills": ["paint"]})
     task = await finish(square, accepted)
     assert state_of(task) == "REJECTED"
@@ -149,31 +151,34 @@ async def test_message_that_no_agent_fits_is_refused_with_the_reasons(square: Ho
         "'other' does not have the skill paint, 'third' does not have the skill paint"
     )
     assert why in str(task["status"])
-    assert sent(square) == [0, 0, 0]
-    assert await told(square, accepted) == ["task.profile.resolved", "routing.not_possible"]
-    assert (await explained(square, accepted))[-1] == why
+    assert count_messages(square) == [0, 0, 0]
+    assert await list_routing_events(square, accepted) == [
+        "task.profile.resolved",
+        "routing.not_possible",
+    ]
+    assert (await list_reasons(square, accepted))[-1] == why
     record = await square.record(accepted)
     assert (record.status, record.rejected, record.attempts) == (Status.FAILED, True, ())
     routing = await square.service.read(ADA, GetTaskModel(accepted.task_id, "routing"))
     assert routing["candidateCount"] == 0
     assert state_of(await square.service.read(ADA, GetTask(accepted.facade, ROUTER))) == "REJECTED"
-    # The context goes on with whoever fits.
+    # The context continues with a candidate that fits.
     again = await ask(square, context=accepted.context_id)
     assert state_of(await finish(square, again)) == "COMPLETED"
 
 
-async def test_caller_without_any_agent_has_no_agent_of_the_gateway_either(square: House) -> None:
+async def test_caller_without_agents_cannot_use_the_gateways_own_agent(square: House) -> None:
     with pytest.raises(NotFound):
-        await ask(square, who=NOBODY)
+        await ask(square, who=WITHOUT_AGENTS)
 
 
-async def hold_back(turn: Turn) -> None:
+async def refuse(turn: Turn) -> None:
     await turn.refuse(-32004, "not today")
 
 
 @pytest.mark.requirement("EXT-5", "PRS-10", "ATT-16", "VAL-9")
 @pytest.mark.parametrize(
-    ("how", "cause", "words"),
+    ("how", "cause", "text"),
     [
         ("rejects", "rejected", "refused the task"),
         ("refuses", "rejected", "refused the task"),
@@ -181,31 +186,31 @@ async def hold_back(turn: Turn) -> None:
         ("away", "unreachable", "could not be reached"),
     ],
 )
-async def test_first_choice_that_does_not_take_it_is_replaced_at_once(
-    square: House, how: str, cause: str, words: str
+async def test_chosen_agent_that_does_not_accept_is_replaced_at_once(
+    square: House, how: str, cause: str, text: str
 ) -> None:
     square.policy = RetryPolicy(attempts=3)
-    await finish(square, await ask(square))  # its card is known from here on
+    await finish(square, await ask(square))  # its card is cached from here on
     match how:
         case "rejects":
             square.peer.next(reject)
         case "refuses":
-            square.peer.next(hold_back)
+            square.peer.next(refuse)
         case "busy":
             square.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "40"}))
         case _:
             await square.peer.stop()
     accepted = await ask(square)
-    hearing = asyncio.create_task(finish(square, accepted))
+    response = asyncio.create_task(finish(square, accepted))
     await square.until(accepted, Status.RETRYING)
     await square.come_due("retry", accepted.task_id, after_ms=0)
-    assert state_of(await hearing) == "COMPLETED"
+    assert state_of(await response) == "COMPLETED"
     record = await square.record(accepted)
     assert [one.worker.peer for one in record.attempts] == ["echo", "other"]
-    said = [event.fact.payload for event in await square.events(accepted)]
-    (applied,) = [one for one in said if isinstance(one, FallbackApplied)]
+    payloads = [event.fact.payload for event in await square.events(accepted)]
+    (applied,) = [one for one in payloads if isinstance(one, FallbackApplied)]
     assert applied == FallbackApplied("echo", "other", cause, 2)  # type: ignore[arg-type]  # of the table
-    assert f"agent 'other' took over from 'echo', which {words}" in await explained(
+    assert f"agent 'other' took over from 'echo', which {text}" in await list_reasons(
         square, accepted
     )
     assert (record.kind, record.peer) == (ROUTER, "other")
@@ -213,42 +218,42 @@ async def test_first_choice_that_does_not_take_it_is_replaced_at_once(
     assert square.peers["third"].messages == []
 
 
-async def fail_in_work(turn: Turn) -> None:
+async def fail_while_working(turn: Turn) -> None:
     await turn.status("WORKING")
     await turn.status("FAILED", "no luck")
 
 
-async def test_task_that_an_agent_has_begun_goes_to_nobody_else(square: House) -> None:
-    square.peer.next(fail_in_work)
+async def test_task_that_an_agent_has_begun_gets_no_fallback(square: House) -> None:
+    square.peer.next(fail_while_working)
     accepted = await ask(square)
     assert state_of(await finish(square, accepted)) == "FAILED"
-    assert sent(square) == [1, 0, 0]
-    assert "routing.fallback.applied" not in await told(square, accepted)
+    assert count_messages(square) == [1, 0, 0]
+    assert "routing.fallback.applied" not in await list_routing_events(square, accepted)
 
 
-async def test_caller_who_wants_no_other_agent_gets_the_refusal(square: House) -> None:
+async def test_profile_without_fallback_returns_the_refusal(square: House) -> None:
     square.peer.next(reject)
     accepted = await ask(square, profile={"fallback": False})
     assert state_of(await finish(square, accepted)) == "REJECTED"
-    assert sent(square) == [1, 0, 0]
+    assert count_messages(square) == [1, 0, 0]
 
 
-async def test_task_that_everybody_refuses_says_that_all_were_tried(street: House) -> None:
+async def test_task_that_every_agent_refuses_is_rejected_as_all_tried(street: House) -> None:
     for peer in street.peers.values():
         peer.next(reject)
     accepted = await ask(street)
-    hearing = asyncio.create_task(finish(street, accepted))
+    response = asyncio.create_task(finish(street, accepted))
     await street.until(accepted, Status.RETRYING)
     await street.come_due("retry", accepted.task_id, after_ms=0)
-    assert state_of(await hearing) == "REJECTED"
-    said = [event.fact.payload for event in await street.events(accepted)]
-    (left,) = [one for one in said if isinstance(one, RoutingNotPossible)]
+    assert state_of(await response) == "REJECTED"
+    payloads = [event.fact.payload for event in await street.events(accepted)]
+    (left,) = [one for one in payloads if isinstance(one, RoutingNotPossible)]
     assert (left.reason, [one.peer for one in left.excluded]) == ("all_tried", ["echo", "other"])
     text = "no agent is left: all that fit were tried; 'echo' was tried already, 'other' was tried already"
-    assert text in await explained(street, accepted)
+    assert text in await list_reasons(street, accepted)
 
 
-async def test_agent_whose_breaker_is_open_is_passed_by_until_it_may_be_tried(
+async def test_agent_with_an_open_circuit_breaker_is_excluded(
     street: House,
 ) -> None:
     await finish(street, await ask(street))
@@ -260,19 +265,19 @@ async def test_agent_whose_breaker_is_open_is_passed_by_until_it_may_be_tried(
     assert state_of(await finish(street, accepted)) == "COMPLETED"
     assert (await street.record(accepted)).attempts[0].worker.peer == "other"
     why = "has failed repeatedly and gets no calls for a while"
-    assert f"only agent 'other' fits; 'echo' {why}" in await explained(street, accepted)
+    assert f"only agent 'other' fits; 'echo' {why}" in await list_reasons(street, accepted)
 
 
-async def test_agent_whose_card_cannot_be_read_is_no_candidate(street: House) -> None:
+async def test_agent_with_an_unreadable_card_is_excluded(street: House) -> None:
     await street.peer.stop()
     accepted = await ask(street)
     assert state_of(await finish(street, accepted)) == "COMPLETED"
     why = "only agent 'other' fits; 'echo' is out of reach: its card cannot be read"
-    assert why in await explained(street, accepted)
+    assert why in await list_reasons(street, accepted)
     assert street.peer.messages == []
 
 
-async def test_messages_that_come_together_wait_together_for_cards_that_nobody_has_read(
+async def test_concurrent_messages_share_one_read_of_an_unknown_card(
     street: House,
 ) -> None:
     street.peer.card_open.clear()
@@ -281,86 +286,86 @@ async def test_messages_that_come_together_wait_together_for_cards_that_nobody_h
     street.peer.card_open.set()
     for accepted in await asyncio.gather(*asked):
         assert state_of(await finish(street, accepted)) == "COMPLETED"
-    assert sent(street) == [5, 0]
+    assert count_messages(street) == [5, 0]
     assert len(street.peer.card_reads) == 1
 
 
 @pytest.mark.requirement("EXT-5")
-async def test_context_stays_at_its_agent(street: House) -> None:
+async def test_context_keeps_its_agent(street: House) -> None:
     first = await ask(street, profile={"continuity": True})
     await finish(street, first)
     named = await street.send("go", agent="other", context_id=first.context_id)
     await street.hear(named)
     kept = await ask(street, context=first.context_id)
     await finish(street, kept)
-    assert sent(street) == [1, 2]
-    assert "agent 'other' was chosen out of 2: it has the context already" in await explained(
+    assert count_messages(street) == [1, 2]
+    assert "agent 'other' was chosen out of 2: it has the context already" in await list_reasons(
         street, kept
     )
     remotes = {str(message["contextId"]) for message in street.peers["other"].messages}
-    assert len(remotes) == 1, "the agent is told the same context"
+    assert len(remotes) == 1, "the agent gets the same context"
     left = await ask(street, context=first.context_id, profile={"continuity": False})
     await finish(street, left)
-    assert sent(street) == [2, 2]
+    assert count_messages(street) == [2, 2]
 
 
-async def test_context_leaves_an_agent_that_does_not_fit_any_more(street: House) -> None:
+async def test_context_moves_to_the_fallback_of_its_agent(street: House) -> None:
     first = await street.send("go", agent="other")
     await street.hear(first)
     await street.peers["other"].stop()
     accepted = await ask(street, context=first.context_id)
-    hearing = asyncio.create_task(finish(street, accepted))
+    response = asyncio.create_task(finish(street, accepted))
     await street.until(accepted, Status.RETRYING)
     await street.come_due("retry", accepted.task_id, after_ms=0)
-    assert state_of(await hearing) == "COMPLETED"
+    assert state_of(await response) == "COMPLETED"
     await finish(street, await ask(street, context=first.context_id))
-    assert len(street.peer.messages) == 2, "it stays with the one that took over"
+    assert len(street.peer.messages) == 2, "the context stays with the fallback agent"
 
 
 @pytest.mark.requirement("MK-3")
-async def test_each_tier_goes_to_its_own_agents_and_there_is_no_third_one(square: House) -> None:
+async def test_each_tier_is_routed_to_its_agents_and_other_tiers_are_invalid(square: House) -> None:
     square.tags_of = {
         "other": frozenset({"specialist"}),
         "third": frozenset({"standard", "specialist"}),
     }
     await finish(square, await ask(square, profile="standard"))
-    assert sent(square) == [1, 0, 0]
+    assert count_messages(square) == [1, 0, 0]
     accepted = await ask(square, profile={"tier": "specialist"})
     await finish(square, accepted)
     assert (await square.record(accepted)).profile["tier"] == "specialist"
-    assert sent(square) == [1, 1, 0]
-    assert (await explained(square, accepted))[-2] == (
+    assert count_messages(square) == [1, 1, 0]
+    assert (await list_reasons(square, accepted))[-2] == (
         "these agents fit, best first: 'other', 'third'; 'echo' gets no specialist work"
     )
     with pytest.raises(InvalidInput, match="must be one of standard, specialist"):
         await ask(square, profile="expert")
-    assert sent(square) == [1, 1, 0]
+    assert count_messages(square) == [1, 1, 0]
 
 
 @pytest.mark.requirement("EXT-5")
 @pytest.mark.parametrize("about", ["calls", "delegations"])
-async def test_agent_that_a_rule_forbids_is_passed_by_with_the_rule(
+async def test_agent_that_a_rule_denies_is_excluded_with_the_rule(
     street: House, about: About
 ) -> None:
     at_echo = read_condition("peer.name == 'echo'")
     street.rules = make_policy((Rule("not-echo", "deny", at_echo, about=frozenset({about})),))
     accepted = await ask(street)
     assert state_of(await finish(street, accepted)) == "COMPLETED"
-    assert sent(street) == [0, 1]
+    assert count_messages(street) == [0, 1]
     why = "only agent 'other' fits; 'echo' is denied by the rule not-echo"
-    assert why in await explained(street, accepted)
+    assert why in await list_reasons(street, accepted)
 
 
-async def test_answer_to_a_question_goes_to_the_agent_that_asks(street: House) -> None:
+async def test_answer_is_sent_to_the_agent_that_asked(street: House) -> None:
     accepted = await ask(street, "ask name")
     task = await finish(street, accepted)
     assert state_of(task) == "INPUT_REQUIRED"
     await street.send("Ada", agent=ROUTER, task=accepted.facade)
     await street.until(accepted, Status.COMPLETED)
-    assert sent(street) == [2, 0]
+    assert count_messages(street) == [2, 0]
 
 
-async def test_message_under_a_key_is_routed_once(street: House) -> None:
+async def test_message_with_an_idempotency_key_is_routed_once(street: House) -> None:
     message = street.message("go")
     one = await street.send("go", agent=ROUTER, message=message, idem="k")
     await street.hear(one)
@@ -371,11 +376,11 @@ async def test_message_under_a_key_is_routed_once(street: House) -> None:
     two = await street.send("go", agent=ROUTER, message=refused, idem="l")
     assert two.task_id == one.task_id
     assert state_of(await finish(street, two)) == "REJECTED"
-    await wait_until(lambda: sent(street) == [1, 0], 5, "one message went out")
+    await wait_until(lambda: count_messages(street) == [1, 0], 5, "one message was sent")
 
 
 async def count(house: House, agent: str, context: str | None) -> tuple[int, int]:
-    """Loads and appends of one message and its answer, of a kind that was seen before."""
+    """Store loads and appends of one message and its response, after two equal ones."""
     loads = stored = 0
     for _ in range(3):
         loads, stored = house.log.loads, len(house.log.stored)
@@ -387,7 +392,7 @@ async def count(house: House, agent: str, context: str | None) -> tuple[int, int
 
 
 @pytest.mark.parametrize("known", [False, True])
-async def test_routed_message_takes_the_calls_to_the_store_that_a_named_one_takes(
+async def test_routed_message_makes_the_store_calls_of_a_direct_one(
     street: House, *, known: bool
 ) -> None:
     contexts: dict[str, str | None] = {"echo": None, ROUTER: None}
@@ -399,7 +404,7 @@ async def test_routed_message_takes_the_calls_to_the_store_that_a_named_one_take
     assert await count(street, ROUTER, contexts[ROUTER]) == named
 
 
-async def test_routed_turn_is_filled_in_and_is_byte_for_byte_what_would_be_decided(
+async def test_routed_turn_is_rendered_from_a_template_equal_to_the_decided_append(
     street: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, open_turn = list[tuple[TurnRequest, OpenedTurn | None]](), TemplatedTurns.open
@@ -415,12 +420,12 @@ async def test_routed_turn_is_filled_in_and_is_byte_for_byte_what_would_be_decid
     await finish(street, await ask(street, context=first.context_id))
     await finish(street, await ask(street, who=replace(ADA, id="bob")))
     assert len({id(request.plan.route) for request, _ in seen}) == 2, (
-        "one choice, and one that is held"
+        "one free choice, and one by context"
     )
     turns = street.parts.service.messages.turns
     for request, opened in seen:
         assert opened is not None
-        assert opened.templated is not None, "it is filled in"
+        assert opened.templated is not None, "it is rendered"
         under = (opened.templated.template.driver, 0)
         template = make_template(turns, request, under)
         assert template is not None

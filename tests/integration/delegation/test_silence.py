@@ -1,4 +1,4 @@
-"""Peers that say nothing: their life is a fact, and a limit ends the waiting where one is set."""
+"""Agents without updates: polls that show them alive are recorded, and a configured limit ends the wait."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 
-async def be_watchful(house: House) -> None:
-    """A gateway that looks and tells at once."""
+async def poll_often(house: House) -> None:
+    """Sets a gateway to poll and to record heartbeats at once."""
     house.timeouts = replace(house.timeouts, look_s=0.02, heartbeat_s=0.1)
     await house.restart()
 
 
-async def beats(house: House, accepted: TurnAccepted) -> list[Event]:
+async def list_heartbeats(house: House, accepted: TurnAccepted) -> list[Event]:
     return [
         event
         for event in await house.events(accepted)
@@ -45,73 +45,73 @@ async def beats(house: House, accepted: TurnAccepted) -> list[Event]:
         ("close", "unary", False, "polling"),
     ],
 )
-async def test_silent_agent_that_lives_is_told_of_with_when_it_said_something_last(
+async def test_heartbeat_of_a_silent_agent_records_its_last_update(
     house: House, word: str, wait: WaitMode, followed: str, *, subscribes: bool
 ) -> None:
-    await be_watchful(house)
+    await poll_often(house)
     house.peer.subscribes = subscribes
     accepted = await house.send(word, wait=wait)
 
-    async def has_beaten() -> list[Event] | None:
-        found = await beats(house, accepted)
+    async def has_two_heartbeats() -> list[Event] | None:
+        found = await list_heartbeats(house, accepted)
         return found if len(found) > 1 else None
 
-    found = await wait_until(has_beaten, 15, "it is told of twice")
+    found = await wait_until(has_two_heartbeats, 15, "two heartbeats are recorded")
     assert found is not None
     run = (await house.record(accepted)).attempts[-1]
-    said_at = run.news_at
+    news_at = run.news_at
     for event in found[1:]:
-        beat = cast("TaskProgress", event.fact.payload)
-        assert (beat.silent_since, beat.followed_by) == (said_at, followed)
-        assert event.fact.facade is None, "no caller is shown a frame of it"
-    assert parse_ms(run.last_seen_at) > parse_ms(said_at)
+        heartbeat = cast("TaskProgress", event.fact.payload)
+        assert (heartbeat.silent_since, heartbeat.followed_by) == (news_at, followed)
+        assert event.fact.facade is None, "callers get no frame of it"
+    assert parse_ms(run.last_seen_at) > parse_ms(news_at)
     (remote,) = house.peer.tasks.values()
     remote.status("COMPLETED")
     record = await house.until(accepted, Status.COMPLETED)
     assert record.attempts[-1].silent_since is None
     if wait == "stream":
-        assert house.peer.count("SubscribeToTask") == 0, "its stream was never left"
+        assert house.peer.count("SubscribeToTask") == 0, "its stream was never replaced"
 
 
 @pytest.mark.requirement("I6")
-async def test_stream_that_has_missed_something_is_left_for_a_question(house: House) -> None:
-    await be_watchful(house)
+async def test_stream_that_has_missed_a_frame_is_replaced_by_polling(house: House) -> None:
+    await poll_often(house)
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     (remote,) = house.peer.tasks.values()
-    swallowed: list[JsonObject] = []
+    dropped: list[JsonObject] = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(remote, "tell", swallowed.append)
+        patched.setattr(remote, "tell", dropped.append)
         remote.status("COMPLETED", "and nobody was told")
     await house.until(accepted, Status.COMPLETED)
     assert "and nobody was told" in str(await house.read(accepted))
 
 
 @pytest.mark.requirement("ST-14", "CF-12", "TEV-13", "I9")
-async def test_agent_without_news_times_out_by_its_limit_though_it_lives(house: House) -> None:
+async def test_live_agent_without_updates_times_out_by_its_idle_limit(house: House) -> None:
     house.policy = RetryPolicy(idle_timeout_ms=5_000)
-    await be_watchful(house)
+    await poll_often(house)
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     watching = asyncio.create_task(house.watch(accepted))
-    await wait_until(lambda: house.peer.count("GetTask"), 15, "it is asked whether it lives")
+    await wait_until(lambda: house.peer.count("GetTask"), 15, "it is polled")
     await house.come_due("idle", accepted.task_id, after_ms=5_000)
     record = await house.until(accepted, Status.TIMED_OUT)
-    (told,) = [
+    (timed_out,) = [
         event.fact.payload
         for event in await house.events(accepted)
         if isinstance(event.fact.payload, TaskTimedOut)
     ]
-    assert told == TaskTimedOut("idle", 5_000)
+    assert timed_out == TaskTimedOut("idle", 5_000)
     assert record.attempts[-1].status is Status.TIMED_OUT
     assert "sent no update for 5 s" in str((await watching)[-1])
-    await wait_until(lambda: house.peer.count("CancelTask") == 1, 15, "the peer was told to stop")
+    await wait_until(lambda: house.peer.count("CancelTask") == 1, 15, "the agent has the cancel")
     due = await house.due(accepted.task_id)
     assert not {f"idle:{accepted.task_id}", f"timeout:{accepted.task_id}"} & set(due)
 
 
 @pytest.mark.requirement("ST-14")
-async def test_news_and_the_questions_of_an_agent_put_its_limit_off(house: House) -> None:
+async def test_update_and_open_request_of_an_agent_postpone_its_idle_limit(house: House) -> None:
     house.policy = RetryPolicy(idle_timeout_ms=5_000)
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
@@ -132,7 +132,7 @@ async def test_news_and_the_questions_of_an_agent_put_its_limit_off(house: House
 
 @pytest.mark.requirement("ST-14", "AP-6")
 @pytest.mark.parametrize("stamps", [True, False], ids=["stamped", "to the letter"])
-async def test_an_agent_that_says_the_same_again_lives_and_fills_no_history(
+async def test_repeated_status_keeps_the_agent_alive_and_is_stored_rarely(
     house: House, *, stamps: bool
 ) -> None:
     house.policy = RetryPolicy(idle_timeout_ms=8_000)
@@ -142,7 +142,7 @@ async def test_an_agent_that_says_the_same_again_lives_and_fills_no_history(
     (remote,) = house.peer.tasks.values()
     repeats = 0
 
-    async def say_again(times: int) -> None:
+    async def repeat_status(times: int) -> None:
         nonlocal repeats
         for _ in range(times):
             status: JsonObject = {"state": "TASK_STATE_WORKING"}
@@ -160,24 +160,24 @@ async def test_an_agent_that_says_the_same_again_lives_and_fills_no_history(
                 }
             )
 
-    async def is_heard() -> bool:
+    async def is_stored() -> bool:
         run = (await house.record(accepted)).run
         return run is not None and parse_ms(run.news_at) >= at_ms
 
     for _ in range(5):
-        # Twice the idle limit in all: once in a quarter of it is enough.
+        # Twice the idle limit in total: one repeat per quarter of it is stored.
         house.clock.ahead_ms += 3_500
         at_ms = house.clock.now_ms()
-        await say_again(40)
-        await wait_until(is_heard, 10, "one of them is stored")
+        await repeat_status(40)
+        await wait_until(is_stored, 10, "one repeat is stored")
     await house.come_due("idle", accepted.task_id, after_ms=6_000)
     assert (await house.record(accepted)).status is Status.RUNNING
-    said = [
+    stored = [
         event
         for event in await house.events(accepted)
         if event.fact.frame is not None and b"TASK_STATE_WORKING" in event.fact.frame
     ]
-    assert 5 <= len(said) <= 10
+    assert 5 <= len(stored) <= 10
     assert repeats == 200
     remote.artifact([{"text": "done"}])
     remote.status("COMPLETED")
@@ -185,7 +185,7 @@ async def test_an_agent_that_says_the_same_again_lives_and_fills_no_history(
 
 
 @pytest.mark.requirement("CMD-8", "ST-10")
-async def test_total_limit_stands_still_while_a_task_is_paused(house: House) -> None:
+async def test_total_limit_is_suspended_while_a_task_is_paused(house: House) -> None:
     desk = Desk(house)
     house.policy = RetryPolicy(total_timeout_ms=60_000)
     accepted = await house.send("silent", wait="stream")
@@ -204,7 +204,7 @@ async def test_total_limit_stands_still_while_a_task_is_paused(house: House) -> 
     await house.until(accepted, Status.TIMED_OUT)
 
 
-async def test_limit_of_a_run_that_another_instance_has_taken_is_left_to_that(house: House) -> None:
+async def test_idle_limit_of_a_run_taken_over_is_left_to_the_new_driver(house: House) -> None:
     house.policy = RetryPolicy(idle_timeout_ms=5_000)
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)

@@ -1,4 +1,4 @@
-"""The times of a stream never go back, not even where the clock does; deadlines go by the clock as it is now."""
+"""Event times of a stream never go back, even if the clock does; deadlines follow the current clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SET_BACK_MS = 600_000
 
 
 @pytest.mark.parametrize("text", ["hello", "chunks 3", "ask Which colour?"])
-async def test_clock_that_is_set_back_makes_no_event_earlier_than_the_one_before(
+async def test_event_times_do_not_decrease_when_the_clock_is_set_back(
     house: House, text: str
 ) -> None:
     house.clock.ahead_ms = _SET_BACK_MS
@@ -25,9 +25,9 @@ async def test_clock_that_is_set_back_makes_no_event_earlier_than_the_one_before
     await house.hear(second)
     times = [parse_ms(event.timestamp) for event in await house.events(second)]
     assert times == sorted(times)
-    assert times[-1] <= before_ms, "as little ahead as can be"
+    assert times[-1] <= before_ms, "not ahead of the earlier clock"
     held = await house.send("silent", context_id=first.context_id, wait="stream")
     due = await house.due(held.task_id)
     (at_ms,) = [int(score) for row, score in due.items() if row == f"timeout:{held.task_id}"]
-    assert at_ms < before_ms + house.policy.total_timeout_ms, "its time begins now"
+    assert at_ms < before_ms + house.policy.total_timeout_ms, "its limit follows the current clock"
     assert (await house.record(held)).status is not Status.FAILED

@@ -1,4 +1,4 @@
-"""Agents that bring more than they may: read slower, in turns with others, and stopped at once."""
+"""Agents that send more than their limits: their streams are throttled, take turns, and are cancelled at once."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ MANY = 20_000
 
 
 def talk(statuses: int) -> Script:
-    """A peer that says so many words as fast as it can, and is done."""
+    """An agent that sends this number of statuses as fast as it can, and completes."""
 
-    async def go(turn: Turn) -> None:
+    async def run(turn: Turn) -> None:
         task = await turn.open()
         for number in range(statuses):
-            turn.transcript.write(say_word(task, number))
+            turn.transcript.write(make_status(task, number))
             if number % 100 == 0:
                 await asyncio.sleep(0)
         await turn.status("COMPLETED")
 
-    return go
+    return run
 
 
-def say_word(task: RemoteTask, number: int, more: str = "") -> Frame:
-    """A status with words like no other, and ``more`` of them."""
+def make_status(task: RemoteTask, number: int, more: str = "") -> Frame:
+    """A status with a unique text, followed by ``more``."""
     message: JsonObject = {
         "messageId": f"{task.id}-word-{number}",
         "role": "ROLE_AGENT",
@@ -66,7 +66,7 @@ def find_driver(house: House, accepted: TurnAccepted) -> ActiveRun:
 
 async def await_throttle(house: House, accepted: TurnAccepted) -> ActiveRun:
     driver = find_driver(house, accepted)
-    await wait_until(lambda: driver.is_throttled, 10, "the stream is not read any more")
+    await wait_until(lambda: driver.is_throttled, 10, "the stream is throttled")
     return driver
 
 
@@ -74,14 +74,14 @@ async def await_throttle(house: House, accepted: TurnAccepted) -> ActiveRun:
 async def impatient(
     engine_server: Server, tmp_path: Path, anyio_backend: str
 ) -> AsyncGenerator[House]:
-    """A house whose agent is given up after less than a second of silence."""
+    """A house that gives its agent up after 0.8 s without data."""
     async with open_house(
         engine_server.url, tmp_path / "blobs", adjust=lambda one: replace(one, idle_timeout_s=0.8)
     ) as opened:
         yield opened
 
 
-async def test_a_callers_tasks_end_while_the_agent_of_another_talks_and_talks(
+async def test_flooding_agent_of_one_caller_does_not_delay_another_caller(
     street: House,
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -97,13 +97,13 @@ async def test_a_callers_tasks_end_while_the_agent_of_another_talks_and_talks(
     assert (await street.record(talkative)).status is Status.RUNNING
     stored = len(await street.events(talkative))
     lasted_s = loop.time() - began_s
-    # A second's worth at once, the rate, what a timer is late by; and the facts of a task that begins.
+    # One second's worth at once, the rate, timer delays, and the facts of a task that begins.
     assert stored < 200 * (lasted_s + 1.1) + 50
     await street.cancel(talkative)
     await street.until(talkative, Status.CANCELLED)
 
 
-async def test_a_cancel_is_heard_at_once_while_the_stream_is_not_read(house: House) -> None:
+async def test_cancel_is_handled_at_once_while_the_stream_is_throttled(house: House) -> None:
     house.limits = OutputLimits(events_per_s=2)
     house.peer.next(talk(1_000))
     accepted = await house.send("go", wait="stream")
@@ -114,11 +114,11 @@ async def test_a_cancel_is_heard_at_once_while_the_stream_is_not_read(house: Hou
     await house.until(accepted, Status.CANCELLED)
 
 
-async def test_a_cancel_is_heard_while_frames_come_faster_than_they_are_stored(
+async def test_cancel_is_handled_while_frames_arrive_faster_than_they_are_stored(
     house: House,
 ) -> None:
     async def store_slowly(batch: Batch) -> None:
-        if len(batch.events) > 4:  # what the agent says, and not what its caller wants
+        if len(batch.events) > 4:  # appends of the agent's output, not of the caller's cancel
             await asyncio.sleep(0.05)
 
     house.peer.next(talk(MANY))
@@ -127,20 +127,20 @@ async def test_a_cancel_is_heard_while_frames_come_faster_than_they_are_stored(
     house.log.before_append = store_slowly
     await house.cancel(accepted)
     assert house.peer.count("CancelTask") == 1
-    # To store all that was said would take a minute.
+    # Storing all output would take a minute.
     await house.until(accepted, Status.CANCELLED)
     assert len(await house.events(accepted)) < MANY / 10
 
 
-async def test_a_cancel_has_its_turn_among_appends_that_follow_each_other_without_a_pause(
+async def test_cancel_is_stored_between_back_to_back_appends(
     house: House,
 ) -> None:
     tried: list[str] = []
 
-    async def be_slower_than_the_driver(batch: Batch) -> None:
+    async def wait_for_a_driver_append(batch: Batch) -> None:
         if any(event.type == EventType.TASK_CANCEL_REQUESTED for event in batch.events):
             tried.append(batch.op)
-            # What is said meanwhile is stored before it.
+            # Output that arrives meanwhile is stored first.
             stored = len(house.log.stored)
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.05):
@@ -151,14 +151,14 @@ async def test_a_cancel_has_its_turn_among_appends_that_follow_each_other_withou
     house.peer.next(talk(MANY))
     accepted = await house.send("go", wait="stream")
     await house.until(accepted, Status.RUNNING)
-    house.log.before_append = be_slower_than_the_driver
+    house.log.before_append = wait_for_a_driver_append
     await house.cancel(accepted)
     assert 1 < len(tried) < 4
     assert house.peer.count("CancelTask") == 1
     await house.until(accepted, Status.CANCELLED)
 
 
-async def test_time_in_which_nothing_is_read_is_no_silence_of_the_agent(impatient: House) -> None:
+async def test_throttled_time_does_not_count_as_silence_of_the_agent(impatient: House) -> None:
     impatient.limits = OutputLimits(events_per_s=1)
     impatient.peer.next(talk(3))
     accepted = await impatient.send("go", wait="stream")
@@ -166,14 +166,14 @@ async def test_time_in_which_nothing_is_read_is_no_silence_of_the_agent(impatien
     async with asyncio.timeout(10):
         while not driver.run.has_ended():
             await driver.run.wait_for_change()
-    # It was one stream all the time, and nobody had to ask.
+    # It was one stream all the time, without a poll.
     assert {one.method for one in impatient.peer.requests} == {"SendStreamingMessage"}
     task = await impatient.read(accepted)
-    said = [one["parts"] for one in objects_at(task, "history")]
-    assert said[1:] == [[{"text": f"word {number}"}] for number in range(3)]
+    sent_parts = [one["parts"] for one in objects_at(task, "history")]
+    assert sent_parts[1:] == [[{"text": f"word {number}"}] for number in range(3)]
 
 
-async def test_the_idle_limit_of_a_run_waits_while_its_stream_is_not_read(house: House) -> None:
+async def test_idle_limit_of_a_run_is_suspended_while_its_stream_is_throttled(house: House) -> None:
     house.policy = replace(house.policy, idle_timeout_ms=60_000)
     house.limits = OutputLimits(events_per_s=1)
     house.peer.next(talk(50))
@@ -186,7 +186,7 @@ async def test_the_idle_limit_of_a_run_waits_while_its_stream_is_not_read(house:
     await house.until(accepted, Status.CANCELLED)
 
 
-async def test_a_run_that_brings_much_takes_turns_and_an_ordinary_one_never_does(
+async def test_run_with_much_output_takes_turns_and_an_ordinary_one_does_not(
     street: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = note_turns(street, monkeypatch)
@@ -199,7 +199,7 @@ async def test_a_run_that_brings_much_takes_turns_and_an_ordinary_one_never_does
     assert set(taken) == {("default/ada", "echo")}
 
 
-async def test_turns_are_for_others_and_none_is_taken_where_there_are_none(
+async def test_turns_are_taken_only_if_there_are_other_callers(
     street: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = note_turns(street, monkeypatch)
@@ -211,33 +211,33 @@ async def test_turns_are_for_others_and_none_is_taken_where_there_are_none(
     assert set(taken) == {("default/ada", "echo")}
 
 
-async def test_runs_of_a_caller_take_turns_that_bring_much_only_together(
+async def test_runs_of_a_caller_with_much_output_in_total_take_turns(
     street: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = note_turns(street, monkeypatch)
-    # All that is there is taken at once, so each run by itself is ordinary.
-    # Together it is more than others may have in several seconds, however slowly this machine reads it.
-    talkers = [Steps(" " * 400_000) for _ in range(12)]
-    for steps in talkers:
+    # Each stream is read in one go, so each run alone is ordinary. Together they are more than their share for several
+    # seconds, however slowly this machine reads them.
+    streams = [Steps(" " * 400_000) for _ in range(12)]
+    for steps in streams:
         street.peer.next(steps.talk)
-    runs = [await street.send("go", wait="stream", who=ADA) for _ in talkers]
+    runs = [await street.send("go", wait="stream", who=ADA) for _ in streams]
     ordinary = Steps()
     street.peers["other"].next(ordinary.talk)
     quiet = await street.send("hello", agent="other", who=BOB, wait="stream")
     for number in range(1, 4):
-        for steps in (*talkers, ordinary):
-            steps.wants.put_nowait(number)
+        for steps in (*streams, ordinary):
+            steps.requested.put_nowait(number)
         for run in (*runs, quiet):
-            await await_word(street, run, number)
+            await await_status(street, run, number)
     assert set(taken) == {("default/ada", "echo")}
-    for steps in (*talkers, ordinary):
-        steps.wants.put_nowait(None)
+    for steps in (*streams, ordinary):
+        steps.requested.put_nowait(None)
     for run in (*runs, quiet):
         await street.until(run, Status.COMPLETED)
 
 
 def note_turns(house: House, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Whoever takes turns from now on: caller and agent."""
+    """The turns taken from now on: caller and agent."""
     turns = house.parts.dispatch.scheduler
     take, taken = turns.take, list[tuple[str, str]]()
 
@@ -250,25 +250,25 @@ def note_turns(house: House, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str,
 
 
 class Steps:
-    """A peer that says a word when the test wants it, and no more before that is stored."""
+    """An agent that sends a status when the test asks for it, after the previous one is stored."""
 
     def __init__(self, more: str = "") -> None:
-        self.wants: asyncio.Queue[int | None] = asyncio.Queue()
-        """Numbers of words; None at the end."""
+        self.requested: asyncio.Queue[int | None] = asyncio.Queue()
+        """Numbers of statuses; None ends the task."""
         self.more = more
 
     async def talk(self, turn: Turn) -> None:
         task = await turn.open()
-        while (number := await self.wants.get()) is not None:
-            turn.transcript.write(say_word(task, number, self.more))
+        while (number := await self.requested.get()) is not None:
+            turn.transcript.write(make_status(task, number, self.more))
         await turn.status("COMPLETED")
 
 
-async def await_word(house: House, run: TurnAccepted, number: int) -> None:
+async def await_status(house: House, run: TurnAccepted, number: int) -> None:
     driver = find_driver(house, run)
 
     def is_stored() -> bool:
-        said = object_at(object_at(driver.run.content or {}, "status"), "message")
-        return text_at(said, "messageId").endswith(f"word-{number}")
+        message = object_at(object_at(driver.run.content or {}, "status"), "message")
+        return text_at(message, "messageId").endswith(f"word-{number}")
 
     await wait_until(is_stored, 10, f"word {number} is stored")

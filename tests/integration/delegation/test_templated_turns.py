@@ -1,4 +1,4 @@
-"""Plain turns: what is filled in is, byte for byte, what would have been decided; and what is not plain is decided."""
+"""Templated turns: a rendered append equals, byte for byte, the decided one; turns without a template are decided."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ from tests.support.house import ADA, BOB, House
 pytestmark = pytest.mark.anyio
 
 TEXTS = (*drawn.TEXTS, "{3f}")
-"""What a text could break, and the tag of a shard that there is."""
+"""Texts that could break a template, and the tag of an existing shard."""
 MESSAGES = 60
 USAGE: JsonObject = {"promptTokenCount": 7, "candidatesTokenCount": 3}
 
 
 def make_message(chance: random.Random) -> JsonObject:
-    """A message of a caller: any texts, any members."""
+    """A caller's message with random texts and members."""
     parts: list[Json] = [{"text": chance.choice(TEXTS)} for _ in range(chance.randint(1, 3))]
     if chance.random() < 0.3:
         parts.append({"data": {"n": chance.randint(0, 9), chance.choice(TEXTS): None}})
@@ -85,7 +85,7 @@ def make_message(chance: random.Random) -> JsonObject:
 
 
 def make_history(chance: random.Random, given: JsonObject, ids: JsonObject) -> list[Json]:
-    """Messages as an agent may keep them: what it was given, or not, and words of its own around that."""
+    """A random history of an agent: the given message or not, and its own messages around it."""
     own: JsonObject = {"messageId": "own", "role": "ROLE_AGENT"}
     own["parts"] = [{"text": chance.choice(TEXTS)}]
     kept: list[list[JsonObject]] = [[given], [{**given, "messageId": "other"}], []]
@@ -95,7 +95,7 @@ def make_history(chance: random.Random, given: JsonObject, ids: JsonObject) -> l
 
 
 def make_part(chance: random.Random, text: str) -> JsonObject:
-    """A part of an artifact, of any form that is plain."""
+    """An artifact part of a random form that can be templated."""
     part: JsonObject = {"text": text} if chance.random() < 0.8 else {"data": {"of": text}}
     if chance.random() < 0.7:
         part["mediaType"] = chance.choice(("", "text/x"))
@@ -103,14 +103,14 @@ def make_part(chance: random.Random, text: str) -> JsonObject:
 
 
 def make_answer(chance: random.Random, given: JsonObject, context: str) -> JsonObject:
-    """An answer of an agent that ends a turn: any texts, its own ids in some of them, and artifacts of any form."""
+    """A random response that ends a turn: texts, some with the agent's ids, and artifacts of any form."""
     native = f"native-{chance.random()}"
     texts = (*TEXTS, f"of {native}", f"in {context}")
-    said: JsonObject = {"role": "ROLE_AGENT", "parts": [{"text": chance.choice(texts)}]}
+    message: JsonObject = {"role": "ROLE_AGENT", "parts": [{"text": chance.choice(texts)}]}
     if chance.random() < 0.5:
-        said["messageId"] = chance.choice(TEXTS) or "a"
+        message["messageId"] = chance.choice(TEXTS) or "a"
     if chance.random() < 0.2:
-        return {"message": {**said, "messageId": "a", "contextId": context}}
+        return {"message": {**message, "messageId": "a", "contextId": context}}
     artifacts: list[Json] = [
         {
             "artifactId": f"{number}{chance.choice(texts)}",
@@ -119,7 +119,7 @@ def make_answer(chance: random.Random, given: JsonObject, context: str) -> JsonO
         }
         for number in range(chance.randint(0, 3))
     ]
-    status: JsonObject = {"state": "TASK_STATE_COMPLETED", "message": said}
+    status: JsonObject = {"state": "TASK_STATE_COMPLETED", "message": message}
     task: JsonObject = {"id": native, "status": status, "artifacts": artifacts}
     if chance.random() < 0.7:
         ids: JsonObject = {"taskId": native, "contextId": context}
@@ -128,68 +128,66 @@ def make_answer(chance: random.Random, given: JsonObject, context: str) -> JsonO
 
 
 @dataclass(slots=True)
-class Learnt:
-    """The form of the plainest turn, and what it came from."""
+class Recorded:
+    """The template of the simplest turn, and its inputs."""
 
     runs: list[Run] = field(default_factory=list[Run])
     turns: list[TemplatedTurn] = field(default_factory=list[TemplatedTurn])
-    forms: list[TurnTemplate] = field(default_factory=list[TurnTemplate])
+    templates: list[TurnTemplate] = field(default_factory=list[TurnTemplate])
     plans: list[Delegation] = field(default_factory=list[Delegation])
 
 
-async def learn(house: House, monkeypatch: pytest.MonkeyPatch) -> Learnt:
-    """Has the house take the plainest turn of all."""
+async def record_simplest_turn(house: House, monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    """Has the house process the simplest turn."""
     monkeypatch.setattr(templates, "FEW_ANSWERS", 1_000)
-    learnt, take, open_turn = Learnt(), answer_templates.render_answer, TemplatedTurns.open
+    recorded, take, open_turn = Recorded(), answer_templates.render_answer, TemplatedTurns.open
 
     def see_take(
         run: Run, turn: TemplatedTurn, result: JsonObject, sent_ms: int
     ) -> Awaitable[bool]:
-        learnt.turns.append(turn)
-        learnt.forms.append(turn.template)
-        learnt.runs.append(run)
-        filling = take(run, turn, result, sent_ms)
-        assert filling is not None, "the plainest answer of all is not plain"
-        return filling
+        recorded.turns.append(turn)
+        recorded.templates.append(turn.template)
+        recorded.runs.append(run)
+        rendering = take(run, turn, result, sent_ms)
+        assert rendering is not None, "the simplest response is templated"
+        return rendering
 
     async def see_open(turns: TemplatedTurns, request: TurnRequest) -> OpenedTurn | None:
-        learnt.plans.append(request.plan)
+        recorded.plans.append(request.plan)
         return await open_turn(turns, request)
 
     monkeypatch.setattr("passerelle.delegation.runs.delivery.render_answer", see_take)
     monkeypatch.setattr(TemplatedTurns, "open", see_open)
     await house.talk("echo hi")
-    assert learnt.runs[0].rendered is not None, "the plainest turn of all is filled in"
-    return learnt
+    assert recorded.runs[0].rendered is not None, "the simplest turn is rendered"
+    return recorded
 
 
-async def test_a_card_that_says_the_same_changes_no_form(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    learnt = await learn(house, monkeypatch)
+async def test_equal_card_keeps_the_template(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = await record_simplest_turn(house, monkeypatch)
     card = house.registry.find("echo").fresh
     assert card is not None
 
-    def read_anew(_peer: AgentPeer) -> PeerCard:
+    def read_equal_card(_peer: AgentPeer) -> PeerCard:
         return replace(card, card={**card.card})
 
-    def read_another(_peer: AgentPeer) -> PeerCard:
+    def read_changed_card(_peer: AgentPeer) -> PeerCard:
         return replace(card, sha256="another")
 
-    monkeypatch.setattr(AgentPeer, "fresh", property(read_anew))
+    monkeypatch.setattr(AgentPeer, "fresh", property(read_equal_card))
     for _ in range(3):
         await house.talk("echo hi")
-    assert [template is learnt.forms[0] for template in learnt.forms] == [True] * 4
-    monkeypatch.setattr(AgentPeer, "fresh", property(read_another))
+    assert [template is recorded.templates[0] for template in recorded.templates] == [True] * 4
+    monkeypatch.setattr(AgentPeer, "fresh", property(read_changed_card))
     await house.talk("echo hi")
-    assert learnt.forms[-1] is not learnt.forms[0]
+    assert recorded.templates[-1] is not recorded.templates[0]
 
 
-async def test_task_that_has_the_name_of_its_context_is_not_plain(
+async def test_task_whose_id_equals_its_context_is_not_templated(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learnt = await learn(house, monkeypatch)
-    (run,), (turn,) = learnt.runs, learnt.turns
+    recorded = await record_simplest_turn(house, monkeypatch)
+    (run,), (turn,) = recorded.runs, recorded.turns
     remote = turn.remote_context_id
 
     def answer(native: str) -> JsonObject:
@@ -204,10 +202,10 @@ async def test_task_that_has_the_name_of_its_context_is_not_plain(
     assert answer_templates.read_templated(context, turn, answer(remote)) is None
 
 
-async def test_all_callers_of_an_agent_share_a_form(
+async def test_all_callers_of_an_agent_share_a_template(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learnt = await learn(house, monkeypatch)
+    recorded = await record_simplest_turn(house, monkeypatch)
     for name in ("bob", 'quote"d', "ada" * 40):
         who = replace(ADA, id=name)
         command = SubmitTurn("echo", house.message("echo hi"), "a2a", "unary")
@@ -218,11 +216,11 @@ async def test_all_callers_of_an_agent_share_a_form(
         assert [facade for facade, _ in listed] == [accepted.facade]
         record = await house.record(accepted)
         assert (record.owner, record.requested_by) == (who.key, name)
-    assert [template is learnt.forms[0] for template in learnt.forms] == [True] * 4
+    assert [template is recorded.templates[0] for template in recorded.templates] == [True] * 4
 
 
 @pytest.mark.parametrize("wanted", [3, 30])
-async def test_more_tenants_than_shapes_have_no_form_made_for_each_message(
+async def test_more_tenants_than_the_limit_do_not_make_a_template_per_message(
     house: House, monkeypatch: pytest.MonkeyPatch, wanted: int
 ) -> None:
     made: list[str] = []
@@ -251,10 +249,10 @@ async def test_more_tenants_than_shapes_have_no_form_made_for_each_message(
 
 
 @pytest.mark.requirement("CMD-30", "I2")
-async def test_a_filled_turn_under_a_key_is_taken_once(
+async def test_templated_turn_with_an_idempotency_key_is_accepted_once(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learnt = await learn(house, monkeypatch)
+    recorded = await record_simplest_turn(house, monkeypatch)
     command = SubmitTurn("echo", house.message("echo hi"), "a2a", "unary")
     first = await house.service.execute(ADA, command, "k-1")
     assert isinstance(first, TurnAccepted)
@@ -267,29 +265,31 @@ async def test_a_filled_turn_under_a_key_is_taken_once(
     assert isinstance(other, TurnAccepted)
     assert other.task_id != first.task_id
     await house.hear(other)
-    assert house.peer.texts == ["echo hi"] * 3, "learnt, the first and the other"
+    assert house.peer.texts == ["echo hi"] * 3, "the recorded, the first and the other"
     changed = replace(command, message=house.message("echo ho"))
     with pytest.raises(IdempotencyConflict):
         await house.service.execute(ADA, changed, "k-1")
     assert isinstance(await house.service.execute(BOB, changed, "k-1"), TurnAccepted)
-    assert len(set(map(id, learnt.forms))) == 2, "one without a key, one for all keys and callers"
+    assert len(set(map(id, recorded.templates))) == 2, (
+        "one without a key, one for all keys and callers"
+    )
 
 
 def make_trace(chance: random.Random, state: str | None) -> Trace:
-    """A place in some trace of a caller."""
+    """A random span in a trace of a caller."""
     return Trace(f"{chance.getrandbits(128):032x}", f"{chance.getrandbits(64):016x}", "01", state)
 
 
 @pytest.mark.requirement("I4", "ENV-8")
 @pytest.mark.parametrize("state", [None, 'vendor="%b"'])
 @pytest.mark.parametrize("idem", [None, "a key"])
-async def test_filled_turns_and_answers_in_a_trace_are_those_that_would_be_decided(
+async def test_rendered_turns_and_responses_with_a_trace_equal_decided_ones(
     house: House, monkeypatch: pytest.MonkeyPatch, state: str | None, idem: str | None
 ) -> None:
-    learnt = await learn(house, monkeypatch)
-    (run,), (plan,) = learnt.runs, learnt.plans
-    chance, turns = random.Random(8), house.parts.service.messages.turns  # noqa: S311  a seed that can be repeated
-    under = (learnt.forms[0].samples[0].driver, 0)
+    recorded = await record_simplest_turn(house, monkeypatch)
+    (run,), (plan,) = recorded.runs, recorded.plans
+    chance, turns = random.Random(8), house.parts.service.messages.turns  # noqa: S311  a repeatable seed
+    under = (recorded.templates[0].samples[0].driver, 0)
     trace = make_trace(chance, state)
     command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
     command = replace(command, traceparent=trace.parent, tracestate=state)
@@ -298,7 +298,7 @@ async def test_filled_turns_and_answers_in_a_trace_are_those_that_would_be_decid
     assert is_templated(command, traced)
     template = make_template(turns, TurnRequest(ADA, command, traced, idem), under)
     assert template is not None
-    answered: set[AnswerShape] = set()
+    shapes_rendered: set[AnswerShape] = set()
     for _ in range(10):
         again = replace(plan, trace=make_trace(chance, state))
         key = None if idem is None else f"{idem}{chance.random()}"
@@ -306,18 +306,18 @@ async def test_filled_turns_and_answers_in_a_trace_are_those_that_would_be_decid
         decided = render_sample(turns, TurnRequest(who, command, again, key), under)
         assert template.wire.render(decided.example.values) == pack(*decided.example.arguments)
         answer = make_answer(chance, decided.message, decided.remote_context_id)
-        answered |= compare_answer(run, template, decided, answer)
-    assert answered, "answers were filled in"
+        shapes_rendered |= compare_answer(run, template, decided, answer)
+    assert shapes_rendered, "responses were rendered"
 
 
 @pytest.mark.requirement("I4", "EXT-7")
-async def test_filled_turns_and_answers_that_cost_something_are_those_that_would_be_decided(
+async def test_rendered_turns_and_responses_with_a_price_equal_decided_ones(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learnt = await learn(house, monkeypatch)
-    (run,), (plan,) = learnt.runs, learnt.plans
-    chance, turns = random.Random(5), house.parts.service.messages.turns  # noqa: S311  a seed that can be repeated
-    under = (learnt.forms[0].samples[0].driver, 0)
+    recorded = await record_simplest_turn(house, monkeypatch)
+    (run,), (plan,) = recorded.runs, recorded.plans
+    chance, turns = random.Random(5), house.parts.service.messages.turns  # noqa: S311  a repeatable seed
+    under = (recorded.templates[0].samples[0].driver, 0)
     price = Price("EUR", "per_call", 20_000)
     priced = replace(plan, facts=(price.make_estimate("echo"),))
     command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
@@ -325,68 +325,68 @@ async def test_filled_turns_and_answers_that_cost_something_are_those_that_would
     template = make_template(turns, TurnRequest(ADA, command, priced), under)
     assert template is not None
     run.context.price = price
-    answered: set[AnswerShape] = set()
+    shapes_rendered: set[AnswerShape] = set()
     for _ in range(10):
-        said = replace(command, message=make_message(chance))
-        decided = render_sample(turns, TurnRequest(ADA, said, priced), under)
+        submitted = replace(command, message=make_message(chance))
+        decided = render_sample(turns, TurnRequest(ADA, submitted, priced), under)
         arguments = pack(*decided.example.arguments)
         assert template.wire.render(decided.example.values) == arguments
         assert b'"amountMicros":20000' in arguments
         answer = make_answer(chance, decided.message, decided.remote_context_id)
-        answered |= compare_answer(run, template, decided, answer)
-    assert answered, "answers were filled in"
-    # What is known of a cost by its answer alone is reckoned by it.
+        shapes_rendered |= compare_answer(run, template, decided, answer)
+    assert shapes_rendered, "responses were rendered"
+    # A cost that is known only from the response is computed from it, without a template.
     turn, shape = template.samples[0], AnswerShape(is_task=True)
     answer = sample_result(shape, run.writes.ids, turn.remote_context_id)
     metered: JsonObject = {**object_at(answer, "task"), "metadata": {"adk_usage_metadata": USAGE}}
-    told: JsonObject = {"task": metered}
+    with_usage: JsonObject = {"task": metered}
     context = replace(run.context, content=None, answer=None)
     by_time = replace(context, price=Price("EUR", "per_second", 20_000))
     plain = turn.render(template)
     assert answer_templates.read_templated(context, plain, answer) is not None
-    assert answer_templates.read_templated(context, plain, told) is None
+    assert answer_templates.read_templated(context, plain, with_usage) is None
     assert answer_templates.read_templated(by_time, plain, answer) is None
 
 
 @pytest.mark.parametrize("is_gated", [False, True])
-async def test_filled_turns_that_are_judged_are_those_that_would_be_decided(
+async def test_rendered_turns_with_conditions_or_a_gate_equal_decided_ones(
     house: House, monkeypatch: pytest.MonkeyPatch, *, is_gated: bool
 ) -> None:
-    learnt = await learn(house, monkeypatch)
-    (plan,) = learnt.plans
-    chance, turns = random.Random(6), house.parts.service.messages.turns  # noqa: S311  a seed that can be repeated
-    under = (learnt.forms[0].samples[0].driver, 0)
+    recorded = await record_simplest_turn(house, monkeypatch)
+    (plan,) = recorded.plans
+    chance, turns = random.Random(6), house.parts.service.messages.turns  # noqa: S311  a repeatable seed
+    under = (recorded.templates[0].samples[0].driver, 0)
     wanted: tuple[JsonObject, ...] = ({"artifact": {"name": "result"}},)
     judged = replace(plan, gated=True) if is_gated else replace(plan, acceptance=wanted)
     command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
     assert is_templated(command, judged)
     template = make_template(turns, TurnRequest(ADA, command, judged), under)
     assert template is not None
-    answered: set[AnswerShape] = set()
+    shapes_rendered: set[AnswerShape] = set()
     for _ in range(10):
-        said = replace(command, message=make_message(chance))
-        decided = render_sample(turns, TurnRequest(ADA, said, judged), under)
+        submitted = replace(command, message=make_message(chance))
+        decided = render_sample(turns, TurnRequest(ADA, submitted, judged), under)
         arguments = pack(*decided.example.arguments)
         assert template.wire.render(decided.example.values) == arguments
         assert (b'"gated":true' if is_gated else b'"acceptance":[') in arguments
         if is_gated:
             answer = make_answer(chance, decided.message, decided.remote_context_id)
-            answered |= compare_answer(learnt.runs[0], template, decided, answer)
-    assert bool(answered) == is_gated
+            shapes_rendered |= compare_answer(recorded.runs[0], template, decided, answer)
+    assert bool(shapes_rendered) == is_gated
 
 
 @pytest.mark.requirement("TR-13")
 @pytest.mark.parametrize("is_met", [True, False])
-async def test_a_condition_is_judged_by_what_the_answer_to_a_filled_turn_brings(
+async def test_condition_of_a_templated_turn_is_checked_with_its_response(
     house: House, monkeypatch: pytest.MonkeyPatch, *, is_met: bool
 ) -> None:
-    await learn(house, monkeypatch)
+    await record_simplest_turn(house, monkeypatch)
     house.acceptance = ({"artifact": {"name": "result" if is_met else "another"}},)
-    filled, fill = list[bool](), TemplatedTurns.open
+    rendered_turns, open_templated = list[bool](), TemplatedTurns.open
 
     async def see_open(turns: TemplatedTurns, request: TurnRequest) -> OpenedTurn | None:
-        opened = await fill(turns, request)
-        filled.append(opened is not None)
+        opened = await open_templated(turns, request)
+        rendered_turns.append(opened is not None)
         return opened
 
     monkeypatch.setattr(TemplatedTurns, "open", see_open)
@@ -395,38 +395,38 @@ async def test_a_condition_is_judged_by_what_the_answer_to_a_filled_turn_brings(
         record = await house.until(accepted, Status.COMPLETED if is_met else Status.FAILED)
         assert record.coverage is not None
         assert record.coverage.state == ("met" if is_met else "unmet")
-    assert filled == [True] * 3
+    assert rendered_turns == [True] * 3
     assert (await verify_store(house.store)).ok
 
 
-async def test_what_asks_for_more_ids_than_can_be_told_apart_is_decided(
+async def test_turn_with_more_ids_than_ordinals_is_decided(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("passerelle.core.mint_log.ORDINALS", ORDINALS[:8])
-    filled = list[bool]()
+    rendered_turns = list[bool]()
     open_turn = TemplatedTurns.open
 
     async def see_open(turns: TemplatedTurns, request: TurnRequest) -> OpenedTurn | None:
         opened = await open_turn(turns, request)
-        filled.append(opened is not None)
+        rendered_turns.append(opened is not None)
         return opened
 
     monkeypatch.setattr(TemplatedTurns, "open", see_open)
     await house.until(await house.send("echo hi"), Status.COMPLETED)
-    assert filled == [False]
+    assert rendered_turns == [False]
 
 
-async def test_a_filled_turn_stands_where_its_context_is_looked_for(
+async def test_templated_turn_is_stored_at_the_place_of_its_context(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learnt = await learn(house, monkeypatch)
-    (turn,) = learnt.turns
+    recorded = await record_simplest_turn(house, monkeypatch)
+    (turn,) = recorded.turns
     assert list_places(ADA, turn.place.context_id)[0] == turn.place
     held = await house.parts.writes.load([turn.place.thread])
     assert isinstance(held[turn.place.thread].record, ThreadRecord)
 
 
-async def test_the_ids_that_are_known_of_what_is_filled_in_are_those_that_are_written(
+async def test_known_ids_of_a_templated_turn_equal_the_stored_ones(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     appended, append = list[PackedBatch](), FaultyLog.append
@@ -437,25 +437,28 @@ async def test_the_ids_that_are_known_of_what_is_filled_in_are_those_that_are_wr
         return await append(log, batch)
 
     monkeypatch.setattr(FaultyLog, "append", see_append)
-    learnt = await learn(house, monkeypatch)
-    (turn,) = learnt.turns
+    recorded = await record_simplest_turn(house, monkeypatch)
+    (turn,) = recorded.turns
     record = (await house.parts.writes.load([turn.task]))[turn.task].record
     assert isinstance(record, TaskRecord)
     known = (turn.turn_id, turn.remote_context_id)
     assert (record.turn_id, record.attempts[0].remote_context_id) == known
-    assert len(appended) == 2, "the turn and its answer"
+    assert len(appended) == 2, "the turn and its response"
     for packed in appended:
         (written,) = (one for one in unpack(packed.call) if one.startswith(b'{"session"'))
-        said = orjson.loads(written)
-        assert (said["session"], said["events"][0]) == (packed.session, packed.first_event)
+        written_ids = orjson.loads(written)
+        assert (written_ids["session"], written_ids["events"][0]) == (
+            packed.session,
+            packed.first_event,
+        )
 
 
 @pytest.mark.requirement("LT-7")
 @pytest.mark.parametrize("is_written", [True, False])
-async def test_a_filled_task_is_in_its_owners_list_before_its_caller_is_told(
+async def test_templated_task_is_listed_before_its_caller_gets_the_response(
     house: House, monkeypatch: pytest.MonkeyPatch, *, is_written: bool
 ) -> None:
-    await learn(house, monkeypatch)
+    await record_simplest_turn(house, monkeypatch)
     projections, posted = house.store.projections, list[str]()
     post = projections.post_index
 
@@ -471,26 +474,26 @@ async def test_a_filled_task_is_in_its_owners_list_before_its_caller_is_told(
 
 
 @pytest.mark.requirement("I4")
-async def test_filled_turns_and_answers_are_those_that_would_be_decided(
+async def test_rendered_turns_and_responses_equal_decided_ones(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learnt = await learn(house, monkeypatch)
-    (template,), (run,), (plan,) = learnt.forms, learnt.runs, learnt.plans
-    chance = random.Random(23)  # noqa: S311  a seed that can be repeated
+    recorded = await record_simplest_turn(house, monkeypatch)
+    (template,), (run,), (plan,) = recorded.templates, recorded.runs, recorded.plans
+    chance = random.Random(23)  # noqa: S311  a repeatable seed
     turns, driver = house.parts.service.messages.turns, template.samples[0].driver
-    answered: set[AnswerShape] = set()
+    shapes_rendered: set[AnswerShape] = set()
     for _ in range(MESSAGES):
         command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
         who = replace(ADA, id=f"{chance.choice(TEXTS)}a")
         decided = render_sample(turns, TurnRequest(who, command, plan), (driver, 0))
         assert template.wire.render(decided.example.values) == pack(*decided.example.arguments)
         answer = make_answer(chance, decided.message, decided.remote_context_id)
-        answered |= compare_answer(run, template, decided, answer)
-    assert len(answered) > 5, "many shapes of answers were filled in"
+        shapes_rendered |= compare_answer(run, template, decided, answer)
+    assert len(shapes_rendered) > 5, "responses of many shapes were rendered"
 
 
 def make_thread(chance: random.Random, who: Principal, ids: Ids) -> Held:
-    """A thread as conversations leave it: any texts and names, whichever agents and artifacts."""
+    """A random thread as conversations leave it: texts, names, agents and artifacts."""
     shard = draw_shard(ids)
     place = place_context(who, chance.choice(TEXTS) or "c", shard)
     remotes = {name: chance.choice(TEXTS) or "r" for name in ("other", "echo", 'quote"d')}
@@ -526,34 +529,34 @@ def make_thread(chance: random.Random, who: Principal, ids: Ids) -> Held:
 
 @pytest.mark.requirement("I4", "LT-17")
 @pytest.mark.parametrize("seed", [31, 47, 53])
-async def test_filled_further_turns_are_those_that_would_be_decided_whatever_their_threads_know(
+async def test_rendered_further_turns_equal_decided_ones_for_any_thread_record(
     house: House, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    learnt = await learn(house, monkeypatch)
-    (first,), (run,), (plan,) = learnt.forms, learnt.runs, learnt.plans
-    chance = random.Random(seed)  # noqa: S311  a seed that can be repeated
+    recorded = await record_simplest_turn(house, monkeypatch)
+    (first,), (run,), (plan,) = recorded.templates, recorded.runs, recorded.plans
+    chance = random.Random(seed)  # noqa: S311  a repeatable seed
     turns, under = house.parts.service.messages.turns, (first.samples[0].driver, 0)
     command = SubmitTurn("echo", house.message("hi"), "a2a", "unary", context_id="c")
     template = make_template(turns, TurnRequest(ADA, command, plan), under, knows=True)
     assert template is not None
-    answered, versions = set[AnswerShape](), set[int]()
+    shapes_rendered, versions = set[AnswerShape](), set[int]()
     for _ in range(MESSAGES):
         who = replace(ADA, id=f"{chance.choice(TEXTS)}a")
         held = make_thread(chance, who, turns.writes.ids)
-        said = replace(command, message=make_message(chance))
-        decided = render_sample(turns, TurnRequest(who, said, plan), under, held)
+        submitted = replace(command, message=make_message(chance))
+        decided = render_sample(turns, TurnRequest(who, submitted, plan), under, held)
         assert template.wire.render(decided.example.values) == pack(*decided.example.arguments)
         answer = make_answer(chance, decided.message, decided.remote_context_id)
         shapes = compare_answer(run, template, decided, answer)
-        answered |= shapes
-        versions |= {stands for shape in shapes for _, _, _, stands in shape.artifacts}
-    assert len(answered) > 5, "many shapes of answers were filled in"
-    assert versions == {False, True}, "with names that stand in their contexts, and without"
+        shapes_rendered |= shapes
+        versions |= {is_named for shape in shapes for _, _, _, is_named in shape.artifacts}
+    assert len(shapes_rendered) > 5, "responses of many shapes were rendered"
+    assert versions == {False, True}, "with and without names of their contexts"
 
 
 @pytest.mark.requirement("LT-17")
 @pytest.mark.parametrize("context", [None, 'a "name" of the caller\'s'])
-async def test_further_messages_of_a_context_are_filled_in_and_their_artifacts_versions_go_on(
+async def test_further_messages_of_a_context_are_templated_and_continue_artifact_versions(
     house: House, monkeypatch: pytest.MonkeyPatch, context: str | None
 ) -> None:
     monkeypatch.setattr(templates, "FEW_ANSWERS", 1_000)
@@ -582,33 +585,33 @@ async def test_further_messages_of_a_context_are_filled_in_and_their_artifacts_v
 
 
 @pytest.mark.requirement("LT-14")
-async def test_a_message_into_a_context_where_a_turn_is_under_way_is_decided(
+async def test_message_into_a_busy_context_is_decided(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await learn(house, monkeypatch)
+    await record_simplest_turn(house, monkeypatch)
     house.peer.hold()
     first = await house.send("echo hi")
-    filled, fill = list[bool](), TemplatedTurns.open
+    rendered_turns, open_templated = list[bool](), TemplatedTurns.open
 
     async def see_open(turns: TemplatedTurns, request: TurnRequest) -> OpenedTurn | None:
-        opened = await fill(turns, request)
-        filled.append(opened is not None)
+        opened = await open_templated(turns, request)
+        rendered_turns.append(opened is not None)
         return opened
 
     monkeypatch.setattr(TemplatedTurns, "open", see_open)
     second = await house.send("echo hi", context_id=first.context_id)
-    assert filled == [False]
+    assert rendered_turns == [False]
     house.peer.release_all()
     for accepted in (first, second):
         assert "task" in await house.hear(accepted)
 
 
 @pytest.mark.requirement("I3", "LT-14")
-async def test_a_context_that_others_have_changed_since_it_was_read_is_read_again(
+async def test_context_changed_since_it_was_read_is_read_again(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learnt = await learn(house, monkeypatch)
-    context = learnt.turns[0].place.context_id
+    recorded = await record_simplest_turn(house, monkeypatch)
+    context = recorded.turns[0].place.context_id
     load, between = Writes.load, ["echo between"]
 
     async def load_and_change(writes: Writes, refs: Iterable[EntityRef]) -> dict[EntityRef, Held]:
@@ -630,32 +633,32 @@ async def test_a_context_that_others_have_changed_since_it_was_read_is_read_agai
 
 
 @pytest.mark.requirement("I4")
-async def test_a_setting_that_has_the_digits_of_a_length_is_filled_in_as_it_is(
+async def test_setting_with_the_digits_of_a_length_is_rendered_unchanged(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learnt = await learn(house, monkeypatch)
-    (template,), (run,), (plan,) = learnt.forms, learnt.runs, learnt.plans
+    recorded = await record_simplest_turn(house, monkeypatch)
+    (template,), (run,), (plan,) = recorded.templates, recorded.runs, recorded.plans
     turns, (sample, _) = house.parts.service.messages.turns, template.samples
-    words, shape = sample.example.values, AnswerShape(is_task=True)
-    wordless = sample_result(shape, run.writes.ids, sample.remote_context_id)
+    values, shape = sample.example.values, AnswerShape(is_task=True)
+    without_text = sample_result(shape, run.writes.ids, sample.remote_context_id)
     run.context.content = None
-    rendered = render_sample_answer(run, sample.render(template), sample, wordless, 0)
+    rendered = render_sample_answer(run, sample.render(template), sample, without_text, 0)
     assert rendered is not None
-    length = len(rendered.example.values[len(words)])
+    length = len(rendered.example.values[len(values)])
     policy, under = replace(plan.policy, backoff_ms=length * 10 + 9), (sample.driver, 0)
     slower = replace(plan, policy=policy)
     command = SubmitTurn("echo", make_message(random.Random(1)), "a2a", "unary")  # noqa: S311  always the same
-    slower_form = make_template(turns, TurnRequest(ADA, command, slower), under)
-    assert slower_form is not None
+    slower_template = make_template(turns, TurnRequest(ADA, command, slower), under)
+    assert slower_template is not None
     turn = render_sample(turns, TurnRequest(ADA, command, slower), under)
-    wordless = sample_result(shape, run.writes.ids, turn.remote_context_id)
-    assert compare_answer(run, slower_form, turn, wordless) == {shape}
+    without_text = sample_result(shape, run.writes.ids, turn.remote_context_id)
+    assert compare_answer(run, slower_template, turn, without_text) == {shape}
 
 
 def compare_answer(
     run: Run, template: TurnTemplate, turn: SampleTurn, answer: JsonObject
 ) -> set[AnswerShape]:
-    """The shape of an answer to a turn once it is filled in and decided alike; nothing where it is not plain."""
+    """The shape of a response whose rendered and decided appends are equal; empty if it cannot be templated."""
     plain = turn.render(template)
     run.context.content, run.context.answer = None, None
     decided = render_sample_answer(run, plain, turn, answer, 0)

@@ -1,4 +1,4 @@
-"""Every event of a run stands in the trace of its caller, whoever drives it and whatever happens to it (ENV-8)."""
+"""Every event of a run belongs to its caller's trace, under any driver and however the run ends (ENV-8)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def send(
     return accepted
 
 
-async def list_places(house: House, accepted: TurnAccepted) -> set[tuple[str | None, str | None]]:
+async def list_spans(house: House, accepted: TurnAccepted) -> set[tuple[str | None, str | None]]:
     events = await house.events(accepted)
     return {(event.fact.scope.trace_id, event.fact.scope.span_id) for event in events}
 
@@ -44,10 +44,12 @@ def list_sent(house: House) -> list[tuple[str, str | None]]:
 
 
 @pytest.mark.requirement("ENV-8")
-async def test_every_event_of_a_run_has_the_trace_and_a_span_of_ours(house: House) -> None:
+async def test_every_event_of_a_run_has_the_callers_trace_and_the_gateways_span(
+    house: House,
+) -> None:
     accepted = await send(house, "hello", f"00-{TRACE}-{SPAN}-01")
     await house.until(accepted, Status.COMPLETED)
-    ((trace, span),) = await list_places(house, accepted)
+    ((trace, span),) = await list_spans(house, accepted)
     assert trace == TRACE
     assert span not in {None, SPAN}
     assert set(list_sent(house)) == {(f"00-{TRACE}-{span}-01", "vendor=1")}
@@ -55,25 +57,25 @@ async def test_every_event_of_a_run_has_the_trace_and_a_span_of_ours(house: Hous
 
 
 @pytest.mark.requirement("ENV-8")
-async def test_run_that_another_instance_takes_up_stays_in_its_trace(house: House) -> None:
+async def test_run_taken_over_by_another_instance_keeps_its_trace(house: House) -> None:
     house.peer.hold()
     accepted = await send(house, "hello", f"00-{TRACE}-{SPAN}-00")
     house.peer.release(2)
     await house.until(accepted, Status.RUNNING)
-    ((_, span),) = await list_places(house, accepted)
+    ((_, span),) = await list_spans(house, accepted)
     await house.restart()
     before = len(house.peer.requests)
     await house.adopt(accepted)
     house.peer.release_all()
     await house.until(accepted, Status.COMPLETED)
-    assert await list_places(house, accepted) == {(TRACE, span)}
+    assert await list_spans(house, accepted) == {(TRACE, span)}
     later = list_sent(house)[before:]
     assert later
     assert set(later) == {(f"00-{TRACE}-{span}-00", "vendor=1")}
 
 
 @pytest.mark.requirement("ENV-8")
-async def test_cancel_of_a_run_is_told_in_the_trace_of_the_run(house: House) -> None:
+async def test_cancel_of_a_run_is_recorded_in_the_trace_of_the_run(house: House) -> None:
     house.peer.hold()
     accepted = await send(house, "hello", f"00-{TRACE}-{SPAN}-01")
     house.peer.release(2)
@@ -84,11 +86,11 @@ async def test_cancel_of_a_run_is_told_in_the_trace_of_the_run(house: House) -> 
     await wait_until(is_shown, 15, "callers see the task")
     await house.cancel(accepted)
     await house.until(accepted, Status.CANCELLED)
-    assert {trace for trace, _ in await list_places(house, accepted)} == {TRACE}
+    assert {trace for trace, _ in await list_spans(house, accepted)} == {TRACE}
 
 
 async def test_run_of_a_caller_without_a_trace_has_none(house: House) -> None:
     accepted = await send(house, "hello", "no trace")
     await house.until(accepted, Status.COMPLETED)
-    assert await list_places(house, accepted) == {(None, None)}
+    assert await list_spans(house, accepted) == {(None, None)}
     assert set(list_sent(house)) == {("", None)}

@@ -1,4 +1,4 @@
-"""What is stored where a turn begins and ends: what its thread does now, and that readers are shown all of it."""
+"""Facts at the start and end of a turn: the thread's status, and a snapshot that covers the whole turn."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ pytestmark = pytest.mark.anyio
 
 
 def list_thread(events: list[Event]) -> list[tuple[str, str | None]]:
-    """What a thread says of itself, among its turns."""
-    told: list[tuple[str, str | None]] = []
+    """The status events of a thread, and the events of its turns."""
+    found: list[tuple[str, str | None]] = []
     for event in events:
         match event.fact.payload:
             case ThreadStarted(status=status) | ThreadUpdated(status=str(status)):
-                told.append((event.type, status))
+                found.append((event.type, status))
             case _:
                 if event.type.startswith("turn."):
-                    told.append((event.type, None))
-    return told
+                    found.append((event.type, None))
+    return found
 
 
 FIRST = [
@@ -49,7 +49,7 @@ def find_snapshots(events: list[Event], turn: TurnAccepted) -> list[Event]:
 
 
 @pytest.mark.requirement("EVC-2", "EVC-18", "EVC-3")
-async def test_a_thread_says_when_it_works_and_when_it_rests(house: House) -> None:
+async def test_thread_records_when_it_is_running_and_idle(house: House) -> None:
     first, _ = await house.talk("one")
     second = await house.send("two", context_id=first.context_id)
     await house.hear(second)
@@ -64,7 +64,7 @@ async def test_a_thread_says_when_it_works_and_when_it_rests(house: House) -> No
 
 
 @pytest.mark.requirement("EVC-2", "EVC-18", "EVC-3")
-async def test_a_thread_rests_only_when_the_last_of_its_turns_has_ended(house: House) -> None:
+async def test_thread_is_idle_only_after_its_last_turn_has_ended(house: House) -> None:
     slow = await house.send("ask which", wait="none")
     await house.until(slow, Status.WAITING_INPUT)
     held = await house.send("silent", context_id=slow.context_id, wait="none")
@@ -84,11 +84,13 @@ async def test_a_thread_rests_only_when_the_last_of_its_turns_has_ended(house: H
 
 
 @pytest.mark.requirement("EVC-2", "EVC-18")
-async def test_of_turns_that_end_together_the_last_says_what_the_thread_does(house: House) -> None:
+async def test_status_of_a_thread_is_recorded_once_for_turns_that_end_together(
+    house: House,
+) -> None:
     accepted = await house.send("silent", wait="none")
     await house.until(accepted, Status.QUEUED)
     turns = [accepted, *[await house.send("silent", task=accepted.facade) for _ in range(3)]]
-    # A message that reaches the agent behind the cancel is refused: its turn fails, and does not end with the others.
+    # A message that reaches the agent after the cancel is refused: its turn fails instead of ending with the others.
     await wait_until(lambda: len(house.peer.messages) == 4, 15, "the agent has all four messages")
     await house.cancel(accepted)
     await house.until(accepted, Status.CANCELLED)

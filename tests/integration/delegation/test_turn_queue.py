@@ -1,4 +1,4 @@
-"""Turns of a context that wait: queued, promoted, removed, refused, and those that stop what goes on."""
+"""Queued turns of a context: enqueued, promoted, removed, refused, and interrupting ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def begin(house: House, text: str = "first") -> TurnAccepted:
-    """A turn that the agent works at until it is released."""
+    """Begins a turn that the agent works on until it is released."""
     house.peer.hold()
     accepted = await house.send(text, wait="none")
     await wait_until(lambda: house.peer.texts[-1:] == [text], 10, "the agent works at it")
@@ -66,8 +66,8 @@ async def list_queue(house: House, first: TurnAccepted) -> list[str]:
 
 async def list_changes(house: House, first: TurnAccepted) -> list[tuple[str, tuple[str, ...]]]:
     events = await house.events(first)
-    said = [one.fact.payload for one in events]
-    return [(one.change, one.order) for one in said if isinstance(one, QueueChanged)]
+    payloads = [one.fact.payload for one in events]
+    return [(one.change, one.order) for one in payloads if isinstance(one, QueueChanged)]
 
 
 @pytest.mark.requirement("EVC-11", "CF-2", "CMD-15")
@@ -100,10 +100,10 @@ async def test_queue_of_three_is_promoted_and_removed_in_order(house: House) -> 
     assert await list_queue(house, first) == []
     assert (await list_changes(house, first))[-2:] == [("dequeued", (one,)), ("dequeued", ())]
     types = await house.types(first)
-    assert types.count("turn.started") == 3, "what was removed never started"
+    assert types.count("turn.started") == 3, "the removed turn never started"
 
 
-async def test_turns_go_one_after_the_other(house: House) -> None:
+async def test_queued_turns_run_one_after_another(house: House) -> None:
     first = await begin(house)
     turns = [await follow(house, first, f"turn {number}") for number in range(3)]
     house.peer.release_all()
@@ -126,7 +126,7 @@ async def test_queue_is_the_same_after_a_restart(house: House) -> None:
     assert [one["position"] for one in shown] == [1, 2, 3]
     assert {str(one["resumeState"]) for one in shown} == {"waiting"}
     assert before["policy"] == "queue"
-    # Even where the line itself is lost, what is owed puts it where it was.
+    # Due rows restore the order even if the queue itself is lost.
     line = f"thread:{first.thread_id}"
     while await house.store.queues.take(line) is not None:
         pass
@@ -141,10 +141,10 @@ async def test_queue_is_the_same_after_a_restart(house: House) -> None:
     assert sent == ["first", "turn 1", "turn 0", "turn 2"]
 
 
-async def test_context_is_set_to_a_policy(house: House) -> None:
+async def test_queue_policy_of_a_context_can_be_set(house: House) -> None:
     first = await begin(house)
     aside = await follow(house, first, "aside", None)
-    await wait_until(lambda: house.peer.texts == ["first", "aside"], 10, "it begins beside it")
+    await wait_until(lambda: house.peer.texts == ["first", "aside"], 10, "both run concurrently")
     assert aside.position is None
     changed = await house.service.execute(ADA, SetQueuePolicy(first.thread_id, "reject"), None)
     assert cast("TurnQueue", changed).policy == "reject"
@@ -165,7 +165,7 @@ async def test_context_is_set_to_a_policy(house: House) -> None:
         await house.service.execute(BOB, SetQueuePolicy(first.thread_id, "queue"), None)
 
 
-async def test_turn_that_interrupts_stops_what_goes_on_and_goes_first(house: House) -> None:
+async def test_interrupting_turn_cancels_running_turns_and_runs_first(house: House) -> None:
     first = await house.send("ask", wait="none")
     await house.until(first, Status.WAITING_INPUT)
     working = await follow(house, first, "slow 20", None)
@@ -181,10 +181,12 @@ async def test_turn_that_interrupts_stops_what_goes_on_and_goes_first(house: Hou
     await house.until(urgent, Status.COMPLETED)
     await house.until(waits, Status.COMPLETED)
     assert house.peer.texts[-2:] == ["urgent", "waits"]
-    assert (await house.record(first)).status is Status.WAITING_INPUT, "it has its answer"
+    assert (await house.record(first)).status is Status.WAITING_INPUT, (
+        "a task that waits for input is not interrupted"
+    )
 
 
-async def test_whose_turns_they_are_not_changes_nothing(house: House) -> None:
+async def test_caller_cannot_change_turns_of_others(house: House) -> None:
     first = await begin(house)
     turn = await follow(house, first, "mine")
     other = await house.send("other", wait="none")
@@ -203,7 +205,7 @@ async def test_whose_turns_they_are_not_changes_nothing(house: House) -> None:
     await house.until(turn, Status.COMPLETED)
 
 
-async def test_turn_whose_agent_is_paused_meanwhile_waits_there_from_its_turn_on(
+async def test_dequeued_turn_of_a_paused_agent_waits_for_the_agent(
     house: House,
 ) -> None:
     first = await begin(house)
@@ -224,7 +226,7 @@ async def test_turn_whose_agent_is_paused_meanwhile_waits_there_from_its_turn_on
 
 
 @pytest.mark.requirement("TEV-5")
-async def test_turn_that_was_given_away_is_its_new_owners_and_keeps_its_place(house: House) -> None:
+async def test_transferred_turn_belongs_to_its_new_owner_and_keeps_its_place(house: House) -> None:
     first = await begin(house)
     given, mine = [await follow(house, first, text) for text in ("given", "mine")]
     await house.service.execute(ADA, GiveTask(given.task_id, BOB.id), None)
@@ -241,7 +243,7 @@ async def test_turn_that_was_given_away_is_its_new_owners_and_keeps_its_place(ho
     assert (record.status, record.cancel_requested_by) == (Status.QUEUED, None)
 
 
-async def test_message_that_interrupts_leaves_the_work_of_somebody_else_alone(house: House) -> None:
+async def test_interrupting_message_does_not_cancel_a_task_of_another_owner(house: House) -> None:
     first = await begin(house)
     await house.service.execute(ADA, GiveTask(first.task_id, BOB.id), None)
     urgent = await follow(house, first, "urgent", "interrupt")
@@ -253,7 +255,7 @@ async def test_message_that_interrupts_leaves_the_work_of_somebody_else_alone(ho
 
 
 @pytest.mark.requirement("EXT-1", "CMD-15")
-async def test_rule_about_cancels_holds_for_turns_that_are_removed_or_interrupted(
+async def test_rule_on_cancels_applies_to_removed_and_interrupted_turns(
     house: House,
 ) -> None:
     rule = Rule("no-stop", "deny", about=frozenset({"commands"}))
@@ -277,10 +279,10 @@ async def repeat(house: House, command: SubmitTurn, key: str) -> TurnAccepted:
 
 
 @pytest.mark.requirement("CMD-30")
-async def test_repeat_under_its_key_is_answered_where_a_further_message_is_refused(
+async def test_repeat_with_its_key_is_answered_where_a_new_message_is_refused(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The context is at work on this very message, or has it in line; or its agent is drained by now."""
+    """Meanwhile the context runs this message, or has it queued, or its agent is drained."""
     rests = await house.send("hello")
     await house.until(rests, Status.COMPLETED)
     house.peer.hold()
@@ -315,7 +317,7 @@ async def test_repeat_under_its_key_is_answered_where_a_further_message_is_refus
         await house.send("refused", idem="key-late")
 
 
-async def test_turn_that_is_stored_and_not_in_line_yet_is_promoted(house: House) -> None:
+async def test_stored_turn_missing_in_the_queue_can_be_promoted(house: House) -> None:
     first = await begin(house)
     turns = [await follow(house, first, f"turn {number}") for number in range(2)]
     line = f"thread:{first.thread_id}"
@@ -331,7 +333,7 @@ async def test_turn_that_is_stored_and_not_in_line_yet_is_promoted(house: House)
     assert house.peer.texts == ["first", "turn 1", "turn 0"]
 
 
-async def test_turn_that_is_stored_and_not_in_line_yet_is_removed(house: House) -> None:
+async def test_stored_turn_missing_in_the_queue_can_be_removed(house: House) -> None:
     first = await begin(house)
     waiting = await follow(house, first, "never")
     await house.store.queues.drop(f"thread:{first.thread_id}", waiting.task_id)

@@ -1,4 +1,4 @@
-"""Turns of a context whose turn has come: each starts after the one before, also where the store is away meanwhile."""
+"""Dequeued turns of a context: each starts after the previous one has ended, also across a store outage."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 async def narrow(
     engine_server: Server, tmp_path: Path, anyio_backend: str
 ) -> AsyncGenerator[House]:
-    """A house whose agent takes two messages at a time."""
+    """A house whose agent accepts two messages at a time."""
     async with open_house(
         engine_server.url,
         tmp_path / "blobs",
@@ -38,7 +38,7 @@ async def narrow(
 
 
 def refuse_starts(house: House, task: str, times: int) -> list[str]:
-    """The store is away when a task is to start, so many times; the list has one more entry for each."""
+    """Fails the first ``times`` appends that start the task; the list gets one entry for each."""
     refused: list[str] = []
 
     async def refuse(batch: Batch) -> None:
@@ -50,13 +50,13 @@ def refuse_starts(house: House, task: str, times: int) -> list[str]:
     return refused
 
 
-async def test_place_of_a_turn_that_could_not_start_is_not_lost(narrow: House) -> None:
+async def test_slot_of_a_turn_that_could_not_start_is_released(narrow: House) -> None:
     first = await begin(narrow)
     turn = await follow(narrow, first, "later")
     refused = refuse_starts(narrow, turn.task_id, 1000)
     narrow.peer.release_all()
     await narrow.until(first, Status.COMPLETED)
-    await wait_until(lambda: refused, 10, "the store was away for its start")
+    await wait_until(lambda: refused, 10, "its start was refused by the store")
     narrow.peer.hold()
     others = [await narrow.send(text, wait="none") for text in ("one", "two")]
     await wait_until(
@@ -77,11 +77,11 @@ async def list_starts(house: House, first: TurnAccepted) -> list[tuple[str, str 
     ]
 
 
-def in_turn(*turns: TurnAccepted) -> list[tuple[str, str | None]]:
+def expect_in_order(*turns: TurnAccepted) -> list[tuple[str, str | None]]:
     return [(kind, one.turn_id) for one in turns for kind in ("turn.started", "turn.completed")]
 
 
-async def test_two_instances_that_pull_one_line_start_one_turn_at_a_time(house: House) -> None:
+async def test_two_instances_that_pull_one_queue_start_one_turn_at_a_time(house: House) -> None:
     first = await begin(house)
     turns = [await follow(house, first, f"turn {number}") for number in range(2)]
     tasks = {one.task_id for one in turns}
@@ -106,7 +106,7 @@ async def test_two_instances_that_pull_one_line_start_one_turn_at_a_time(house: 
     await wait_until(lambda: len(held) == 1, 10, "one instance is about to start a turn")
     for queues in (here, house.parts.queues):
         queues.pull(f"thread:{first.thread_id}")
-    await wait_until(lambda: len(held) == 2, 10, "so is the other one")
+    await wait_until(lambda: len(held) == 2, 10, "the other instance is about to start it as well")
     house.peer.hold()
     go_on.set()
     await wait_until(lambda: len(answered) >= 2, 10, "both have tried")
@@ -114,12 +114,12 @@ async def test_two_instances_that_pull_one_line_start_one_turn_at_a_time(house: 
     house.peer.release_all()
     for turn in turns:
         await house.until(turn, Status.COMPLETED)
-    assert await list_starts(house, first) == in_turn(first, *turns)
+    assert await list_starts(house, first) == expect_in_order(first, *turns)
     assert house.peer.texts == ["first", "turn 0", "turn 1"]
     assert house.peer.most_sends == 1
 
 
-async def test_turn_whose_start_fails_is_not_passed(house: House) -> None:
+async def test_turn_whose_start_fails_is_not_overtaken(house: House) -> None:
     first = await begin(house)
     turns = [await follow(house, first, f"turn {number}") for number in range(2)]
     refused = refuse_starts(house, turns[0].task_id, 1)
@@ -127,12 +127,12 @@ async def test_turn_whose_start_fails_is_not_passed(house: House) -> None:
     for turn in turns:
         await house.until(turn, Status.COMPLETED)
     assert len(refused) == 1
-    assert await list_starts(house, first) == in_turn(first, *turns)
+    assert await list_starts(house, first) == expect_in_order(first, *turns)
     assert await list_queue(house, first) == []
 
 
-async def test_turn_that_moves_to_its_agent_is_not_passed(house: House) -> None:
-    """Others change its task again and again when it is to wait there: the loop goes on."""
+async def test_turn_that_waits_for_its_agent_is_not_overtaken(house: House) -> None:
+    """Another writer changes the task when it is to wait for its agent: the loop continues."""
     first = await begin(house)
     turns = [await follow(house, first, f"turn {number}") for number in range(2)]
     await house.service.execute(OWNER, PauseAgent("echo"), None)
@@ -142,7 +142,7 @@ async def test_turn_that_moves_to_its_agent_is_not_passed(house: House) -> None:
         is_moved = turns[0].task_id in {one.ref.id for one in batch.entities}
         if is_moved and not refused:
             refused.append(turns[0].task_id)
-            raise WriteConflict("the test came first")
+            raise WriteConflict("the test wrote first")
 
     house.log.before_append = refuse
     house.peer.release_all()
@@ -157,4 +157,4 @@ async def test_turn_that_moves_to_its_agent_is_not_passed(house: House) -> None:
     for turn in turns:
         await house.until(turn, Status.COMPLETED)
     assert len(refused) == 1
-    assert await list_starts(house, first) == in_turn(first, *turns)
+    assert await list_starts(house, first) == expect_in_order(first, *turns)

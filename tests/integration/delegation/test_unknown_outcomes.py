@@ -1,4 +1,4 @@
-"""The store took it and the reply was lost: what was said once is stored once, and nothing accepted is left lying."""
+"""Appends that are stored while their reply is lost: each is stored once, and each accepted message is completed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from passerelle.core.task.record import TaskRecord
 from passerelle.core.task.status import Status
 from passerelle.core.wire.json import JsonObject
 from passerelle.runtime.records.writes import AppendOptions
-from tests.integration.delegation.test_endings import joined
+from tests.integration.delegation.test_endings import join_chunks
 from tests.support.faults import Moment
 from tests.support.house import ADA, House, task_of
 from tests.support.packed import read_packed
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 
 
 def lose_reply(*, of: bytes, found: list[str]) -> Moment:
-    """The reply of the first append with an event of those bytes is lost, after it was stored."""
+    """Drops the reply of the first append with an event that contains ``of``, after it is stored."""
 
     async def lose(batch: Batch) -> None:
         if not found and any(of in event.body for event in batch.events):
@@ -40,7 +40,7 @@ def lose_reply(*, of: bytes, found: list[str]) -> Moment:
 
 
 @pytest.mark.requirement("I2")
-async def test_chunk_whose_reply_was_lost_is_there_once(house: House) -> None:
+async def test_chunk_with_a_lost_store_reply_is_stored_once(house: House) -> None:
     accepted, remote = await open_artifact(house)
     lost: list[str] = []
     house.log.after_append = lose_reply(of=b"said once", found=lost)
@@ -48,12 +48,12 @@ async def test_chunk_whose_reply_was_lost_is_there_once(house: House) -> None:
     remote.artifact([{"text": "said once"}], append=True)
     await wait_until(lambda: lost, 15, "the reply was lost")
     remote.status("COMPLETED")
-    assert joined(await watching) == "opened said once"
+    assert join_chunks(await watching) == "opened said once"
     assert str(await house.read(accepted)).count("said once") == 1
 
 
 async def open_artifact(house: House) -> tuple[TurnAccepted, RemoteTask]:
-    """A task that works, with the first chunk of an artifact stored."""
+    """A working task with the first chunk of an artifact stored."""
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     (remote,) = house.peer.tasks.values()
@@ -67,7 +67,7 @@ async def open_artifact(house: House) -> tuple[TurnAccepted, RemoteTask]:
 
 
 @pytest.mark.requirement("I2")
-async def test_chunk_whose_reply_was_lost_is_there_once_though_somebody_wrote_since(
+async def test_chunk_with_a_lost_store_reply_is_stored_once_despite_a_later_write(
     house: House,
 ) -> None:
     lost: list[str] = []
@@ -94,7 +94,7 @@ async def test_chunk_whose_reply_was_lost_is_there_once_though_somebody_wrote_si
 
 
 async def run_twice(house: House, wanted: bytes) -> None:
-    """From now on the first append with these bytes runs, loses its reply, and is tried again inside the store."""
+    """From now on the first append with these bytes runs, loses its reply, and is retried inside the store."""
     append, done = house.log.log.append, False
 
     async def append_again(batch: Batch | PackedBatch) -> AppendResult:
@@ -105,11 +105,11 @@ async def run_twice(house: House, wanted: bytes) -> None:
             return await append(batch)
         return result
 
-    house.log.log.append = append_again  # type: ignore[method-assign]  # the seam of the fault
+    house.log.log.append = append_again  # type: ignore[method-assign]  # injects the fault
 
 
 @pytest.mark.requirement("CMD-30")
-async def test_keyed_message_whose_first_reply_was_lost_is_sent_all_the_same(
+async def test_keyed_message_with_a_lost_store_reply_is_sent(
     house: House,
 ) -> None:
     await run_twice(house, b'"turn.submitted"')
@@ -120,7 +120,7 @@ async def test_keyed_message_whose_first_reply_was_lost_is_sent_all_the_same(
 
 
 @pytest.mark.requirement("CMD-30")
-async def test_keyed_input_whose_first_reply_was_lost_is_sent_all_the_same(house: House) -> None:
+async def test_keyed_input_with_a_lost_store_reply_is_sent(house: House) -> None:
     async def work(turn: Turn) -> None:
         await turn.status("WORKING")
         await asyncio.Event().wait()
@@ -139,7 +139,7 @@ async def test_keyed_input_whose_first_reply_was_lost_is_sent_all_the_same(house
 
 
 @pytest.mark.requirement("I9")
-async def test_task_that_was_stored_though_its_caller_got_an_error_comes_to_an_end(
+async def test_task_stored_despite_an_error_to_its_caller_ends(
     house: House,
 ) -> None:
     house.timeouts = replace(house.timeouts, revive_s=0.02)
@@ -162,14 +162,14 @@ async def test_task_that_was_stored_though_its_caller_got_an_error_comes_to_an_e
 
 
 def message_like(text: str, house: House) -> JsonObject:
-    """The message that ``house`` sent last, once more."""
+    """The last message of ``house`` again."""
     message = house.message(text)
     number = int(str(message["messageId"]).removeprefix("m-"))
     return {**message, "messageId": f"m-{number - 1}"}
 
 
 @pytest.mark.requirement("I6")
-async def test_message_of_a_caller_that_went_away_while_it_was_stored_reaches_the_peer(
+async def test_message_of_a_caller_cancelled_during_the_append_reaches_the_agent(
     house: House,
 ) -> None:
     stored, gone = asyncio.Event(), asyncio.Event()

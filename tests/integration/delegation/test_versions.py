@@ -1,4 +1,4 @@
-"""An artifact that is refined in its context: each task brings a further version of it (LT-17, SNAP-7)."""
+"""An artifact refined in its context: each task adds a version of it (LT-17, SNAP-7)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 def draw(picture: str, name: str = "sailboat") -> Script:
-    """A peer that makes one picture, under an id that it never used before."""
+    """An agent that creates one picture, with a new artifact id."""
 
     async def work(turn: Turn) -> None:
         task = await turn.open()
@@ -31,7 +31,7 @@ def draw(picture: str, name: str = "sailboat") -> Script:
 
 
 async def refine(house: House, picture: str, before: TurnAccepted | None = None) -> TurnAccepted:
-    """One more turn in the context, which refers to the task before it."""
+    """Sends another turn in the context that refers to the previous task."""
     house.peer.next(draw(picture))
     if before is None:
         return (await house.talk(f"draw a {picture}"))[0]
@@ -48,7 +48,7 @@ async def artifact_of(house: House, accepted: TurnAccepted) -> ArtifactRef:
 
 
 @pytest.mark.requirement("LT-17", "EVC-14", "SNAP-7")
-async def test_refined_artifact_is_a_further_version_and_those_before_stay_readable(
+async def test_refined_artifact_is_a_new_version_and_earlier_ones_stay_readable(
     house: House,
 ) -> None:
     tasks = [await refine(house, "sailboat in blue")]
@@ -73,11 +73,11 @@ async def test_refined_artifact_is_a_further_version_and_those_before_stay_reada
     assert "versions" not in cast("JsonObject", shown["marks"])
 
 
-async def test_versions_of_one_task_and_of_the_next_are_counted_on(house: House) -> None:
+async def test_versions_are_counted_across_tasks(house: House) -> None:
     async def work(turn: Turn) -> None:
         task = await turn.open()
-        for words in ("a draft", "a better draft"):
-            task.artifact([{"text": words}], artifact_id="a-1", name="sailboat")
+        for text in ("a draft", "a better draft"):
+            task.artifact([{"text": text}], artifact_id="a-1", name="sailboat")
             await turn.status("WORKING")
         await turn.status("COMPLETED")
 
@@ -91,7 +91,7 @@ async def test_versions_of_one_task_and_of_the_next_are_counted_on(house: House)
 
 
 @pytest.mark.parametrize("name", ["", "rowing boat"])
-async def test_what_has_another_name_or_none_is_no_version_of_it(house: House, name: str) -> None:
+async def test_artifact_with_another_name_or_none_is_not_a_version(house: House, name: str) -> None:
     first = await refine(house, "sailboat")
     house.peer.next(draw("boat", name))
     second = await house.send("another", context_id=first.context_id)
@@ -100,14 +100,14 @@ async def test_what_has_another_name_or_none_is_no_version_of_it(house: House, n
     assert (artifact.version, artifact.replaces) == (1, None)
 
 
-async def test_other_contexts_have_versions_of_their_own(house: House) -> None:
+async def test_each_context_has_its_own_versions(house: House) -> None:
     await refine(house, "sailboat")
     artifact = await artifact_of(house, await refine(house, "sailboat"))
     assert (artifact.version, artifact.replaces) == (1, None)
 
 
 @pytest.mark.requirement("SNAP-7", "PO-9")
-async def test_model_of_a_large_artifact_has_its_beginning_and_how_many_conditions_it_fails(
+async def test_model_of_a_large_artifact_has_a_preview_and_its_number_of_issues(
     house: House,
 ) -> None:
     house.acceptance = ({"artifact": {"name": "report"}}, {"artifact": {"name": "sailboat"}})
@@ -123,7 +123,7 @@ async def test_model_of_a_large_artifact_has_its_beginning_and_how_many_conditio
 
 @pytest.mark.requirement("LT-17")
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_task_that_is_named_is_refined_after_more_names_than_a_context_remembers(
+async def test_referenced_task_is_refined_beyond_the_names_that_a_context_keeps(
     house: House, *, restarts: bool
 ) -> None:
     first = await refine(house, "sailboat in blue")
@@ -143,7 +143,7 @@ async def test_task_that_is_named_is_refined_after_more_names_than_a_context_rem
 
 
 @pytest.mark.requirement("LT-17")
-async def test_reference_counts_where_another_instance_takes_the_run_up(house: House) -> None:
+async def test_reference_applies_after_a_takeover(house: House) -> None:
     first = await refine(house, "sailboat in blue")
     for number in range(KEPT_NAMES):
         house.peer.next(draw("other", f"other {number}"))

@@ -1,4 +1,4 @@
-"""Whole runs of every kind, looked at afterwards: ids by class, one order, replay, references that resolve."""
+"""Whole runs of every kind, checked afterwards: ids by event type, one order, replay, references that resolve."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.support.house import House
 pytestmark = pytest.mark.anyio
 
 
-async def live(house: House) -> list[Event]:
-    """One of everything that a gateway does with a peer; all its events."""
+async def run_all_kinds(house: House) -> list[Event]:
+    """Runs every kind of exchange with an agent; returns all events."""
     words = ("hello", "message hi", "fail", "reject", "numbers", "big", "two-artifacts")
-    heard = [await house.talk(word) for word in words]
-    accepted = [one for one, _ in heard]
+    finished = [await house.talk(word) for word in words]
+    accepted = [one for one, _ in finished]
     streams = [
         await house.send(word, wait="stream") for word in ("chunks 3", "nonsense", "twice", "drop")
     ]
@@ -42,8 +42,8 @@ async def live(house: House) -> list[Event]:
 
 
 @pytest.mark.requirement("ENV-6", "ENV-7")
-async def test_each_event_has_the_ids_that_its_class_requires(house: House) -> None:
-    events = await live(house)
+async def test_each_event_has_the_ids_that_its_type_requires(house: House) -> None:
+    events = await run_all_kinds(house)
     assert len({event.type for event in events}) >= 20
     for event in events:
         check_scope(event.type, event.fact.scope)
@@ -59,7 +59,7 @@ async def test_each_event_has_the_ids_that_its_class_requires(house: House) -> N
 
 @pytest.mark.requirement("ENV-4", "I3", "I4", "VAL-1")
 async def test_every_session_is_gap_free_and_replays_to_its_snapshots(house: House) -> None:
-    events = await live(house)
+    events = await run_all_kinds(house)
     assert len({event.event_id for event in events}) == len(events)
     await house.prove()
     once, twice = machine.replay(events), machine.replay(events)
@@ -69,9 +69,9 @@ async def test_every_session_is_gap_free_and_replays_to_its_snapshots(house: Hou
 
 
 @pytest.mark.requirement("ENV-10")
-async def test_each_reference_of_a_run_leads_to_its_content(house: House) -> None:
+async def test_each_reference_of_a_run_resolves_to_its_content(house: House) -> None:
     named = 0
-    for event in await live(house):
+    for event in await run_all_kinds(house):
         for ref in event.fact.refs.values():
             if ref.blob is not None:
                 named += 1

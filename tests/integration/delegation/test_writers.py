@@ -1,4 +1,4 @@
-"""Two writers, repeated requests, and what a list shows: one writer wins, and the loser decides again (I2)."""
+"""Concurrent writers, repeated requests, and task lists: one writer wins, and the loser decides again (I2)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rename(title: str) -> DescribeTask:
 
 
 @pytest.mark.requirement("I2")
-async def test_second_of_two_writers_over_the_same_read_is_refused(house: House) -> None:
+async def test_second_writer_on_the_same_read_gets_a_conflict(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     task, writes = task_of(accepted), house.parts.writes
@@ -49,7 +49,7 @@ async def test_second_of_two_writers_over_the_same_read_is_refused(house: House)
 
 
 @pytest.mark.requirement("I2")
-async def test_who_names_a_task_twice_stands_once_in_the_line_of_its_driver(
+async def test_write_that_names_a_task_twice_acquires_its_driver_lock_once(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("passerelle.runtime.records.writes._LINE_S", 3_600.0)
@@ -66,23 +66,23 @@ async def test_who_names_a_task_twice_stands_once_in_the_line_of_its_driver(
 
         return body
 
-    async def be_first(_batch: Batch) -> None:
+    async def write_first(_batch: Batch) -> None:
         house.log.before_append = None
         await writes.decide(accepted.session_id, [task], name("first"))
 
-    house.log.before_append = be_first
-    # As an answer does that came as a message to its task: both name that.
+    house.log.before_append = write_first
+    # Like an answer sent as a message to its task: both name the task.
     async with asyncio.timeout(20):
         await writes.decide(accepted.session_id, [task, task], name("second"))
-        # The line was given back as often as it was taken.
+        # The lock was released as often as it was acquired.
         await driver.run.line.acquire()
     driver.run.line.release()
     assert (await house.record(accepted)).title == "second"
 
 
 @pytest.mark.requirement("ENV-2")
-async def test_no_event_id_stands_twice_whoever_writes_and_however_often(house: House) -> None:
-    """Plain turns, decided turns, and writers who lose and decide again: each try mints ids of its own."""
+async def test_event_ids_are_unique_across_writers_and_retries(house: House) -> None:
+    """Templated turns, decided turns, and writers that lose and decide again: each attempt mints its own ids."""
     accepted = [
         one for one, _ in await asyncio.gather(*(house.talk(f"turn {n}") for n in range(8)))
     ]
@@ -109,16 +109,16 @@ async def test_no_event_id_stands_twice_whoever_writes_and_however_often(house: 
 
 
 @pytest.mark.requirement("I2")
-async def test_eight_writers_at_once_all_get_in_one_after_the_other(house: House) -> None:
+async def test_eight_concurrent_writers_all_succeed_in_sequence(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     task, writes = task_of(accepted), house.parts.writes
-    said: list[str] = []
+    titles: list[str] = []
 
     async def write(number: int) -> None:
         def body(decision: Decision) -> AppendOptions:
             record = cast("TaskRecord", decision.state(task))
-            said.append(record.title)
+            titles.append(record.title)
             decision.add(decide(record, rename(f"{record.title}.{number}")))
             return AppendOptions()
 
@@ -127,19 +127,19 @@ async def test_eight_writers_at_once_all_get_in_one_after_the_other(house: House
     await asyncio.gather(*(write(number) for number in range(8)))
     title = (await house.record(accepted)).title
     assert sorted(title.split(".")[1:]) == [str(number) for number in range(8)]
-    assert len(said) > 8, "some had to decide again"
+    assert len(titles) > 8, "some had to decide again"
     stored = await house.types(accepted)
     assert stored.count("task.updated") == 8
 
 
 @pytest.mark.requirement("I2")
-async def test_frame_that_lost_against_a_cancel_is_decided_again(house: House) -> None:
+async def test_frame_that_lost_to_another_write_is_decided_again(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     (remote,) = house.peer.tasks.values()
     meanwhile = asyncio.Event()
 
-    async def come_between(batch: Batch) -> None:
+    async def write_between(batch: Batch) -> None:
         if batch.fence is not None:
             house.log.before_append = None
             house.peer.on_cancel = "ignored"
@@ -153,7 +153,7 @@ async def test_frame_that_lost_against_a_cancel_is_decided_again(house: House) -
         decision.add(decide(record, rename(title)))
         return AppendOptions()
 
-    house.log.before_append = come_between
+    house.log.before_append = write_between
     remote.artifact([{"text": "said once"}])
     await asyncio.wait_for(meanwhile.wait(), 15)
     remote.status("COMPLETED")
@@ -163,7 +163,7 @@ async def test_frame_that_lost_against_a_cancel_is_decided_again(house: House) -
     assert (await house.types(accepted)).count("artifact.changed") == 1
 
 
-async def test_whoever_goes_while_it_waits_for_its_turn_is_passed_over(house: House) -> None:
+async def test_cancelled_waiter_of_the_lock_is_skipped(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     driver = house.parts.dispatch.find(accepted.task_id)
@@ -174,32 +174,32 @@ async def test_whoever_goes_while_it_waits_for_its_turn_is_passed_over(house: Ho
         house.log.before_append = None
         await held.wait()
 
-    def say(words: str) -> asyncio.Task[Written]:
-        warning = WarningRaised("test", words)
+    def warn(text: str) -> asyncio.Task[Written]:
+        warning = WarningRaised("test", text)
         return asyncio.create_task(
             run.append(lambda step: step.add([Fact(scope_of(step.record), warning)]))
         )
 
     house.log.before_append = hold
-    first = say("first")
+    first = warn("first")
     await wait_until(lambda: house.log.before_append is None, 15, "the first one is on its way")
-    gone, called, last = say("gone"), say("called and gone"), say("last")
+    cancelled, called, last = warn("gone"), warn("called and gone"), warn("last")
     await asyncio.sleep(0)
-    gone.cancel()
+    cancelled.cancel()
 
-    def leave_as_called(_result: str, _seconds: float, _why: str) -> None:
-        # Before it runs, and after it was told that it may.
+    def cancel_when_admitted(_result: str, _seconds: float, _why: str) -> None:
+        # Cancelled after it was admitted, and before it runs.
         house.parts.writes.tally = lambda _result, _seconds, _why: None
         asyncio.get_running_loop().call_soon(called.cancel)
 
-    house.parts.writes.tally = leave_as_called
+    house.parts.writes.tally = cancel_when_admitted
     held.set()
     async with asyncio.timeout(15):
-        ends = await asyncio.gather(first, gone, called, last, return_exceptions=True)
+        ends = await asyncio.gather(first, cancelled, called, last, return_exceptions=True)
     assert [isinstance(end, Written) for end in ends] == [True, False, False, True]
-    assert isinstance(await say("after them"), Written)
-    said = [event.fact.payload for event in await house.events(accepted)]
-    warnings = [one.message for one in said if isinstance(one, WarningRaised)]
+    assert isinstance(await warn("after them"), Written)
+    payloads = [event.fact.payload for event in await house.events(accepted)]
+    warnings = [one.message for one in payloads if isinstance(one, WarningRaised)]
     assert warnings == ["first", "last", "after them"]
 
 
@@ -258,7 +258,7 @@ async def names(house: House, query: ListTasks) -> list[str]:
     return [str(task["id"]) for task in cast("list[JsonObject]", page["tasks"])]
 
 
-async def test_list_is_newest_first_in_pages_that_name_every_task_once(house: House) -> None:
+async def test_list_is_newest_first_with_every_task_on_one_page(house: House) -> None:
     sent = [(await house.talk(f"number {number}"))[0].facade for number in range(7)]
     whole = await names(house, ListTasks("echo"))
     assert sorted(whole) == sorted(sent)
@@ -298,13 +298,13 @@ async def test_list_filters_by_context_state_and_agent(street: House) -> None:
     assert "history" not in cast("list[JsonObject]", page["tasks"])[0]
 
 
-async def test_task_is_listed_before_its_caller_has_the_answer(house: House) -> None:
+async def test_task_is_listed_before_its_caller_gets_the_response(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     task = cast("JsonObject", (await house.hear(accepted, at_once=True))["task"])
     assert await names(house, ListTasks("echo")) == [task["id"]]
 
 
-async def test_open_tasks_and_questions_hold_their_stream_until_they_end(house: House) -> None:
+async def test_open_tasks_and_approvals_keep_their_stream_open(house: House) -> None:
     accepted, _ = await house.talk("ask what")
     (action,) = (await house.record(accepted)).open_actions
     assert sorted(await house.store.log.read_open(accepted.session_id)) == sorted(
@@ -316,7 +316,7 @@ async def test_open_tasks_and_questions_hold_their_stream_until_they_end(house: 
 
 
 @pytest.mark.requirement("I3")
-async def test_many_turns_of_one_context_have_one_order_without_gaps(house: House) -> None:
+async def test_concurrent_turns_of_one_context_have_one_order_without_gaps(house: House) -> None:
     first, _ = await house.talk("one")
     accepted = await asyncio.gather(
         *(house.send(f"number {number}", context_id=first.context_id) for number in range(8))

@@ -1,4 +1,4 @@
-"""One real engine, and instances over it whose duties run or are stepped by hand."""
+"""One real engine and gateway instances on it, whose duties run or are stepped by the test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Instance", "Instances", "engine_server", "instances", "started_legs"
 
 @dataclass(slots=True)
 class Instance:
-    """One gateway process as far as its duties go, with connections of its own."""
+    """The duties of one gateway process, with its own connections."""
 
     name: str
     store: Store
@@ -36,8 +36,8 @@ class Instance:
     lost: list[Shard]
 
     async def die(self) -> None:
-        """As by a kill: nothing is released."""
-        running = self.duties._running  # pyright: ignore[reportPrivateUsage]  # no product code dies
+        """Stops as after a kill: nothing is released."""
+        running = self.duties._running  # pyright: ignore[reportPrivateUsage]  # a kill has no public form
         assert running is not None
         running.cancel()
         await asyncio.wait((running,))
@@ -46,7 +46,7 @@ class Instance:
 
 @dataclass(slots=True)
 class Instances:
-    """Makes instances over one engine and ends them."""
+    """Creates instances on one engine and closes them."""
 
     url: str
     blobs: Path
@@ -62,7 +62,7 @@ class Instances:
         clock: Callable[[], float] = time.monotonic,
         runs: bool = True,
     ) -> Instance:
-        """An instance; with ``runs`` its duties work by themselves."""
+        """Creates an instance; with ``runs`` its duties run in the background."""
         store = await self.stack.enter_async_context(
             await Store.open(StoreSettings(self.url, self.blobs))
         )
@@ -94,7 +94,7 @@ class Instances:
 async def instances(
     engine_server: Server, tmp_path: Path, anyio_backend: str
 ) -> AsyncGenerator[Instances]:
-    """Instances over an empty engine."""
+    """Instances on an empty engine."""
     made = Instances(engine_server.url, tmp_path / "blobs")
     async with made.stack:
         yield made
@@ -102,6 +102,6 @@ async def instances(
 
 @pytest.fixture
 async def store(engine_server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Store]:
-    """A store of the test's own, beside those of the instances."""
+    """A store of the test, separate from those of the instances."""
     async with await Store.open(StoreSettings(engine_server.url, tmp_path / "blobs")) as opened:
         yield opened

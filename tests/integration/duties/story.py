@@ -1,6 +1,6 @@
-"""Short stories over a real store: tasks that are driven, shown, wait, ask, are answered and end.
+"""Scripted tasks on a real store: they are driven, shown, wait, ask, are answered and end.
 
-Written through the same path as everything else, with facts of the real machines; only the peer is missing.
+Written through the product's write path, with facts of the real state machines; only the agent is missing.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def make_writes(store: Store) -> Writes:
 
 @dataclass(slots=True)
 class Story:
-    """One task with its session, thread and turn. ``driver`` None: nobody drives it."""
+    """One task with its session, thread and turn. ``driver`` None: no instance drives it."""
 
     writes: Writes
     shard: Shard
@@ -84,7 +84,7 @@ class Story:
         self.turn, self.run = mint("turn", self.shard), mint("run", self.shard)
 
     async def begin(self) -> None:
-        """Accepts a message as a task with a run, as one append."""
+        """Accepts a message as a task with a run, in one append."""
         decision = self.writes.begin(self.session.id, {})
         for ref in (self.session, self.thread, self.task):
             decision.introduce(ref)
@@ -109,13 +109,13 @@ class Story:
         assert isinstance(outcome, Written), outcome
 
     async def show(self) -> Written | WriteRefusal:
-        """The peer's first word; from now on callers see the task."""
-        said = RunStatus(native_status="TASK_STATE_WORKING", remote_task_id="remote-1")
-        command = ObserveStatus(Status.RUNNING, said, self.writes.ids.mint("step", self.shard))
-        return await self.tell(command, shown=True)
+        """Applies the agent's first status; from then on callers see the task."""
+        observed = RunStatus(native_status="TASK_STATE_WORKING", remote_task_id="remote-1")
+        command = ObserveStatus(Status.RUNNING, observed, self.writes.ids.mint("step", self.shard))
+        return await self.apply(command, shown=True)
 
     async def fail(self) -> Written | WriteRefusal:
-        """The end: nothing is driven any more."""
+        """Ends the task with an error, and its run."""
 
         def body(decision: Decision) -> AppendOptions:
             decision.add(tasks.decide(self._record(decision), FailRun(Status.FAILED, FAILURE)))
@@ -128,10 +128,10 @@ class Story:
 
         return await self.writes.decide(self.session.id, [self.task, self.thread], body)
 
-    async def tell(
+    async def apply(
         self, command: TaskCommand, driver: Incarnation | None = None, *, shown: bool = False
     ) -> Written | WriteRefusal:
-        """One command to the task, under the fence of ``driver`` where one is given."""
+        """Applies one command to the task, under the fence of ``driver`` if given."""
 
         def body(decision: Decision) -> AppendOptions:
             facts = tasks.decide(self._record(decision), command)
@@ -143,7 +143,7 @@ class Story:
         return await self.writes.decide(self.session.id, [self.task], body)
 
     async def ask(self, title: str = "may I") -> EntityRef:
-        """A question to the owner."""
+        """Opens an approval for the owner."""
         action = EntityRef(EntityKind.ACTION, self.writes.ids.mint("act", self.shard))
         now_ms = self.writes.clock.now_ms()
         request = make_request(
@@ -164,34 +164,34 @@ class Story:
         return action
 
     async def answer(self, action: EntityRef) -> None:
-        """The owner allows it."""
+        """Allows the approval as its owner."""
 
         def body(decision: Decision) -> AppendOptions:
             record = cast("ActionRecord", decision.state(action))
-            said = AnswerAction(
+            answer = AnswerAction(
                 self.owner,
                 record.rev,
                 record.request.digest,
                 self.writes.ids.mint("dec", self.shard),
                 "allow",
             )
-            decision.add(approval.decide(record, said, decision.now_ms))
+            decision.add(approval.decide(record, answer, decision.now_ms))
             return AppendOptions(due=(DueChange(f"expire:{action.id}", None),))
 
         outcome = await self.writes.decide(self.session.id, [self.task, action], body)
         assert isinstance(outcome, Written), outcome
 
     async def read(self) -> TaskRecord:
-        """The task as it is stored."""
+        """Reads the stored task."""
         return cast("TaskRecord", (await self.writes.load([self.task]))[self.task].record)
 
     async def read_driver(self) -> str:
-        """Field ``own`` of the task."""
+        """Returns the field ``own`` of the task."""
         held = (await self.writes.load([self.task]))[self.task]
         return held.fields.get("own", b"").decode()
 
     def is_fenced(self, outcome: object) -> bool:
-        """Whether a write was refused because somebody else drives the task."""
+        """Whether a write was refused because another instance drives the task."""
         return isinstance(outcome, Fenced)
 
     def _record(self, decision: Decision) -> TaskRecord:

@@ -1,4 +1,4 @@
-"""The due loop over a real engine: every row is acted on, once, and a slow or broken handler harms only its own."""
+"""The due loop on a real engine: every row is handled once, and a slow or failing handler affects only its own row."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.anyio
 SHARD = Shard(3)
 
 
-async def owe(store: Store, shard: Shard, *members: str) -> None:
-    """Sets rows that are due now."""
+async def write_due(store: Store, shard: Shard, *members: str) -> None:
+    """Writes rows that are due now."""
     factless_writes = FactlessWrites(store.log, SystemIds())
     due = tuple(DueChange(member, 1) for member in members)
     assert isinstance(await factless_writes.write(shard, due=due), Appended)
@@ -38,7 +38,7 @@ async def count_due(store: Store, shard: Shard) -> int:
 
 
 @pytest.mark.requirement("I9", "AP-3")
-async def test_each_row_is_acted_on_once_by_the_two_instances_that_share_the_shards(
+async def test_each_row_is_handled_once_by_two_instances_that_share_the_shards(
     instances: Instances, store: Store
 ) -> None:
     seen: Counter[str] = Counter()
@@ -56,14 +56,14 @@ async def test_each_row_is_acted_on_once_by_the_two_instances_that_share_the_sha
         owners[name] = await instances.start(name, handlers={"ring": handler(name)})
     wanted = {f"ring:{shard.tag}:{number}" for shard in ALL_SHARDS for number in range(3)}
     for shard in ALL_SHARDS:
-        await owe(store, shard, *(m for m in wanted if m.startswith(f"ring:{shard.tag}:")))
+        await write_due(store, shard, *(m for m in wanted if m.startswith(f"ring:{shard.tag}:")))
         owners["in_one"].duties.wake(shard)
         owners["in_two"].duties.wake(shard)
     await wait_until(lambda: len(seen) == len(wanted), 10, "every row was acted on")
     assert seen == Counter(wanted)
 
 
-async def test_row_set_without_news_is_found_by_the_next_round(
+async def test_row_written_without_a_wake_is_found_by_the_next_round(
     instances: Instances, store: Store
 ) -> None:
     rang = asyncio.Event()
@@ -72,12 +72,12 @@ async def test_row_set_without_news_is_found_by_the_next_round(
         rang.set()
 
     await instances.start("in_one", handlers={"ring": ring})
-    await owe(store, SHARD, "ring:x")
+    await write_due(store, SHARD, "ring:x")
     async with asyncio.timeout(10):
         await rang.wait()
 
 
-async def test_slow_handler_holds_up_no_other_and_is_cut_when_its_claim_ends(
+async def test_slow_handler_delays_no_other_row_and_is_cancelled_when_its_claim_ends(
     instances: Instances, store: Store
 ) -> None:
     done: list[str] = []
@@ -91,14 +91,14 @@ async def test_slow_handler_holds_up_no_other_and_is_cut_when_its_claim_ends(
     one = await instances.start("in_one", handlers={"ring": ring}, runs=False)
     one.duties.due.visibility_ms = 300
     one.duties.due.count = lambda kind, outcome: outcomes.append((kind, outcome))
-    await owe(store, SHARD, "ring:slow", "ring:quick")
+    await write_due(store, SHARD, "ring:slow", "ring:quick")
     async with one.duties:
         await wait_until(lambda: "ring:quick" in done, 15, "the quick one is done")
         await wait_until(lambda: ("ring", "cut") in outcomes, 15, "the slow one was cut")
     assert "ring:slow" not in done
 
 
-async def test_lease_that_has_run_out_is_looked_at_while_every_other_place_is_taken(
+async def test_expired_lease_is_handled_while_all_handler_slots_are_busy(
     instances: Instances, store: Store
 ) -> None:
     rung: list[str] = []
@@ -114,17 +114,19 @@ async def test_lease_that_has_run_out_is_looked_at_while_every_other_place_is_ta
     one = await instances.start("in_one", runs=False)
     one.duties.due.handlers = {"ring": ring, "own": take_over}
     for many in range(0, MOST_AT_ONCE + 300, 50):
-        await owe(store, SHARD, *(f"ring:{many + number}" for number in range(50)))
+        await write_due(store, SHARD, *(f"ring:{many + number}" for number in range(50)))
     async with one.duties:
-        await wait_until(lambda: len(rung) == MOST_AT_ONCE, 15, "no place is left")
+        await wait_until(lambda: len(rung) == MOST_AT_ONCE, 15, "all handler slots are busy")
         dead = Incarnation("in_dead", 1)
         await store.leases.extend(LeaseRequest(SHARD, dead, opens=True, wants_duty=False), 1)
-        await wait_until(lambda: "in_dead" in taken, 15, "the dead is seen to")
+        await wait_until(lambda: "in_dead" in taken, 15, "the expired lease is handled")
         assert len(rung) == MOST_AT_ONCE
 
 
 @pytest.mark.requirement("I9")
-async def test_row_whose_handler_failed_comes_due_again(instances: Instances, store: Store) -> None:
+async def test_row_is_due_again_after_its_handler_failed(
+    instances: Instances, store: Store
+) -> None:
     tries: list[str] = []
     outcomes: list[tuple[str, str]] = []
     dropped = asyncio.Event()
@@ -141,7 +143,7 @@ async def test_row_whose_handler_failed_comes_due_again(instances: Instances, st
     one = await instances.start("in_one", handlers={"ring": ring}, runs=False)
     one.duties.due.visibility_ms = 100
     one.duties.due.count = lambda kind, outcome: outcomes.append((kind, outcome))
-    await owe(store, SHARD, "ring:x")
+    await write_due(store, SHARD, "ring:x")
     async with one.duties:
         async with asyncio.timeout(15):
             await dropped.wait()
@@ -150,20 +152,20 @@ async def test_row_whose_handler_failed_comes_due_again(instances: Instances, st
     assert len(set(tries)) == 3
 
 
-async def test_row_of_a_kind_that_nobody_knows_stays(instances: Instances, store: Store) -> None:
+async def test_row_of_an_unknown_kind_is_kept(instances: Instances, store: Store) -> None:
     outcomes: list[tuple[str, str]] = []
     one = await instances.start("in_one", runs=False)
     one.duties.due.count = lambda kind, outcome: outcomes.append((kind, outcome))
-    await owe(store, SHARD, "future:x")
+    await write_due(store, SHARD, "future:x")
     async with one.duties:
         await wait_until(lambda: outcomes, 15, "the row was seen")
     assert outcomes == [("future", "unknown")]
     assert await count_due(store, SHARD)
 
 
-async def test_claim_that_outlived_its_visibility_drops_nothing(store: Store) -> None:
+async def test_claim_past_its_visibility_timeout_cannot_drop_the_row(store: Store) -> None:
     factless_writes = FactlessWrites(store.log, SystemIds())
-    await owe(store, SHARD, "ring:x")
+    await write_due(store, SHARD, "ring:x")
     (first,) = (await store.due.claim(SHARD, 1, 1)).rows
 
     async def again() -> DueRow | None:
@@ -178,9 +180,9 @@ async def test_claim_that_outlived_its_visibility_drops_nothing(store: Store) ->
     assert not await count_due(store, SHARD)
 
 
-async def test_settling_makes_no_session(store: Store, instances: Instances) -> None:
+async def test_settling_a_row_creates_no_session(store: Store, instances: Instances) -> None:
     factless_writes = FactlessWrites(store.log, SystemIds())
-    await owe(store, SHARD, "ring:x")
+    await write_due(store, SHARD, "ring:x")
     (row,) = (await store.due.claim(SHARD, 1, 60_000)).rows
     again = (DueChange("ring:y", 5),)
     result = await factless_writes.write(SHARD, claim=DueClaim(row.member, row.token), due=again)
@@ -188,7 +190,7 @@ async def test_settling_makes_no_session(store: Store, instances: Instances) -> 
     assert ask(instances.url, "KEYS", "*:s:*") == []
 
 
-async def test_after_an_outage_the_rows_of_leases_wait_for_one_lease(
+async def test_lease_rows_wait_one_lease_after_an_outage(
     instances: Instances, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     acted: list[str] = []
@@ -206,7 +208,7 @@ async def test_after_an_outage_the_rows_of_leases_wait_for_one_lease(
         shard: Shard, limit: int, visibility_ms: int, hold: str = ""
     ) -> object:
         if shard == SHARD and (failure := next(failures, None)):
-            await owe(store, SHARD, "own:in_dead", "ring:x")
+            await write_due(store, SHARD, "own:in_dead", "ring:x")
             raise failure
         return await claim(shard, limit, visibility_ms, hold)
 

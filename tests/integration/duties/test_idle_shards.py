@@ -1,4 +1,4 @@
-"""Shards in which nothing is driven: leases rest there, and work that appears is taken over like any other."""
+"""Idle shards: a lease without runs rests, and a run that appears there is taken over like any other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rests(instances: Instances, instance: Instance, shard: Shard) -> bool:
 
 @pytest.mark.requirement("I6", "I9")
 @pytest.mark.parametrize("owner", NAMES)
-async def test_work_that_appears_in_an_idle_shard_while_its_driver_dies_is_taken_over(
+async def test_run_appended_to_an_idle_shard_as_its_driver_dies_is_taken_over(
     instances: Instances, store: Store, owner: str
 ) -> None:
     one, two = [await instances.start(name, lease_ms=LEASE_MS) for name in NAMES]
@@ -36,7 +36,7 @@ async def test_work_that_appears_in_an_idle_shard_while_its_driver_dies_is_taken
     assert rests(instances, one, shard)
     story = Story(make_writes(store), shard, one.duties.keeper.drives(shard))
     await one.die()
-    # Its last append was on its way: nothing extends the lease any more.
+    # The dead instance's last append arrives late: nothing extends its lease any more.
     await story.begin()
     assert not rests(instances, one, shard)
     await wait_until(lambda: two.adopted == [story.task.id], 15, "the run is driven again")
@@ -44,7 +44,7 @@ async def test_work_that_appears_in_an_idle_shard_while_its_driver_dies_is_taken
 
 
 @pytest.mark.requirement("I6", "I9")
-async def test_whoever_starts_after_all_have_died_has_every_duty_and_drives_what_they_drove(
+async def test_instance_started_after_all_died_gets_every_duty_and_their_runs(
     instances: Instances, store: Store
 ) -> None:
     one = await instances.start("in_one", lease_ms=LEASE_MS)
@@ -59,7 +59,7 @@ async def test_whoever_starts_after_all_have_died_has_every_duty_and_drives_what
     await wait_until(lambda: two.adopted == [story.task.id], 15, "the run is driven again")
 
 
-async def test_duties_are_given_up_to_who_comes_however_long_they_were_held(
+async def test_duties_move_to_a_new_instance_however_long_they_were_held(
     instances: Instances,
 ) -> None:
     one = await instances.start("in_one", lease_ms=LEASE_MS)

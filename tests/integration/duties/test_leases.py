@@ -1,4 +1,4 @@
-"""The lease keeper over a real engine: opened, extended, lost, given back, and never thought longer than it is."""
+"""The lease keeper on a real engine: it opens, extends, loses and releases leases, and never overestimates one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALL = frozenset(ALL_SHARDS)
 
 
 class Clock:
-    """A monotonic clock that a test moves."""
+    """A monotonic clock that the test moves."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -35,8 +35,8 @@ class Clock:
         return self.now_s
 
 
-class Away:
-    """A store that does not answer."""
+class UnavailableStore:
+    """A store that does not respond."""
 
     async def announce(self, *_: object) -> dict[str, int]:
         raise StoreUnavailable("test", "no")
@@ -51,15 +51,15 @@ class Away:
 
 
 async def await_taken(store: Store) -> None:
-    """Returns once somebody else has found our lease expired."""
+    """Returns once another instance has found the lease of ``in_one`` expired."""
 
     async def taken() -> bool:
         return isinstance(await store.leases.take_over(SHARD, "in_one"), TakenOver)
 
-    await wait_until(taken, 15, "somebody has found the lease expired")
+    await wait_until(taken, 15, "the lease is found expired")
 
 
-async def test_lone_instance_holds_every_lease_and_every_duty(instances: Instances) -> None:
+async def test_single_instance_holds_every_lease_and_every_duty(instances: Instances) -> None:
     one = await instances.start("in_one", runs=False)
     with pytest.raises(StoreUnavailable):
         one.duties.keeper.drives(SHARD)
@@ -69,40 +69,42 @@ async def test_lone_instance_holds_every_lease_and_every_duty(instances: Instanc
     await one.duties.stop()
 
 
-async def test_duties_are_spread_over_the_instances_that_live(instances: Instances) -> None:
+async def test_duties_are_spread_over_the_live_instances(instances: Instances) -> None:
     one = await instances.start("in_one")
     two = await instances.start("in_two")
 
-    def spread() -> bool:
+    def is_spread() -> bool:
         mine, theirs = one.duties.keeper.duties, two.duties.keeper.duties
         return not mine & theirs and mine | theirs == ALL and len(theirs) > 10
 
-    await wait_until(spread, 10, "each shard has one owner")
+    await wait_until(is_spread, 10, "each shard has one owner")
     await two.duties.stop()
     await wait_until(lambda: one.duties.keeper.duties == ALL, 15, "the duties have come back")
 
 
-async def test_who_waits_for_another_instance_looks_more_often(instances: Instances) -> None:
+async def test_keeper_polls_more_often_while_another_instance_is_missing(
+    instances: Instances,
+) -> None:
     one = await instances.start("in_one", runs=False)
     two = await instances.start("in_two", runs=False)
     await one.duties.keeper.start()
-    calm_s = one.duties.keeper.pause_s
+    usual_s = one.duties.keeper.pause_s
     await two.duties.keeper.start()
-    assert two.duties.keeper.pause_s <= calm_s / 4
+    assert two.duties.keeper.pause_s <= usual_s / 4
     await one.duties.keeper.extend()
     await two.duties.keeper.extend()
-    assert one.duties.keeper.pause_s == two.duties.keeper.pause_s == calm_s
+    assert one.duties.keeper.pause_s == two.duties.keeper.pause_s == usual_s
 
     async def one_is_missed() -> bool:
         await two.duties.keeper.extend()
-        return two.duties.keeper.pause_s < calm_s
+        return two.duties.keeper.pause_s < usual_s
 
-    await wait_until(one_is_missed, 15, "the other one, which is silent, is noticed")
+    await wait_until(one_is_missed, 15, "the silent instance is noticed")
     await one.duties.stop()
     await two.duties.stop()
 
 
-async def test_duties_of_a_silent_instance_are_claimed_when_its_lease_is_over_and_not_a_round_later(
+async def test_duties_of_a_silent_instance_are_claimed_as_soon_as_its_lease_expires(
     instances: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await instances.start("in_one", lease_ms=800, runs=False)
@@ -121,7 +123,7 @@ async def test_duties_of_a_silent_instance_are_claimed_when_its_lease_is_over_an
 
     await wait_until(is_missed, 15, "the silent one is noticed")
     assert one.duties.keeper.duties == theirs, "while its lease holds"
-    monkeypatch.setattr(keeper.leases, "announce", Away().announce)
+    monkeypatch.setattr(keeper.leases, "announce", UnavailableStore().announce)
     while keeper.duties != ALL:
         await asyncio.sleep(keeper.claim_s - time.monotonic())
         await keeper.claim()
@@ -129,16 +131,16 @@ async def test_duties_of_a_silent_instance_are_claimed_when_its_lease_is_over_an
     await two.duties.keeper.release()
 
 
-def test_every_instance_ranks_the_same() -> None:
+def test_every_instance_computes_the_same_ranking() -> None:
     names = ("in_a", "in_b", "in_c")
     parts = [choose_duties(name, names) for name in names]
     assert sum(map(len, parts)) == len(ALL_SHARDS)
     assert frozenset().union(*parts) == set(ALL_SHARDS)
     survivors = choose_duties("in_a", names[:2])
-    assert parts[0] <= survivors, "a death moves only the duties of the dead"
+    assert parts[0] <= survivors, "a death moves only the duties of the dead instance"
 
 
-async def test_lease_ends_by_the_clock_of_the_process_and_a_send_needs_a_third_of_it(
+async def test_lease_ends_by_the_process_clock_and_sending_needs_a_third_of_it(
     instances: Instances,
 ) -> None:
     clock = Clock()
@@ -150,19 +152,21 @@ async def test_lease_ends_by_the_clock_of_the_process_and_a_send_needs_a_third_o
     assert one.duties.keeper.find_sender(SHARD) is driver
     clock.now_s += 0.1
     assert one.duties.keeper.find_sender(SHARD) is None
-    assert one.duties.keeper.drives(SHARD) is driver, "one for as long as the lease lasts"
+    assert one.duties.keeper.drives(SHARD) is driver, "one object while the lease lasts"
     clock.now_s += 2
     with pytest.raises(StoreUnavailable):
         one.duties.keeper.drives(SHARD)
     assert one.duties.keeper.duties == frozenset()
     await one.duties.keeper.extend()
     assert one.duties.keeper.find_sender(SHARD) is driver
-    assert one.duties.keeper.drives(SHARD) == Incarnation("in_one", 1), "nobody took it meanwhile"
+    assert one.duties.keeper.drives(SHARD) == Incarnation("in_one", 1), (
+        "no other instance took it meanwhile"
+    )
     await one.duties.stop()
 
 
 @pytest.mark.requirement("I2")
-async def test_instance_that_was_frozen_learns_that_its_runs_are_gone(
+async def test_instance_that_was_frozen_drops_the_runs_it_has_lost(
     instances: Instances, store: Store
 ) -> None:
     one = await instances.start("in_one", lease_ms=300, runs=False)
@@ -187,7 +191,7 @@ async def test_instance_that_was_frozen_learns_that_its_runs_are_gone(
     await one.duties.stop()
 
 
-async def test_lease_that_rests_is_believed_until_its_instance_is_asked_for(
+async def test_resting_lease_is_held_until_a_run_needs_it(
     instances: Instances,
 ) -> None:
     clock = Clock()
@@ -197,8 +201,8 @@ async def test_lease_that_rests_is_believed_until_its_instance_is_asked_for(
     await keeper.extend()
     assert keeper.held == len(ALL_SHARDS)
     clock.now_s += 12
-    assert keeper.held == len(ALL_SHARDS), "nobody takes over a lease that rests"
-    assert keeper.duties == frozenset(), "others go by our word that we live"
+    assert keeper.held == len(ALL_SHARDS), "no instance takes over a resting lease"
+    assert keeper.duties == frozenset(), "its heartbeat is overdue for other instances"
     driver = keeper.drives(SHARD)
     clock.now_s += 3
     assert keeper.find_sender(SHARD) is driver
@@ -212,7 +216,7 @@ async def test_lease_that_rests_is_believed_until_its_instance_is_asked_for(
     await one.duties.stop()
 
 
-async def test_lease_that_was_asked_for_does_not_rest_while_its_run_may_be_on_its_way(
+async def test_lease_does_not_rest_while_an_append_of_a_run_may_be_in_flight(
     instances: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
@@ -221,13 +225,13 @@ async def test_lease_that_was_asked_for_does_not_rest_while_its_run_may_be_on_it
     await keeper.start()
     await keeper.extend()
     extend_each = keeper.leases.extend_each
-    wished: list[LeaseRequest] = []
+    requested: list[LeaseRequest] = []
     late = [SHARD]
 
     async def ask_meanwhile(
         requests: Sequence[LeaseRequest], lease_ms: int
     ) -> list[Lease | LeaseLost | StoreUnavailable]:
-        wished[:] = requests
+        requested[:] = requests
         answers = [*await extend_each(requests, lease_ms)]
         while late:
             keeper.drives(late.pop())
@@ -236,13 +240,13 @@ async def test_lease_that_was_asked_for_does_not_rest_while_its_run_may_be_on_it
     monkeypatch.setattr(keeper.leases, "extend_each", ask_meanwhile)
     clock.now_s += 10
     await keeper.extend()
-    assert {request.shard for request in wished} == ALL, "after a standstill all are asked for"
+    assert {request.shard for request in requested} == ALL, "after a pause all are requested"
     clock.now_s += 5.1
-    assert keeper.held == len(ALL_SHARDS) - 1, "the answer was older than whoever asked"
+    assert keeper.held == len(ALL_SHARDS) - 1, "the extension began before the lease was needed"
     for _ in range(8):
         clock.now_s += 1
         await keeper.extend()
-        assert SHARD in {request.shard for request in wished if not request.may_rest}
+        assert SHARD in {request.shard for request in requested if not request.may_rest}
     monkeypatch.setattr(keeper.leases, "extend_each", extend_each)
     for _ in range(100):
         clock.now_s += 1
@@ -252,7 +256,7 @@ async def test_lease_that_was_asked_for_does_not_rest_while_its_run_may_be_on_it
     await one.duties.stop()
 
 
-async def test_rounds_at_rest_ask_for_each_lease_in_its_turn_and_for_what_is_awake_each_time(
+async def test_rounds_extend_resting_leases_in_turn_and_active_leases_each_time(
     instances: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
@@ -281,7 +285,7 @@ async def test_rounds_at_rest_ask_for_each_lease_in_its_turn_and_for_what_is_awa
     await one.duties.stop()
 
 
-async def test_lease_that_has_run_out_unseen_is_regained_by_one_extension_for_all_that_wait(
+async def test_expired_leases_are_regained_by_one_extension_for_all_waiters(
     instances: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
@@ -308,7 +312,7 @@ async def test_lease_that_has_run_out_unseen_is_regained_by_one_extension_for_al
     await one.duties.stop()
 
 
-async def test_lease_that_another_instance_found_expired_is_regained_as_another_incarnation(
+async def test_lease_found_expired_is_regained_as_a_new_incarnation(
     instances: Instances, store: Store
 ) -> None:
     clock = Clock()
@@ -325,7 +329,7 @@ async def test_lease_that_another_instance_found_expired_is_regained_as_another_
     await one.duties.stop()
 
 
-async def test_nobody_waits_to_regain_a_lease_while_the_store_is_known_to_be_away(
+async def test_regain_fails_at_once_while_the_store_is_known_to_be_unavailable(
     instances: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
@@ -334,7 +338,7 @@ async def test_nobody_waits_to_regain_a_lease_while_the_store_is_known_to_be_awa
     await keeper.start()
     clock.now_s += 60
     with monkeypatch.context() as patch:
-        patch.setattr(keeper, "leases", Away())
+        patch.setattr(keeper, "leases", UnavailableStore())
         await keeper.extend()
         patch.setattr(keeper, "leases", None)
         await keeper.regain(SHARD)
@@ -345,7 +349,7 @@ async def test_nobody_waits_to_regain_a_lease_while_the_store_is_known_to_be_awa
     await one.duties.stop()
 
 
-async def test_a_store_that_does_not_answer_is_asked_once_for_all_that_want_a_lease_back(
+async def test_unresponsive_store_gets_one_request_for_all_waiters(
     instances: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
@@ -355,7 +359,7 @@ async def test_a_store_that_does_not_answer_is_asked_once_for_all_that_want_a_le
     clock.now_s += 60
     asked = 0
 
-    class Silent(Away):
+    class Silent(UnavailableStore):
         async def extend_each(
             self, requests: Sequence[LeaseRequest], lease_ms: int
         ) -> list[StoreUnavailable]:
@@ -370,20 +374,20 @@ async def test_a_store_that_does_not_answer_is_asked_once_for_all_that_want_a_le
         await asyncio.gather(*(keeper.regain(shard) for shard in ALL_SHARDS))
         assert asked == 1
         await keeper.regain(SHARD)
-        assert asked == 2, "who comes later asks anew"
+        assert asked == 2, "a later caller sends a new request"
     await keeper.regain(SHARD)
     assert keeper.drives(SHARD) == Incarnation("in_one", 1)
     await one.duties.stop()
 
 
-async def test_store_outage_ends_nothing_and_the_first_extension_heals_it(
+async def test_store_outage_loses_no_lease_and_the_first_extension_restores_it(
     instances: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await instances.start("in_one", runs=False)
     await one.duties.keeper.start()
 
     with monkeypatch.context() as patch:
-        patch.setattr(one.duties.keeper, "leases", Away())
+        patch.setattr(one.duties.keeper, "leases", UnavailableStore())
         await one.duties.keeper.extend()
     assert one.lost == []
     await one.duties.keeper.extend()
@@ -391,7 +395,7 @@ async def test_store_outage_ends_nothing_and_the_first_extension_heals_it(
     await one.duties.stop()
 
 
-async def test_stopped_instance_leaves_no_lease_but_its_run_due_at_once(
+async def test_stopped_instance_releases_its_leases_and_its_run_is_due_at_once(
     instances: Instances, store: Store
 ) -> None:
     one = await instances.start("in_one")

@@ -1,4 +1,4 @@
-"""A target that loses the tail of its rows is sent them again (I10), whoever has the duty by then."""
+"""A target shard that loses the tail of its list rows is sent them again (I10), also by a new owner of the duty."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def list_questions(store: Store) -> set[str]:
 
 
 async def lose(store: Store, instances: Instances, relaying: Instance) -> list[EntityRef]:
-    """Two tasks with a question each, the second of which the owner's shard has lost since."""
+    """Relays two tasks with an approval each, then takes the second of each back out of the owner's shard."""
     first = await begin(store)
     one = await first.ask("one")
     await relay_all(relaying)
@@ -65,7 +65,7 @@ async def lose(store: Store, instances: Instances, relaying: Instance) -> list[E
 
 
 @pytest.mark.requirement("I10")
-async def test_rows_that_a_target_has_lost_are_sent_again_with_the_next_one(
+async def test_rows_that_a_target_has_lost_are_resent_with_the_next_row(
     instances: Instances, store: Store
 ) -> None:
     relaying = await instances.start("in_one", runs=False)
@@ -80,7 +80,7 @@ async def test_rows_that_a_target_has_lost_are_sent_again_with_the_next_one(
 
 
 @pytest.mark.requirement("I10")
-async def test_they_are_sent_again_where_no_further_row_comes(
+async def test_lost_rows_are_resent_without_a_further_row(
     instances: Instances, store: Store
 ) -> None:
     relaying = await instances.start("in_one", runs=False)
@@ -92,18 +92,18 @@ async def test_they_are_sent_again_where_no_further_row_comes(
 
 
 @pytest.mark.requirement("I10")
-async def test_they_are_sent_again_by_an_owner_of_the_duty_that_has_seen_nothing(
+async def test_lost_rows_are_resent_by_a_new_owner_of_the_duty(
     instances: Instances, store: Store
 ) -> None:
     relaying = await instances.start("in_one", runs=False)
     *tasks, one, two = await lose(store, instances, relaying)
-    heir = await instances.start("in_two", runs=False)
-    await relay_all(heir)
+    successor = await instances.start("in_two", runs=False)
+    await relay_all(successor)
     assert await list_tasks(store) == {task.id for task in tasks}
     assert await list_questions(store) == {one.id, two.id}
 
 
-async def test_target_that_has_lost_everything_is_sent_the_whole_window(
+async def test_target_that_has_lost_everything_is_resent_the_whole_window(
     instances: Instances, store: Store
 ) -> None:
     relaying = await instances.start("in_one", runs=False)

@@ -1,6 +1,6 @@
-"""Views are made anew where no feed tells of what was lost: by command, and by whoever has the duty (I10).
+"""Views are rebuilt where the feed no longer covers a loss: by command, and by the owner of the duty (I10).
 
-The tail of a shard is taken from a running engine: once that of the views, once that of the records.
+The tail of a shard is removed from a running engine: that of the views in some tests, that of the records in others.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def list_problems(store: Store) -> list[str]:
-    """What differs between views and streams; nobody drives these stories."""
+    """Differences between views and streams, without those of tasks that no instance drives."""
     found = (await verify_store(store, rebuild=True)).problems
     return [str(one) for one in found if one.kind in DERIVED]
 
@@ -60,13 +60,13 @@ async def list_part(store: Store, part: IndexPart) -> set[str]:
 
 
 def forget_feed(url: str) -> None:
-    """The feed does not reach back any more: what it had is older than 15 minutes."""
+    """Trims the feed: its rows are older than 15 minutes."""
     ask(url, "XTRIM", keys.feed(SOURCE), "MAXLEN", 0)
     ask(url, "HSET", keys.meta(SOURCE), "dropped", "9999999999999-0")
 
 
-async def tell(store: Store, relaying: Instance) -> tuple[list[Story], list[EntityRef]]:
-    """A task that has ended and one that is open, with an open and an answered question each."""
+async def write_stories(store: Store, relaying: Instance) -> tuple[list[Story], list[EntityRef]]:
+    """One open and one ended task, with an open and an answered approval each."""
     stories = [await begin(store), await begin(store)]
     asked: list[EntityRef] = []
     for story in stories:
@@ -78,12 +78,12 @@ async def tell(store: Store, relaying: Instance) -> tuple[list[Story], list[Enti
 
 
 async def run_command(*arguments: str) -> list[str]:
-    """The lines that a command of the product prints."""
+    """Returns the lines that a command of the product prints."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "passerelle", *arguments), stdout=asyncio.subprocess.PIPE
     )
-    said, _ = await process.communicate()
-    return said.decode().splitlines()
+    output, _ = await process.communicate()
+    return output.decode().splitlines()
 
 
 async def check_views(store: Store, stories: list[Story], asked: list[EntityRef]) -> None:
@@ -96,25 +96,25 @@ async def check_views(store: Store, stories: list[Story], asked: list[EntityRef]
 
 
 @pytest.mark.requirement("I10")
-async def test_command_says_what_it_would_repair_and_repairs_it(
+async def test_verify_reports_what_it_would_repair_and_repairs_it(
     instances: Instances, store: Store, tmp_path: Path
 ) -> None:
     relaying = await instances.start("in_one", runs=False)
     before = remember(instances.url, HOME)
-    stories, asked = await tell(store, relaying)
+    stories, asked = await write_stories(store, relaying)
     before.bring_back()
     forget_feed(instances.url)
     ask(
         instances.url, "ZREM", keys.session_tasks(SOURCE, stories[0].session.id), stories[0].task.id
     )
     report = await verify_store(store, rebuild=True)
-    told = {one.subject for one in report.problems if one.kind in {"unlisted", "inbox"}}
-    assert told == {*(story.task.id for story in stories), asked[0].id, asked[2].id}
+    listed = {one.subject for one in report.problems if one.kind in {"unlisted", "inbox"}}
+    assert listed == {*(story.task.id for story in stories), asked[0].id, asked[2].id}
     derived = {str(one) for one in report.problems if one.kind in DERIVED}
     others = {str(one) for one in report.problems if one.kind not in DERIVED}
     verify = ("verify", "--repair", "--redis-url", instances.url, "--data-dir", str(tmp_path))
-    foretold = await run_command(*verify, "--dry-run")
-    assert {line for line in foretold if "repair: " in line} == {
+    planned = await run_command(*verify, "--dry-run")
+    assert {line for line in planned if "repair: " in line} == {
         *(f"would repair: {one}" for one in derived),
         *(f"cannot repair: {one}" for one in others),
     }
@@ -130,11 +130,11 @@ async def test_command_says_what_it_would_repair_and_repairs_it(
 
 
 @pytest.mark.requirement("I10")
-async def test_question_that_is_put_back_is_told_to_readers_once(
+async def test_restored_approval_is_published_to_the_inbox_once(
     instances: Instances, store: Store
 ) -> None:
     relaying = await instances.start("in_one", runs=False)
-    _, asked = await tell(store, relaying)
+    _, asked = await write_stories(store, relaying)
     ask(instances.url, "HDEL", keys.inbox_open(HOME, OWNER.key), asked[0].id)
     ask(instances.url, "ZREM", keys.inbox_order(HOME, OWNER.key), asked[0].id)
     inbox = StreamRef(StreamKind.INBOX, OWNER.key)
@@ -150,12 +150,12 @@ async def test_question_that_is_put_back_is_told_to_readers_once(
 
 @pytest.mark.requirement("I10")
 @pytest.mark.parametrize("is_next", [True, False], ids=["with the next row", "by asking"])
-async def test_loss_that_is_older_than_the_feed_is_made_good_by_the_owner_of_the_duty(
+async def test_loss_older_than_the_feed_is_repaired_by_the_owner_of_the_duty(
     instances: Instances, store: Store, *, is_next: bool
 ) -> None:
     relaying = await instances.start("in_one", runs=False)
     before = remember(instances.url, HOME)
-    stories, asked = await tell(store, relaying)
+    stories, asked = await write_stories(store, relaying)
     forget_feed(instances.url)
     before.bring_back()
     if is_next:
@@ -174,14 +174,14 @@ async def test_loss_that_is_older_than_the_feed_is_made_good_by_the_owner_of_the
 
 
 async def lose_records(instances: Instances, relaying: Instance, moment: Moment) -> None:
-    """Brings back what the records were, and has it noticed."""
+    """Restores the earlier records and reports the loss."""
     moment.bring_back()
     await instances.stack.enter_async_context(relaying.duties)
     relaying.duties.repair.find_loss(SOURCE, 0, "audit")
 
 
 async def await_settled(url: str) -> None:
-    """Until no shard is owed a rebuild."""
+    """Waits until no rebuild is pending in any shard."""
 
     def is_settled() -> bool:
         rows = [row for shard in ALL_SHARDS for row in _list_due(url, keys.due(shard))]
@@ -195,7 +195,7 @@ def _list_due(url: str, name: str) -> list[bytes]:
 
 
 @pytest.mark.requirement("I10")
-async def test_rows_that_name_what_a_lost_tail_took_are_taken_out(
+async def test_rows_of_tasks_lost_with_the_tail_are_removed(
     instances: Instances, store: Store
 ) -> None:
     relaying = await instances.start("in_one", runs=False)
@@ -215,10 +215,10 @@ async def test_rows_that_name_what_a_lost_tail_took_are_taken_out(
     await lose_records(instances, relaying, moment)
 
     async def is_whole() -> bool:
-        # The two forms of an inbox are two reads: what is rebuilt in between makes them differ.
+        # The two forms of an inbox take two reads, which differ if the rebuild writes between them.
         return {name for name, _ in await store.projections.list_inbox(OWNER.key)} == {one.id}
 
-    await wait_until(is_whole, 60, "the lost question waits for nobody")
+    await wait_until(is_whole, 60, "the lost approval is gone")
     await await_settled(instances.url)
     assert await list_questions(store) == {one.id}
     assert await list_tasks(store) == {kept.task.id}
@@ -227,7 +227,7 @@ async def test_rows_that_name_what_a_lost_tail_took_are_taken_out(
 
 @pytest.mark.requirement("I10")
 @pytest.mark.parametrize("feed", ["has it", "is shorter"])
-async def test_what_had_ended_in_the_tail_is_open_again_where_people_look(
+async def test_task_whose_end_was_lost_is_open_again_in_lists_and_inbox(
     instances: Instances, store: Store, feed: str
 ) -> None:
     relaying = await instances.start("in_one", runs=False)
@@ -256,9 +256,7 @@ async def test_what_had_ended_in_the_tail_is_open_again_where_people_look(
 
 
 @pytest.mark.requirement("EXT-11", "I10")
-async def test_session_whose_views_were_made_anew_says_so_once(
-    instances: Instances, store: Store
-) -> None:
+async def test_rebuilt_session_records_its_rebuild_once(instances: Instances, store: Store) -> None:
     relaying = await instances.start("in_one", runs=False)
     stories = [await begin(store), await begin(store)]
     sessions = [await name_session(story) for story in stories]
@@ -268,23 +266,23 @@ async def test_session_whose_views_were_made_anew_says_so_once(
     ask(instances.url, "ZREM", keys.session_tasks(SOURCE, sessions[0]), stories[0].task.id)
     forget_feed(instances.url)
 
-    async def list_told(session: str) -> list[HistoryReconstructed]:
+    async def list_rebuilds(session: str) -> list[HistoryReconstructed]:
         look = await replay_session(store.log, session)
         assert look is not None
         payloads = (event.fact.payload for event in look.events)
         return [one for one in payloads if isinstance(one, HistoryReconstructed)]
 
-    async def is_told() -> bool:
-        return await list_told(sessions[0]) != []
+    async def is_recorded() -> bool:
+        return await list_rebuilds(sessions[0]) != []
 
     last = await store.log.read_head(StreamRef(StreamKind.SESSION, sessions[0]))
     assert last is not None
     await instances.stack.enter_async_context(relaying.duties)
     await relaying.duties.view_rebuild.schedule_all(SOURCE)
-    await wait_until(is_told, 60, "the session says that its views were made anew")
+    await wait_until(is_recorded, 60, "the session records that its views were rebuilt")
     await await_settled(instances.url)
-    (told,) = await list_told(sessions[0])
-    assert (told.model, told.cause, told.first, told.last) == (
+    (rebuild,) = await list_rebuilds(sessions[0])
+    assert (rebuild.model, rebuild.cause, rebuild.first, rebuild.last) == (
         "session",
         "crashed",
         1,
@@ -294,20 +292,20 @@ async def test_session_whose_views_were_made_anew_says_so_once(
     assert look is not None
     tasks = [one for one in look.states.values() if isinstance(one, TaskRecord)]
     shown = to_bytes(show_tasks(sessions[0], last.sequence, tasks, 0))
-    assert told.sha256 == hashlib.sha256(shown).hexdigest()
-    assert await list_told(sessions[1]) == [], "nothing of it differed"
+    assert rebuild.sha256 == hashlib.sha256(shown).hexdigest()
+    assert await list_rebuilds(sessions[1]) == [], "nothing of it differed"
     await relaying.duties.view_rebuild.schedule_all(SOURCE)
     await await_settled(instances.url)
-    assert await list_told(sessions[0]) == [told], "nothing differs any more"
+    assert await list_rebuilds(sessions[0]) == [rebuild], "nothing differs any more"
     assert await list_problems(store) == []
 
 
 @pytest.mark.parametrize("place", ["a list", "an inbox"])
-async def test_row_that_is_too_many_is_named_and_taken_out(
+async def test_surplus_row_is_reported_and_removed(
     instances: Instances, store: Store, place: str
 ) -> None:
     relaying = await instances.start("in_one", runs=False)
-    stories, asked = await tell(store, relaying)
+    stories, asked = await write_stories(store, relaying)
     if place == "a list":
         listed = keys.owner_index(HOME, OWNER.key, "echo", "completed")
         ask(instances.url, "ZADD", listed, 1, stories[0].task.id)
@@ -319,7 +317,7 @@ async def test_row_that_is_too_many_is_named_and_taken_out(
 
 
 async def name_session(story: Story) -> str:
-    """Gives the session of a story a title; one that was not begun is made for it."""
+    """Sets the title of a story's session; creates the session if needed."""
     held = await story.writes.load([story.session])
     decision = story.writes.begin(story.session.id, held)
     if decision.state(story.session) is None:
@@ -335,7 +333,7 @@ async def name_session(story: Story) -> str:
 
 
 def read_views(url: str) -> dict[str, object]:
-    """Everything that an owner's lists and inbox are read from: sets as they are, of views their names alone."""
+    """Everything that lists and inbox of an owner are read from: sets whole, of views only the names."""
     names = sorted(name.decode() for name in cast("list[bytes]", ask(url, "KEYS", "*")))
     views: dict[str, object] = {}
     for name in names:
@@ -345,7 +343,7 @@ def read_views(url: str) -> dict[str, object]:
             case "inz":
                 views[name] = ask(url, "ZRANGE", name, 0, -1)
             case "open":
-                # Since when each is open holds a trim back; what is made again holds all of its stream.
+                # The time since when each is open limits a trim; a rebuilt set keeps its whole stream.
                 views[name] = sorted(cast("list[bytes]", ask(url, "ZRANGE", name, 0, -1)))
             case "ino":
                 views[name] = sorted(cast("list[bytes]", ask(url, "HKEYS", name)))
@@ -355,11 +353,11 @@ def read_views(url: str) -> dict[str, object]:
 
 
 @pytest.mark.requirement("I10")
-async def test_all_views_that_are_deleted_are_equal_when_the_command_has_made_them_again(
+async def test_deleted_views_are_equal_after_the_command_rebuilt_them(
     instances: Instances, store: Store
 ) -> None:
     relaying = await instances.start("in_one", runs=False)
-    stories, asked = await tell(store, relaying)
+    stories, asked = await write_stories(store, relaying)
     named = [await name_session(stories[0]), await name_session(Story(relaying.writes, SOURCE))]
     await relay_all(relaying)
     sessions = await store.projections.read_index(OWNER.key, SESSIONS, None, 100, ("open",))
@@ -382,5 +380,5 @@ async def test_all_views_that_are_deleted_are_equal_when_the_command_has_made_th
     assert await list_questions(store) == {asked[0].id, asked[2].id}
     made = await store.log.read_head(inbox)
     assert made is not None
-    assert made.epoch != epoch.epoch, "whoever had a cursor there is told so"
+    assert made.epoch != epoch.epoch, "old cursors get a gap"
     await check_views(store, stories, asked)

@@ -1,4 +1,4 @@
-"""The relay over a real engine: owner index and inbox follow the streams, whatever breaks in between."""
+"""The relay on a real engine: owner index and inbox follow the streams, whatever fails in between."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def read_open(store: Store) -> dict[str, bytes]:
 
 
 async def relay_all(instance: Instance) -> None:
-    """Every shard, until none has anything left."""
+    """Relays every shard until none has rows left."""
     relay = instance.duties.relay
     for shard in ALL_SHARDS:
         async with asyncio.timeout(10):
@@ -52,7 +52,7 @@ async def relay_all(instance: Instance) -> None:
                 continue
 
 
-async def test_shown_task_reaches_its_owners_list_with_the_time_of_its_status(
+async def test_shown_task_is_listed_for_its_owner_with_the_time_of_its_status(
     instances: Instances, store: Store
 ) -> None:
     await instances.start("in_one")
@@ -72,7 +72,7 @@ async def test_shown_task_reaches_its_owners_list_with_the_time_of_its_status(
     assert [facade for facade, _ in found] == [other.task.id]
 
 
-async def test_row_of_a_list_is_passed_on_without_a_look_at_the_task(
+async def test_list_row_is_relayed_without_reading_the_task(
     instances: Instances, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await instances.start("in_one", runs=False)
@@ -80,7 +80,7 @@ async def test_row_of_a_list_is_passed_on_without_a_look_at_the_task(
     await story.show()
 
     async def refuse(*_args: object) -> None:
-        raise AssertionError("the feed row says it all")
+        raise AssertionError("the feed row is complete")
 
     with monkeypatch.context() as patch:
         patch.setattr(one.store.relay_facts, "read_page", refuse)
@@ -90,7 +90,7 @@ async def test_row_of_a_list_is_passed_on_without_a_look_at_the_task(
     assert [facade for facade, _ in found] == [story.task.id]
 
 
-async def test_question_stands_in_the_inbox_until_it_is_answered(
+async def test_approval_is_in_the_inbox_until_it_is_answered(
     instances: Instances, store: Store
 ) -> None:
     await instances.start("in_one")
@@ -190,8 +190,8 @@ async def test_two_relays_of_one_shard_deliver_each_event_once_and_in_order(
     await asyncio.gather(*relays)
     await relay_all(two)
     stream = await store.log.read_page(StreamRef(StreamKind.SESSION, story.session.id), 0, 1_000)
-    told = ("action.", "permission.", "channel.permission_")
-    expected = [entry.event_id for entry in stream if entry.type.startswith(told)]
+    prefixes = ("action.", "permission.", "channel.permission_")
+    expected = [entry.event_id for entry in stream if entry.type.startswith(prefixes)]
     copied = [entry.event_id for entry in await store.log.read_page(INBOX, 0, 1_000)]
     assert copied == expected
 
@@ -237,7 +237,7 @@ async def test_deleted_projections_are_rebuilt_equal(instances: Instances, store
     assert await read_open(store) == pending
     rebuilt = await store.log.read_head(INBOX)
     assert rebuilt is not None
-    assert rebuilt.epoch != head.epoch, "readers of the old inbox learn that it is another one"
+    assert rebuilt.epoch != head.epoch, "readers of the old inbox get a gap"
 
 
 async def test_new_epoch_of_a_shard_sends_its_feed_again_without_doubling(

@@ -1,4 +1,4 @@
-"""Rounds: each shard in its own rhythm, one visit at a time, none held up by another."""
+"""Rounds: each shard at its own interval, one visit at a time, not delayed by another shard."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 ONE, TWO = Shard(1), Shard(2)
 HOUR_S = 3600.0
-"""Nothing is visited again by itself while a test runs."""
+"""Longer than a test runs: no shard is visited again unless woken."""
 
 
 @asynccontextmanager
@@ -38,7 +38,7 @@ async def running(
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_stuck_visit_holds_up_no_other_shard() -> None:
+async def test_stuck_visit_delays_no_other_shard() -> None:
     visits: Counter[Shard] = Counter()
 
     async def visit(shard: Shard) -> float:
@@ -52,7 +52,7 @@ async def test_stuck_visit_holds_up_no_other_shard() -> None:
         assert visits[ONE] == 1
 
 
-async def test_news_during_a_visit_makes_another_one_follow() -> None:
+async def test_wake_during_a_visit_causes_another_visit() -> None:
     visits: list[int] = []
     gate = asyncio.Event()
 
@@ -69,7 +69,7 @@ async def test_news_during_a_visit_makes_another_one_follow() -> None:
         await wait_until(lambda: len(visits) == 2, 10, "the second visit")
 
 
-async def test_news_brings_a_visit_forward_and_several_share_one() -> None:
+async def test_wakes_bring_a_visit_forward_and_share_it() -> None:
     visits: list[float] = []
 
     async def visit(_shard: Shard) -> float:
@@ -81,13 +81,11 @@ async def test_news_brings_a_visit_forward_and_several_share_one() -> None:
         for _ in range(10):
             rounds.wake(ONE, 0.1)
         rounds.wake(TWO)
-        await wait_until(lambda: len(visits) == 2, 10, "one visit for all the news")
+        await wait_until(lambda: len(visits) == 2, 10, "one visit for all wakes")
         assert visits[1] - visits[0] >= 0.1
 
 
-async def test_shard_whose_duty_went_away_is_left_alone_and_taken_up_at_once_when_it_is_back() -> (
-    None
-):
+async def test_shard_is_not_visited_without_its_duty_and_at_once_when_it_returns() -> None:
     visits: list[Shard] = []
     duties = {ONE}
 
@@ -106,7 +104,7 @@ async def test_shard_whose_duty_went_away_is_left_alone_and_taken_up_at_once_whe
         await wait_until(lambda: visits == [ONE, TWO, ONE], 10, "the old one again")
 
 
-async def test_failing_visits_are_repeated_counted_and_told_once() -> None:
+async def test_failing_visits_are_repeated_and_counted_and_logged_once() -> None:
     outcomes: list[str] = []
     failures: list[Exception] = [*(StoreUnavailable("test", "no") for _ in range(3)), KeyError("x")]
 
@@ -122,13 +120,13 @@ async def test_failing_visits_are_repeated_counted_and_told_once() -> None:
             await wait_until(
                 lambda: any(line["event"] == "duty.resumed" for line in logs),
                 15,
-                "it is told that it goes on",
+                "the resumption is logged",
             )
     assert outcomes == ["store", "store", "store", "fault"]
     assert [line["event"] for line in logs] == ["duty.held", "duty.failed", "duty.resumed"]
 
 
-async def test_news_that_can_wait_rouses_nobody_before_its_time() -> None:
+async def test_delayed_wake_causes_no_earlier_look() -> None:
     shards, looks = frozenset(map(Shard, range(10))), 0
     visits: Counter[Shard] = Counter()
 
@@ -148,6 +146,6 @@ async def test_news_that_can_wait_rouses_nobody_before_its_time() -> None:
     for shard in shards:
         rounds.wake(shard, 0.05)
     await wait_until(lambda: visits.total() == 2 * len(shards), 10, "each is visited again")
-    assert looks <= 3, "once for the news, once at their time, and a timer may be early"
+    assert looks <= 3, "once at the wake, once when due, and a timer may be early"
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Runs of an instance that died: each is moved once, taken up, and never left without a driver or a row."""
+"""Runs of an instance that died: each is moved once, resumed, and never left without a driver or a due row."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ pytestmark = pytest.mark.anyio
 
 SHARD = Shard(11)
 DEAD = Incarnation("in_dead", 1)
-WORD = ObserveStatus(Status.RUNNING, RunStatus(native_status="TASK_STATE_WORKING"), "step")
+STATUS = ObserveStatus(Status.RUNNING, RunStatus(native_status="TASK_STATE_WORKING"), "step")
 
 
-class Breaking(Writes):
-    """Stores one decision, then the store is away."""
+class FailingAfterFirst(Writes):
+    """Stores one decision; then the store is unavailable."""
 
     done: int = 0
 
     @classmethod
-    def over(cls, writes: Writes) -> Breaking:
+    def over(cls, writes: Writes) -> FailingAfterFirst:
         return cls(writes.log, writes.clock, writes.ids, writes.runtime_id)
 
     async def decide(
@@ -57,7 +57,7 @@ class Breaking(Writes):
 
 
 def find_taking(instance: Instance) -> TakeOver:
-    """The handler of its lease rows."""
+    """The handler of the instance's lease rows."""
     handler = instance.duties.due.handlers["own"]
     taking = handler.__self__  # type: ignore[attr-defined]
     assert isinstance(taking, TakeOver)
@@ -65,7 +65,7 @@ def find_taking(instance: Instance) -> TakeOver:
 
 
 async def leave_runs(store: Store, count: int) -> list[Story]:
-    """Runs whose driver is gone: its lease has run out."""
+    """Runs of a dead driver whose lease has expired."""
     await store.leases.extend(LeaseRequest(SHARD, DEAD, opens=True, wants_duty=False), 1)
     stories = [Story(make_writes(store), SHARD, DEAD) for _ in range(count)]
     for story in stories:
@@ -73,7 +73,7 @@ async def leave_runs(store: Store, count: int) -> list[Story]:
         await story.show()
 
     async def expired() -> bool:
-        # Looking marks the set as gone, which a take-over finds again.
+        # This call marks the set as taken; a takeover finds it all the same.
         return not isinstance(await store.leases.take_over(SHARD, DEAD.instance), Alive)
 
     await wait_until(expired, 15, "the lease has run out")
@@ -81,12 +81,12 @@ async def leave_runs(store: Store, count: int) -> list[Story]:
 
 
 async def leave_run(store: Store) -> Story:
-    """One of them."""
+    """One such run."""
     return (await leave_runs(store, 1))[0]
 
 
 @pytest.mark.requirement("I6", "I9", "AP-3")
-async def test_killed_instances_runs_are_driven_again_within_the_lease_and_a_second_each_once(
+async def test_runs_of_a_killed_instance_resume_once_within_the_lease_and_a_second(
     instances: Instances, store: Store
 ) -> None:
     one, two = await instances.start("in_one"), await instances.start("in_two")
@@ -101,11 +101,11 @@ async def test_killed_instances_runs_are_driven_again_within_the_lease_and_a_sec
     assert time.monotonic() - died_s < 6
     assert Counter(two.adopted) == Counter(story.task.id for story in stories)
     assert {await story.read_driver() for story in stories} == {"in_two.1"}
-    refused = await stories[0].tell(WORD, Incarnation("in_one", 1))
-    assert stories[0].is_fenced(refused), "the dead can write nothing any more"
+    refused = await stories[0].apply(STATUS, Incarnation("in_one", 1))
+    assert stories[0].is_fenced(refused), "the dead instance cannot write any more"
 
 
-async def test_run_whose_task_nobody_knows_is_still_to_be_sent_as_it_was(
+async def test_run_that_was_not_sent_yet_is_taken_over_unchanged(
     instances: Instances, store: Store
 ) -> None:
     one, two = await instances.start("in_one"), await instances.start("in_two")
@@ -117,10 +117,10 @@ async def test_run_whose_task_nobody_knows_is_still_to_be_sent_as_it_was(
     assert run is not None
     assert (run.remote_task_id, run.delivery_mechanism) == (None, "streaming")
     page = await store.log.read_page(StreamRef(StreamKind.SESSION, story.session.id), 0)
-    assert page[-1].type == "run.status", "that it was taken up is a fact all the same"
+    assert page[-1].type == "run.status", "the takeover is a fact all the same"
 
 
-async def test_take_over_is_told_as_a_fact_and_leaves_no_row(
+async def test_takeover_is_recorded_as_a_fact_and_leaves_no_row(
     instances: Instances, store: Store
 ) -> None:
     story = await leave_run(store)
@@ -132,16 +132,16 @@ async def test_take_over_is_told_as_a_fact_and_leaves_no_row(
     assert b'"deliveryMechanism":"subscription"' in page[-1].data
     run = (await story.read()).run
     assert run is not None
-    assert run.native_status == "TASK_STATE_WORKING", "the word of the peer stays"
+    assert run.native_status == "TASK_STATE_WORKING", "the agent's status is kept"
 
     async def is_clean() -> bool:
         rows = await store.due.claim(SHARD, 10, 1, skip_prefix="own:in_one")
         return not rows.rows and (await store.leases.take_over(SHARD, "in_dead")) != Alive()
 
-    await wait_until(is_clean, 15, "nothing is owed any more")
+    await wait_until(is_clean, 15, "no row is due any more")
 
 
-async def test_take_over_that_broke_off_half_way_is_finished_by_the_next_try(
+async def test_takeover_that_failed_half_way_is_finished_by_the_next_attempt(
     instances: Instances, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stories = await leave_runs(store, 3)
@@ -149,7 +149,7 @@ async def test_take_over_that_broke_off_half_way_is_finished_by_the_next_try(
     await one.duties.keeper.start()
     taking, row = find_taking(one), DueRow("own:in_dead", "1")
     with monkeypatch.context() as patch:
-        patch.setattr(taking, "writes", Breaking.over(one.writes))
+        patch.setattr(taking, "writes", FailingAfterFirst.over(one.writes))
         with pytest.raises(StoreUnavailable):
             await taking.take_over(SHARD, row, 1)
     drivers = Counter([await story.read_driver() for story in stories])
@@ -165,7 +165,7 @@ async def test_take_over_that_broke_off_half_way_is_finished_by_the_next_try(
     assert {await story.read_driver() for story in stories} == {"in_two.1"}
 
 
-async def test_run_is_driven_before_the_set_of_the_dead_is_put_in_order_and_keeps_no_other_waiting(
+async def test_runs_resume_before_the_dead_instances_set_is_cleared_and_delay_no_other(
     instances: Instances, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stories = await leave_runs(store, 3)
@@ -189,11 +189,11 @@ async def test_run_is_driven_before_the_set_of_the_dead_is_put_in_order_and_keep
     await taken
     assert {task.id for task in adopted} == {story.task.id for story in stories}
     left = await store.due.claim(SHARD, 10, 1, skip_prefix="own:")
-    assert (left.rows, one.adopted) == ((), []), "nothing is owed any more"
+    assert (left.rows, one.adopted) == ((), []), "no row is due any more"
     await one.duties.stop()
 
 
-async def test_take_over_that_failed_is_tried_again_well_within_the_second_that_it_has(
+async def test_failed_takeover_is_retried_well_within_its_second(
     instances: Instances, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (story,) = await leave_runs(store, 1)
@@ -216,7 +216,7 @@ async def test_take_over_that_failed_is_tried_again_well_within_the_second_that_
     assert second_ms >= due_ms
 
 
-async def test_left_over_entry_of_an_ended_task_is_only_taken_out(
+async def test_leftover_entry_of_an_ended_task_is_only_removed(
     instances: Instances, store: Store
 ) -> None:
     story = await leave_run(store)
@@ -233,7 +233,7 @@ async def test_left_over_entry_of_an_ended_task_is_only_taken_out(
     assert await story.read_driver() == ""
 
 
-async def test_heir_without_a_lease_in_the_store_leaves_the_run_where_it_is(
+async def test_successor_without_a_stored_lease_does_not_move_the_run(
     instances: Instances, store: Store
 ) -> None:
     story = await leave_run(store)
@@ -249,7 +249,7 @@ async def test_heir_without_a_lease_in_the_store_leaves_the_run_where_it_is(
     await one.duties.stop()
 
 
-async def test_adoption_that_fails_is_owed_until_it_works(
+async def test_adoption_that_fails_stays_due_until_it_succeeds(
     instances: Instances, store: Store
 ) -> None:
     story = await leave_run(store)
@@ -266,7 +266,7 @@ async def test_adoption_that_fails_is_owed_until_it_works(
         await wait_until(lambda: one.adopted == [story.task.id], 15, "it was tried again")
 
 
-async def test_instance_that_woke_up_late_gets_its_own_runs_back_under_its_next_life(
+async def test_frozen_instance_regains_its_runs_as_its_next_incarnation(
     instances: Instances, store: Store
 ) -> None:
     one = await instances.start("in_one", lease_ms=300, runs=False)

@@ -1,4 +1,4 @@
-"""A whole gateway over one real engine, whose facts are exported."""
+"""A whole gateway on one real engine, whose facts are exported."""
 
 from tests.integration.callers.conftest import engine_server, rig, started_legs
 

@@ -1,4 +1,4 @@
-"""Bundles as a caller gets them over ``/v1``, and what stands in them."""
+"""Bundles as a caller gets them over ``/v1``, and their contents."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _LATER_MS: Final = 1 << 45
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle as it was given out: the answer of the export, and its file."""
+    """An exported bundle: the response of the export, and the file."""
 
-    told: Answer
+    response: Answer
     content: bytes
 
     @property
@@ -37,7 +37,7 @@ class Bundle:
         return cast("Answer", orjson.loads(self.lines[0]))
 
     def list(self, kind: str) -> list[Answer]:
-        """What the entries of a kind say."""
+        """Parsed entries of a kind."""
         named = self.manifest["entries"]
         return [
             orjson.loads(line)
@@ -47,42 +47,42 @@ class Bundle:
 
 
 async def export(at: Instance, kind: str, of: JsonObject, who: str = "ada") -> Bundle:
-    """Exports, and reads the file in small parts."""
+    """Exports a scope, and downloads the file in small parts."""
     answer = await at.http.post(f"/v1/evidence{PATHS[kind]}", json=of, headers=bearer(who))
     assert answer.status_code == 201, answer.text
-    told = cast("Answer", answer.json())
-    task = {"taskId": told["subject"]} if told["scope"] == "task" else {}
-    content, place = b"", task or {"sessionId": told["sessionId"]}
-    while len(content) < told["size"]:
+    response = cast("Answer", answer.json())
+    task = {"taskId": response["subject"]} if response["scope"] == "task" else {}
+    content, place = b"", task or {"sessionId": response["sessionId"]}
+    while len(content) < response["size"]:
         part = await at.http.get(
-            f"/v1/evidence/{told['evidenceId']}",
+            f"/v1/evidence/{response['evidenceId']}",
             params={**place, "offset": len(content), "limit": 4096},
             headers=bearer(who),
         )
         assert part.status_code == 200, part.text
         content += base64.b64decode(part.json()["content"])
-    return Bundle(told, content)
+    return Bundle(response, content)
 
 
 async def refuse(at: Instance, of: JsonObject, who: str = "ada") -> Answer:
-    """The problem that an export ends with."""
+    """Returns the problem of an export that fails."""
     answer = await at.http.post("/v1/evidence", json=of, headers=bearer(who))
     assert answer.status_code >= 400, answer.text
     return cast("Answer", {**answer.json(), "status": answer.status_code})
 
 
 async def approve(at: Instance, risk: str = "high") -> tuple[JsonObject, PairedDevice]:
-    """A question that a paired device of Ada's has answered with its signature."""
+    """Opens an approval and allows it from a paired device of Ada's, with a signature."""
     phone = PairedDevice(at.http)
     await phone.pair("ada-key")
     view = await ask(at, risk)
-    won = await say(at, phone.headers, sign_decision(phone, make_answer(view)))
-    assert won.status_code == 200, won.text
+    answered = await say(at, phone.headers, sign_decision(phone, make_answer(view)))
+    assert answered.status_code == 200, answered.text
     return view, phone
 
 
 def list_scopes(view: JsonObject) -> list[JsonObject]:
-    """Each scope that a question lies in."""
+    """Every scope that contains the approval."""
     session, thread, turn = view["sessionId"], view["threadId"], view["turnId"]
     return [
         {"taskId": view["taskId"]},
@@ -93,8 +93,8 @@ def list_scopes(view: JsonObject) -> list[JsonObject]:
     ]
 
 
-async def leave(rig: Rig) -> list[str]:
-    """Has every session leave the engine that has ended."""
+async def archive_ended(rig: Rig) -> list[str]:
+    """Archives every session that has ended; returns their ids."""
     left: list[str] = []
     async with await Store.open(StoreSettings(rig.url, rig.folder / "blobs")) as store:
         for shard, sessions in (await store.ended_sessions.find(ALL_SHARDS, _LATER_MS)).items():

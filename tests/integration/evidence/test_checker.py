@@ -1,4 +1,4 @@
-"""Bundles of a whole gateway before the program that checks them: what it proves, and every byte that it misses."""
+"""Runs the evidence checker on bundles of a whole gateway: what it proves, and that it finds every changed byte."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PROGRAM: Final = Path(check_evidence.__file__)
 
 @dataclass
 class Draws:
-    """Numbers that are drawn from a seed, the same ones each time."""
+    """Pseudorandom numbers from a seed, the same in each run."""
 
     seed: int = 23
     drawn: int = 0
@@ -48,7 +48,7 @@ class Draws:
 
 
 def run_alone(folder: Path, content: bytes, *flags: str) -> subprocess.CompletedProcess[str]:
-    """The program as a stranger runs it: alone in a folder, without this package in sight."""
+    """Runs the program as a third party does: alone in a folder, without access to this package."""
     program, bundle = folder / "check_evidence.py", folder / "bundle.jsonl.gz"
     program.write_bytes(PROGRAM.read_bytes())
     bundle.write_bytes(content)
@@ -64,27 +64,27 @@ def run_alone(folder: Path, content: bytes, *flags: str) -> subprocess.Completed
 
 
 def find_fingerprint(at: Instance) -> str:
-    """The fingerprint of the gateway, as its operator would tell it."""
+    """The fingerprint of the gateway's key, as its operator publishes it."""
     (key,) = at.gateway.parts.tasks.exporting.signer.keys
     return key.kid
 
 
 def repack(bundle: Bundle, change: Callable[[list[bytes]], None]) -> bytes:
-    """The bundle with other lines, in a container that is whole."""
+    """Changes lines of the bundle and packs them into a valid container."""
     lines = [*bundle.lines]
     change(lines)
     return pack(b"".join(line + b"\n" for line in lines))
 
 
 def forge(bundle: Bundle, change: Callable[[JsonObject], None]) -> bytes:
-    """The bundle as somebody makes it who has a key of their own, and changes a fact: all hashes are made anew."""
+    """A bundle of a forger with another key, who changes a fact and recomputes all hashes."""
     signer = Signer((read_signing_key(mint_signing_key("EdDSA"), "forger"),))
     lines, manifest = [*bundle.lines], bundle.manifest
     for place, entry in enumerate(manifest["entries"], 1):
-        said = orjson.loads(lines[place])
-        change(said)
-        if said != orjson.loads(lines[place]):
-            lines[place] = orjson.dumps(said)
+        parsed = orjson.loads(lines[place])
+        change(parsed)
+        if parsed != orjson.loads(lines[place]):
+            lines[place] = orjson.dumps(parsed)
         entry["sha256"] = hashlib.sha256(lines[place]).hexdigest()
     lines[0] = canonicalize(manifest)
     (made,) = signer.sign(lines[0])
@@ -100,7 +100,7 @@ async def make_all(at: Instance) -> dict[str, Bundle]:
     return {kind: await export(at, kind, {"taskId": view["taskId"]}) for kind in PATHS}
 
 
-async def test_a_bundle_says_who_approved_what_and_when_and_with_which_digest(rig: Rig) -> None:
+async def test_report_states_who_approved_what_and_when_and_with_which_digest(rig: Rig) -> None:
     at = await rig.start(clients=[ADA])
     view, phone = await approve(at)
     await settle(at, str(view["sessionId"]), view["taskId"])
@@ -109,8 +109,8 @@ async def test_a_bundle_says_who_approved_what_and_when_and_with_which_digest(ri
     report = check(bundle.content)
     assert report.faults == report.missing == []
     assert report.origin.startswith("consistent, origin not proven")
-    assert bundle.told["evidenceId"] in report.about[0]
-    (said,) = [one for one in report.statements if "has allowed" in one]
+    assert bundle.response["evidenceId"] in report.about[0]
+    (statement,) = [one for one in report.statements if "has allowed" in one]
     for word in (
         f"{decided['decidedAt']}: person ada has allowed question {view['actionId']}",
         "run a tool: pay(amount: 40)",
@@ -120,12 +120,12 @@ async def test_a_bundle_says_who_approved_what_and_when_and_with_which_digest(ri
         f"signed by device {phone.device_id} with key key_",
         "which the gateway says is that of ada since 20",
     ):
-        assert word in said
+        assert word in statement
     policy = [one for one in report.statements if "policy says" in one]
     assert len(policy) >= 2
 
 
-async def test_an_origin_is_proven_by_a_fingerprint_from_outside(rig: Rig, tmp_path: Path) -> None:
+async def test_origin_is_proven_only_by_a_trusted_fingerprint(rig: Rig, tmp_path: Path) -> None:
     at = await rig.start(clients=[ADA])
     bundles = await make_all(at)
     gateway = find_fingerprint(at)
@@ -148,7 +148,9 @@ async def test_an_origin_is_proven_by_a_fingerprint_from_outside(rig: Rig, tmp_p
         assert [*unpacked.lines()] == [*proven.lines()]
 
 
-async def test_the_key_stays_and_a_configured_one_takes_its_place(rig: Rig, tmp_path: Path) -> None:
+async def test_generated_key_is_kept_until_configured_keys_replace_it(
+    rig: Rig, tmp_path: Path
+) -> None:
     first, again = [find_fingerprint(await rig.start(clients=[ADA])) for _ in range(2)]
     assert first == again
     assert (rig.folder / "evidence-key").stat().st_mode & 0o777 == 0o600
@@ -162,14 +164,14 @@ async def test_the_key_stays_and_a_configured_one_takes_its_place(rig: Rig, tmp_
     bundle = (await make_all(at))["evidence"]
     published = (await at.http.get("/.well-known/jwks.json")).json()["keys"]
     assert [key["alg"] for key in published] == ["ES256", "EdDSA"]
-    # While keys rotate both have signed, and either is enough for whoever knows one.
+    # While keys rotate both sign, and a verifier needs to trust only one of them.
     for key in published:
         assert key["kid"] != first
         assert check(bundle.content, [key["kid"]]).origin.startswith("proven")
     assert check(bundle.content, [first]).faults
 
 
-async def test_devices_of_both_kinds_and_votes_are_checked(rig: Rig) -> None:
+async def test_votes_and_devices_with_either_algorithm_are_checked(rig: Rig) -> None:
     tier = {"risk": "high", "who": ["ada", "bob"], "need": 2}
     at = await rig.start(clients=[ADA, BOB], policy={"approvers": [tier]})
     phones = {
@@ -182,8 +184,8 @@ async def test_devices_of_both_kinds_and_votes_are_checked(rig: Rig) -> None:
     view = await ask(at, "high")
     for phone, status in ((phones["ada"], 202), (phones["bob"], 200)):
         answer = make_answer(await get(at, phone, view))
-        told = await say(at, phone.headers, sign_decision(phone, answer))
-        assert told.status_code == status, told.text
+        response = await say(at, phone.headers, sign_decision(phone, answer))
+        assert response.status_code == status, response.text
     await settle(at, str(view["sessionId"]), view["taskId"])
     bundle = await export(at, "evidence", {"taskId": view["taskId"]})
     assert {one["algorithm"] for one in bundle.list("device")} == {"Ed25519", "ES256"}
@@ -192,15 +194,15 @@ async def test_devices_of_both_kinds_and_votes_are_checked(rig: Rig) -> None:
     (vote,) = [one for one in report.statements if "has given a vote" in one]
     assert f"ada has given a vote on question {view['actionId']}" in vote
     assert f"signed by device {phones['ada'].device_id}" in vote
-    (said,) = [one for one in report.statements if "person bob has allowed" in one]
-    assert f"signed by device {phones['bob'].device_id}" in said
+    (statement,) = [one for one in report.statements if "person bob has allowed" in one]
+    assert f"signed by device {phones['bob'].device_id}" in statement
 
 
 async def get(at: Instance, phone: PairedDevice, view: JsonObject) -> JsonObject:
     return cast("JsonObject", (await phone.get(f"/v1/approvals/{view['actionId']}")).json())
 
 
-async def test_every_one_of_a_thousand_changed_bytes_is_found_and_named(rig: Rig) -> None:
+async def test_each_of_a_thousand_changed_bytes_is_detected_and_located(rig: Rig) -> None:
     at = await rig.start(clients=[ADA])
     bundles = [*(await make_all(at)).values()]
     draw = Draws()
@@ -218,7 +220,7 @@ async def test_every_one_of_a_thousand_changed_bytes_is_found_and_named(rig: Rig
 
         report = check(repack(bundle, change))
         last = f"line {len(bundle.lines)} " if line == len(bundle.lines) - 1 else "no such name"
-        # A byte that has become the end of a line moves what stands below it.
+        # A byte that turns into a line break moves all lines below it.
         words = (f"line {line + 1} ", f"(line {line + 1})", last, "whole lines")
         assert any(named(report, word) for word in words), (number, line, report.faults)
 
@@ -233,7 +235,7 @@ def named(report: Report, word: str) -> bool:
     return any(word in fault for fault in report.faults)
 
 
-async def test_the_program_alone_finds_changed_bytes_as_well(rig: Rig, tmp_path: Path) -> None:
+async def test_standalone_program_detects_changed_bytes(rig: Rig, tmp_path: Path) -> None:
     at = await rig.start(clients=[ADA])
     bundle = (await make_all(at))["review"]
     draw = Draws()
@@ -252,57 +254,57 @@ async def test_the_program_alone_finds_changed_bytes_as_well(rig: Rig, tmp_path:
     assert unread.stderr == f"{tmp_path / 'none'} cannot be read: No such file or directory\n"
 
 
-def set_option(said: JsonObject) -> None:
-    if said.get("type") == "action.resolved":
-        cast("dict[str, Any]", said)["payload"]["decision"]["optionId"] = "no"
+def set_option(parsed: JsonObject) -> None:
+    if parsed.get("type") == "action.resolved":
+        cast("dict[str, Any]", parsed)["payload"]["decision"]["optionId"] = "no"
 
 
-def set_option_and_shown(said: JsonObject) -> None:
-    set_option(said)
-    if "signed" in said:
-        cast("dict[str, Any]", said)["signed"]["optionId"] = "no"
+def set_option_and_shown(parsed: JsonObject) -> None:
+    set_option(parsed)
+    if "signed" in parsed:
+        cast("dict[str, Any]", parsed)["signed"]["optionId"] = "no"
 
 
-def set_subject(said: JsonObject) -> None:
-    if said.get("type") == "action.required":
-        subject = cast("dict[str, Any]", said)["payload"]["request"]["subject"]
+def set_subject(parsed: JsonObject) -> None:
+    if parsed.get("type") == "action.required":
+        subject = cast("dict[str, Any]", parsed)["payload"]["request"]["subject"]
         subject["content"]["arguments"]["amount"] = "4000"
 
 
-def set_decider(said: JsonObject) -> None:
-    if said.get("type") == "action.resolved":
-        cast("dict[str, Any]", said)["payload"]["decision"]["decidedBy"] = "eve"
+def set_decider(parsed: JsonObject) -> None:
+    if parsed.get("type") == "action.resolved":
+        cast("dict[str, Any]", parsed)["payload"]["decision"]["decidedBy"] = "eve"
 
 
-def set_digest(said: JsonObject) -> None:
-    if said.get("type") == "action.resolved":
-        cast("dict[str, Any]", said)["payload"]["decision"]["digest"] = "sha256:00"
+def set_digest(parsed: JsonObject) -> None:
+    if parsed.get("type") == "action.resolved":
+        cast("dict[str, Any]", parsed)["payload"]["decision"]["digest"] = "sha256:00"
 
 
-def set_key(said: JsonObject) -> None:
-    if "confirmedAt" in said:
-        said["public"] = Keys().public
+def set_key(parsed: JsonObject) -> None:
+    if "confirmedAt" in parsed:
+        parsed["public"] = Keys().public
 
 
-def set_event(said: JsonObject) -> None:
-    if said.get("type") == "turn.submitted":
-        said["eventId"] = "ev_0"
+def set_event(parsed: JsonObject) -> None:
+    if parsed.get("type") == "turn.submitted":
+        parsed["eventId"] = "ev_0"
 
 
-def set_place(said: JsonObject) -> None:
-    if said.get("type") == "turn.submitted":
-        said["sequence"] = 1
+def set_place(parsed: JsonObject) -> None:
+    if parsed.get("type") == "turn.submitted":
+        parsed["sequence"] = 1
 
 
-def set_evidence(said: JsonObject) -> None:
-    if said.get("evidence"):
-        said["evidence"] = "evd_0"
+def set_evidence(parsed: JsonObject) -> None:
+    if parsed.get("evidence"):
+        parsed["evidence"] = "evd_0"
 
 
-def set_events(said: JsonObject) -> None:
-    if said.get("text") and not said.get("evidence"):
+def set_events(parsed: JsonObject) -> None:
+    if parsed.get("text") and not parsed.get("evidence"):
         events: list[Json] = ["ev_0"]
-        said["events"] = events
+        parsed["events"] = events
 
 
 @pytest.mark.parametrize(
@@ -320,19 +322,19 @@ def set_events(said: JsonObject) -> None:
         ("review", set_events, "names a fact that is not here"),
     ],
 )
-async def test_who_has_another_key_cannot_change_what_a_device_has_signed(
+async def test_forger_with_another_key_cannot_change_what_a_device_has_signed(
     rig: Rig, kind: str, change: Callable[[JsonObject], None], fault: str
 ) -> None:
     at = await rig.start(clients=[ADA])
     bundle = (await make_all(at))[kind]
-    forged = check(forge(bundle, lambda _said: None))
+    forged = check(forge(bundle, lambda _entry: None))
     assert forged.ok
     assert forged.origin.startswith("consistent, origin not proven")
-    assert check(forge(bundle, lambda _said: None), [find_fingerprint(at)]).faults
+    assert check(forge(bundle, lambda _entry: None), [find_fingerprint(at)]).faults
     assert named(check(forge(bundle, change)), fault)
 
 
-async def test_lines_that_are_left_out_or_put_in_are_named(rig: Rig) -> None:
+async def test_missing_and_inserted_lines_are_located(rig: Rig) -> None:
     at = await rig.start(clients=[ADA])
     bundle = (await make_all(at))["evidence"]
     *others, last = bundle.lines
@@ -351,7 +353,7 @@ async def test_lines_that_are_left_out_or_put_in_are_named(rig: Rig) -> None:
         assert check(whole[:size]).faults
 
 
-async def test_what_is_not_here_is_said(rig: Rig) -> None:
+async def test_missing_content_is_reported(rig: Rig) -> None:
     at = await rig.start(clients=[ADA])
     view = await ask(at)
     big = (await at.send("ada-key", "big")).json()["result"]["task"]["id"]
@@ -375,8 +377,8 @@ async def read_output(at: Instance, task: str, sha256: str) -> bytes:
     return base64.b64decode(part["content"])
 
 
-async def test_signatures_have_one_form(rig: Rig) -> None:
-    """Of 86 letters the last has four bits that no decoder needs."""
+async def test_only_the_canonical_form_of_a_signature_is_accepted(rig: Rig) -> None:
+    """The last of 86 letters has four bits that decoders ignore."""
     at = await rig.start(clients=[ADA])
     bundle = (await make_all(at))["evidence"]
     last = json.loads(bundle.lines[-1])
@@ -390,7 +392,7 @@ async def test_signatures_have_one_form(rig: Rig) -> None:
             lines = [*bundle.lines[:-1], canonicalize({"signatures": [changed]})]
             report = check(pack(b"".join(line + b"\n" for line in lines)))
             assert named(report, f"{name} is not base64url in its one form")
-    # A member that nobody has signed is none of ours, and a second signature has to hold as well.
+    # An unsigned member is refused, and a second signature must be valid as well.
     for changed in ({**one, "note": "x"}, {**one, "jwk": {**one["jwk"], "use": "sig"}}):
         lines = [*bundle.lines[:-1], canonicalize({"signatures": [one, changed]})]
         assert check(pack(b"".join(line + b"\n" for line in lines))).faults
@@ -404,7 +406,7 @@ JUNK: Final[tuple[Json, ...]] = (
 
 
 def list_members(value: Json, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    """The way to each member of a value, at whatever depth."""
+    """The path of each member of a value, at any depth."""
     items: list[tuple[str | int, Json]] = []
     if isinstance(value, dict):
         items = [*value.items()]
@@ -414,7 +416,7 @@ def list_members(value: Json, path: tuple[str | int, ...] = ()) -> list[tuple[st
     return found + [way for name, one in items for way in list_members(one, (*path, name))]
 
 
-async def test_nonsense_under_a_good_signature_is_a_fault_or_harmless_and_no_traceback(
+async def test_malformed_member_under_a_valid_signature_causes_no_traceback(
     rig: Rig,
 ) -> None:
     at = await rig.start(clients=[ADA])
@@ -428,24 +430,24 @@ async def test_nonsense_under_a_good_signature_is_a_fault_or_harmless_and_no_tra
         if not ways:
             continue
         way, junk = ways[draw.below(len(ways))], JUNK[draw.below(len(JUNK))]
-        report = check(sign_anew(bundle, line, way, junk))
+        report = check(replace_and_sign(bundle, line, way, junk))
         refused += not report.ok
-        # A line is for one line of a terminal, whatever stands in it.
+        # Each line of the report prints as one terminal line, whatever it contains.
         assert all(check_evidence.show(one).isprintable() for one in report.lines())
     assert refused > 50
 
 
-def sign_anew(bundle: Bundle, line: int, way: tuple[str | int, ...], junk: Json) -> bytes:
-    """The bundle of a forger with other content in one member of one line."""
+def replace_and_sign(bundle: Bundle, line: int, way: tuple[str | int, ...], junk: Json) -> bytes:
+    """A forger's bundle with one member of one line replaced."""
     signer = Signer((read_signing_key(mint_signing_key("EdDSA"), "forger"),))
     lines = [*bundle.lines]
-    said = json.loads(lines[line])
-    holder = said
+    parsed = json.loads(lines[line])
+    holder = parsed
     for step in way[:-1]:
         holder = holder[step]
     holder[way[-1]] = junk
-    lines[line] = json.dumps(said).encode()
-    manifest = said if line == 0 else bundle.manifest
+    lines[line] = json.dumps(parsed).encode()
+    manifest = parsed if line == 0 else bundle.manifest
     for place, entry in enumerate(manifest["entries"], 1):
         entry["sha256"] = hashlib.sha256(lines[place]).hexdigest()
     lines[0] = json.dumps(manifest).encode()

@@ -1,4 +1,4 @@
-"""Exports of a whole gateway: what is in them, where they are named, and that the same is the same."""
+"""Exports of a whole gateway: their contents, where they are referenced, and that equal scopes give equal bundles."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tests.integration.devices.asking import (
 from tests.integration.evidence.exporting import (
     PATHS,
     approve,
+    archive_ended,
     export,
-    leave,
     list_scopes,
     refuse,
 )
@@ -54,7 +54,7 @@ async def read(at: Instance, path: str, who: str = "ada") -> dict[str, Any]:
 
 
 async def settle(at: Instance, session: str, task: object) -> int:
-    """The last sequence of a session whose task has ended, and of which nothing more is said."""
+    """Waits until the task has completed and its session gets no further events; returns the last sequence."""
     heads: list[int] = []
 
     async def rests() -> bool:
@@ -67,20 +67,20 @@ async def settle(at: Instance, session: str, task: object) -> int:
 
 
 @pytest.mark.requirement("ID-12", "EVC-15", "CMD-20", "CMD-26", "GR-9", "SNAP-8", "TR-18")
-async def test_each_export_is_a_fact_with_an_edge_and_a_reference(rig: Rig) -> None:
+async def test_each_export_is_recorded_as_fact_and_edge_and_reference(rig: Rig) -> None:
     at = await rig.start(clients=[ADA])
     headers = {**bearer("ada"), "traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
     body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": at.message("hello")}
     sent = await at.http.post("/agents/echo", json=body, headers=headers)
     task = sent.json()["result"]["task"]["id"]
     session = (await read(at, f"/v1/tasks/{task}"))["sessionId"]
-    made = {kind: (await export(at, kind, {"taskId": task})).told for kind in PATHS}
-    ids = [told["evidenceId"] for told in made.values()]
+    made = {kind: (await export(at, kind, {"taskId": task})).response for kind in PATHS}
+    ids = [response["evidenceId"] for response in made.values()]
     facts = [one for one in await at.read_session(session) if one["type"] == "evidence.changed"]
     assert [one["payload"]["evidenceId"] for one in facts] == ids
     assert [one["payload"]["kind"] for one in facts] == [*PATHS]
     assert [one["refs"]["evidence"]["blob"] for one in facts] == [
-        told["blob"] for told in made.values()
+        response["blob"] for response in made.values()
     ]
     assert (await read(at, f"/v1/tasks/{task}"))["evidenceRefs"] == ids
     assert (await read(at, f"/v1/tasks/{task}/summary"))["evidenceRefs"] == ids
@@ -94,7 +94,7 @@ async def test_each_export_is_a_fact_with_an_edge_and_a_reference(rig: Rig) -> N
 
 
 @pytest.mark.requirement("SNAP-8")
-async def test_summary_notes_what_a_review_leaves_open(rig: Rig) -> None:
+async def test_session_summary_contains_the_notes_of_a_review(rig: Rig) -> None:
     at = await rig.start(clients=[ADA])
     task = (await at.send("ada-key", "ask Which one?")).json()["result"]["task"]["id"]
     session = (await read(at, f"/v1/tasks/{task}"))["sessionId"]
@@ -102,13 +102,13 @@ async def test_summary_notes_what_a_review_leaves_open(rig: Rig) -> None:
     assert empty["marks"]["evidence"]["state"] == "not_applicable"
     review = await export(at, "review", {"sessionId": session})
     summary = (await read(at, f"/v1/sessions/{session}"))["evidenceSummary"]
-    notes = summary["notes"][review.told["evidenceId"]]
+    notes = summary["notes"][review.response["evidenceId"]]
     assert f"no fact says how task {task} ended" in notes
-    assert notes == review.told["notes"]
+    assert notes == review.response["notes"]
 
 
 @pytest.mark.requirement("CMD-20", "CMD-26")
-async def test_the_same_scope_at_the_same_sequence_has_the_same_hash(rig: Rig) -> None:
+async def test_equal_scope_at_an_equal_sequence_gives_an_equal_hash(rig: Rig) -> None:
     at = await rig.start(clients=[ADA])
     view, _ = await approve(at)
     session = str(view["sessionId"])
@@ -129,36 +129,36 @@ async def test_the_same_scope_at_the_same_sequence_has_the_same_hash(rig: Rig) -
         ]
         for instance, through in again_at:
             again = await export(instance, kind, scope | through)
-            assert again.told == {**bundle.told, "repeated": True}
+            assert again.response == {**bundle.response, "repeated": True}
             assert again.content == bundle.content
     assert len(await at.read_session(session)) == stored
-    # The two ways to name a turn are one; every other scope has an id of its own.
-    assert len({bundle.told["evidenceId"] for bundle in first.values()}) == 12
+    # The two ways to name a turn are the same scope; every other scope has its own id.
+    assert len({bundle.response["evidenceId"] for bundle in first.values()}) == 12
     for bundle in first.values():
-        assert bundle.told["sha256"] == hashlib.sha256(bundle.lines[0]).hexdigest()
-        assert bundle.told["blob"] == hashlib.sha256(bundle.content).hexdigest()
+        assert bundle.response["sha256"] == hashlib.sha256(bundle.lines[0]).hexdigest()
+        assert bundle.response["blob"] == hashlib.sha256(bundle.content).hexdigest()
 
 
 @pytest.mark.requirement("CMD-20")
-async def test_an_export_is_the_same_once_its_session_stands_in_the_archive(rig: Rig) -> None:
+async def test_export_is_the_same_after_its_session_is_archived(rig: Rig) -> None:
     at = await rig.start(clients=[ADA])
     view, _ = await approve(at)
     session = str(view["sessionId"])
     last = await settle(at, session, view["taskId"])
     before = [await export(at, kind, {"taskId": view["taskId"]}) for kind in PATHS]
-    assert session in await leave(rig)
+    assert session in await archive_ended(rig)
     other = await rig.start(clients=[ADA])
     after = [await export(other, kind, {"taskId": view["taskId"]}) for kind in PATHS]
     assert [one.content for one in after] == [one.content for one in before]
     assert session not in rig.list_sessions()
-    # What nobody has exported before is recorded, and so the session comes back.
+    # A new export is recorded as a fact, so its session returns to memory.
     fresh = await export(other, "evidence", {"sessionId": session, "through": last})
     assert session in rig.list_sessions()
-    assert fresh.told["covers"] == before[0].told["covers"] == last
+    assert fresh.response["covers"] == before[0].response["covers"] == last
 
 
 @pytest.mark.requirement("VAL-10", "CMD-20", "OBJ-10", "PRS-11")
-async def test_ids_and_hashes_are_those_of_read_models_and_of_the_audit(rig: Rig) -> None:
+async def test_ids_and_hashes_match_those_of_read_models_and_audit(rig: Rig) -> None:
     at = await rig.start(clients=[ADA])
     view, _ = await approve(at)
     session, task = str(view["sessionId"]), view["taskId"]
@@ -188,7 +188,7 @@ async def test_ids_and_hashes_are_those_of_read_models_and_of_the_audit(rig: Rig
 
 
 @pytest.mark.requirement("CMD-20")
-async def test_a_replay_names_what_came_in_and_nothing_that_came_out(rig: Rig) -> None:
+async def test_replay_contains_inputs_and_no_outputs(rig: Rig) -> None:
     at = await rig.start(clients=[ADA])
     view, _ = await approve(at)
     await settle(at, str(view["sessionId"]), view["taskId"])
@@ -207,7 +207,7 @@ async def test_a_replay_names_what_came_in_and_nothing_that_came_out(rig: Rig) -
 
 
 @pytest.mark.requirement("CMD-26", "ID-15")
-async def test_a_review_says_what_facts_say_and_has_no_word_of_its_own(rig: Rig) -> None:
+async def test_review_states_facts_and_no_verdict_of_its_own(rig: Rig) -> None:
     at = await rig.start(clients=[ADA])
     view, _ = await approve(at)
     await settle(at, str(view["sessionId"]), view["taskId"])
@@ -215,8 +215,8 @@ async def test_a_review_says_what_facts_say_and_has_no_word_of_its_own(rig: Rig)
     review = await export(at, "review", {"taskId": view["taskId"]})
     facts = {fact["eventId"]: fact for fact in evidence.list("fact")}
     statements = review.list("statement")
-    assert review.manifest["evidence"] == evidence.told["evidenceId"]
-    assert statements[0]["evidence"] == evidence.told["evidenceId"]
+    assert review.manifest["evidence"] == evidence.response["evidenceId"]
+    assert statements[0]["evidence"] == evidence.response["evidenceId"]
     for one in statements[1:]:
         (event,) = one["events"]
         assert one["text"].startswith(f"{facts[event]['timestamp']}: ")
@@ -228,16 +228,16 @@ async def test_a_review_says_what_facts_say_and_has_no_word_of_its_own(rig: Rig)
         assert not [name for one in own for name in one if name in {"status", "verdict", "state"}]
 
 
-async def test_a_review_alone_exports_its_evidence_as_well(rig: Rig) -> None:
+async def test_review_exports_its_evidence_as_well(rig: Rig) -> None:
     at = await rig.start(clients=[ADA])
     task = (await at.send("ada-key")).json()["result"]["task"]["id"]
     review = await export(at, "review", {"taskId": task})
     kept = (await read(at, f"/v1/tasks/{task}"))["evidenceRefs"]
-    assert kept == [review.manifest["evidence"], review.told["evidenceId"]]
+    assert kept == [review.manifest["evidence"], review.response["evidenceId"]]
 
 
 @pytest.mark.requirement("CMD-20")
-async def test_what_cannot_be_exported_names_the_field_and_writes_nothing(rig: Rig) -> None:
+async def test_refused_export_names_the_field_and_writes_nothing(rig: Rig) -> None:
     at = await rig.start(clients=[ADA, BOB, CARL, DORA])
     task = (await at.send("ada-key")).json()["result"]["task"]["id"]
     session = (await read(at, f"/v1/tasks/{task}"))["sessionId"]
@@ -275,7 +275,7 @@ async def test_what_cannot_be_exported_names_the_field_and_writes_nothing(rig: R
 
 
 @pytest.mark.requirement("CMD-20")
-async def test_a_task_that_was_given_away_is_exported_by_its_new_owner_alone(rig: Rig) -> None:
+async def test_transferred_task_is_exported_only_by_its_new_owner(rig: Rig) -> None:
     at = await rig.start(clients=[{**ADA, "scopes": [*PEOPLE, "tasks:write"]}, BOB])
     kept = (await at.send("ada-key")).json()["result"]["task"]
     session = (await read(at, f"/v1/tasks/{kept['id']}"))["sessionId"]
@@ -301,19 +301,19 @@ async def test_a_task_that_was_given_away_is_exported_by_its_new_owner_alone(rig
     assert {one.get("taskId") for one in before.list("fact")} == {None, kept["id"]}
     assert before.list("omitted")
     assert (await refuse(at, {"taskId": given}))["status"] == 404
-    told = await export(at, "evidence", {"taskId": given}, "bob")
-    assert {one.get("taskId") for one in told.list("fact")} == {given}
-    # That he did so is not for the owner of the session.
+    transferred = await export(at, "evidence", {"taskId": given}, "bob")
+    assert {one.get("taskId") for one in transferred.list("fact")} == {given}
+    # The owner of the session does not see bob's export.
     summary = (await read(at, f"/v1/sessions/{session}"))["evidenceSummary"]
-    assert summary["evidence"] == [before.told["evidenceId"]]
-    place = f"/v1/evidence/{told.told['evidenceId']}?sessionId={session}"
+    assert summary["evidence"] == [before.response["evidenceId"]]
+    place = f"/v1/evidence/{transferred.response['evidenceId']}?sessionId={session}"
     assert (await at.http.get(place, headers=bearer("ada"))).status_code == 404
     again = await export(at, "evidence", {"sessionId": session})
     assert given.encode() not in b"".join(again.lines)
 
 
 @pytest.mark.requirement("CMD-20")
-async def test_a_narrowed_credential_exports_what_it_may_read(rig: Rig) -> None:
+async def test_restricted_credential_exports_only_what_it_may_read(rig: Rig) -> None:
     agents = [{"name": one, "url": rig.peer.url} for one in ("echo", "vault")]
     half = {"name": "ada", "key_hash": HALF, "kind": "person", "scopes": PEOPLE}
     at = await rig.start(clients=[ADA], agents=agents)
@@ -327,7 +327,7 @@ async def test_a_narrowed_credential_exports_what_it_may_read(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("EVC-15")
-async def test_many_who_export_at_once_are_one_export(rig: Rig) -> None:
+async def test_concurrent_equal_exports_make_one_bundle(rig: Rig) -> None:
     at, other = [await rig.start(clients=[ADA]) for _ in range(2)]
     task = (await at.send("ada-key")).json()["result"]["task"]["id"]
     session = (await read(at, f"/v1/tasks/{task}"))["sessionId"]
@@ -336,7 +336,7 @@ async def test_many_who_export_at_once_are_one_export(rig: Rig) -> None:
     made = await asyncio.gather(
         *(export(one, "review", of) for of in scopes for one in (at, other) for _ in range(4))
     )
-    assert len({bundle.told["evidenceId"] for bundle in made}) == 2
+    assert len({bundle.response["evidenceId"] for bundle in made}) == 2
     facts = [one for one in await at.read_session(session) if one["type"] == "evidence.changed"]
     assert sorted(one["payload"]["kind"] for one in facts) == ["evidence"] * 2 + ["review"] * 2
     report = await verify_store(at.gateway.store, rebuild=True)
@@ -344,24 +344,24 @@ async def test_many_who_export_at_once_are_one_export(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("I5", "A2A-11")
-async def test_a_task_that_completes_names_the_evidence_that_was_written_of_it(rig: Rig) -> None:
+async def test_completed_task_names_its_earlier_evidence(rig: Rig) -> None:
     at = await rig.start(clients=[ADA])
     view = await ask(at)
     session, task = str(view["sessionId"]), view["taskId"]
-    early = (await export(at, "evidence", {"taskId": task})).told["evidenceId"]
-    won = await say(at, bearer("ada"), make_answer(view))
-    assert won.status_code == 200, won.text
+    early = (await export(at, "evidence", {"taskId": task})).response["evidenceId"]
+    answered = await say(at, bearer("ada"), make_answer(view))
+    assert answered.status_code == 200, answered.text
     await settle(at, session, task)
     (completed,) = [
         one for one in await at.read_session(session) if one["type"] == "task.completed"
     ]
     assert completed["payload"]["evidence"] == [early]
-    late = (await export(at, "evidence", {"taskId": task})).told["evidenceId"]
+    late = (await export(at, "evidence", {"taskId": task})).response["evidenceId"]
     assert (await read(at, f"/v1/tasks/{task}"))["evidenceRefs"] == [early, late]
 
 
-async def test_a_gateway_that_cannot_make_a_key_serves_and_exports_nothing(rig: Rig) -> None:
-    # Where the key would be written something else stands, as in a folder that may not be written to.
+async def test_gateway_that_cannot_create_a_key_serves_and_refuses_exports(rig: Rig) -> None:
+    # The path of the temporary key file is taken by a folder, so the key cannot be written.
     (rig.folder / f".evidence-key.{os.getpid()}").mkdir()
     at = await rig.start(clients=[ADA])
     task = (await at.send("ada-key")).json()["result"]["task"]["id"]
@@ -371,7 +371,7 @@ async def test_a_gateway_that_cannot_make_a_key_serves_and_exports_nothing(rig: 
     assert (await read(at, f"/v1/tasks/{task}"))["evidenceRefs"] == []
 
 
-async def test_a_key_that_others_can_read_ends_the_start(rig: Rig) -> None:
+async def test_key_file_that_others_can_read_stops_the_start(rig: Rig) -> None:
     await rig.start(clients=[ADA])
     (rig.folder / "evidence-key").chmod(0o644)
     with pytest.raises(ConfigInvalid, match="others can read it"):
@@ -379,14 +379,14 @@ async def test_a_key_that_others_can_read_ends_the_start(rig: Rig) -> None:
 
 
 @pytest.mark.requirement("FGT-4")
-async def test_bundles_of_whoever_is_forgotten_go_with_what_they_are_of(rig: Rig) -> None:
+async def test_deleting_an_owner_deletes_the_bundles_of_that_owner(rig: Rig) -> None:
     at = await rig.start(clients=[ADA, BOB])
     blobs = dict[str, list[str]]()
     for who in ("ada", "bob"):
         sent = await at.call(f"{who}-key", "SendMessage", at.message("hello"))
         task = sent.json()["result"]["task"]["id"]
         blobs[who] = [
-            (await export(at, kind, {"taskId": task}, who)).told["blob"] for kind in PATHS
+            (await export(at, kind, {"taskId": task}, who)).response["blob"] for kind in PATHS
         ]
 
     def list_kept(who: str) -> set[str]:

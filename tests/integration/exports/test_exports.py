@@ -1,4 +1,4 @@
-"""Sessions that have ended, exported from one gateway and read at another one: with the same ids and the same bytes."""
+"""Ended sessions exported from one gateway and read at another: with equal ids and equal bytes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ EVERYTHING = ExportRequest(ExportScope())
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A gateway's settings over an engine."""
+    """The settings of a gateway on an engine."""
 
     url: str
     folder: Path
@@ -83,7 +83,7 @@ class Place:
 
 @pytest.fixture
 def target(tmp_path: Path) -> Generator[Place]:
-    """An empty engine, and another secret key than the one of the rig."""
+    """An empty engine, with a secret key other than that of the rig."""
     with run_server(find_engine(None)) as server:
         yield Place(server.url, tmp_path / "target", "11" * 32)
 
@@ -92,8 +92,8 @@ def source_of(rig: Rig) -> Settings:
     return Place(rig.url, rig.folder, "00" * 32).settings
 
 
-async def leave_some(settings: Settings) -> int:
-    """Has every second session that has ended leave the engine."""
+async def archive_some(settings: Settings) -> int:
+    """Archives every second session that has ended; returns how many."""
     count = 0
     async with reach_store(settings) as store:
         ended = await store.ended_sessions.find(ALL_SHARDS, LATER_MS)
@@ -110,7 +110,7 @@ async def list_problems(settings: Settings) -> list[str]:
 
 
 @pytest.mark.requirement("EXP-1")
-async def test_what_was_exported_is_read_elsewhere_as_it_was_here(
+async def test_imported_sessions_read_the_same_as_at_their_source(
     rig: Rig, target: Place, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     at = await begin(rig)
@@ -118,15 +118,15 @@ async def test_what_was_exported_is_read_elsewhere_as_it_was_here(
     if not is_lived:
         await await_lost(at)
     await settle_reads(at)
-    await leave_some(source_of(rig))
+    await archive_some(source_of(rig))
     file = tmp_path / "away.psx"
-    said = await run_export(source_of(rig), EVERYTHING, file)
-    assert " 0 of them from the archive" not in said[0]
-    left_out = {line.rpartition(": ")[2] for line in said if line.startswith("left out: ")}
+    lines = await run_export(source_of(rig), EVERYTHING, file)
+    assert " 0 of them from the archive" not in lines[0]
+    left_out = {line.rpartition(": ")[2] for line in lines if line.startswith("left out: ")}
     assert "it is the home session of a caller" in left_out
     assert not is_lived or "something is open in it" in left_out
     report = await run_import(target.settings, file)
-    assert f"exported: {report.counts['imported']} sessions" in said[0]
+    assert f"exported: {report.counts['imported']} sessions" in lines[0]
     assert report.left_alone == []
     assert await list_problems(target.settings) == []
     before = dump_engine(target.url)
@@ -149,19 +149,19 @@ async def test_what_was_exported_is_read_elsewhere_as_it_was_here(
 
 
 @pytest.fixture
-async def lived(engine_server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Rig]:
-    """A store that a gateway has filled, and left."""
+async def filled(engine_server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Rig]:
+    """A store that a gateway has filled before it stopped."""
     async with run_rig(engine_server.url, tmp_path / "source") as opened:
         at = await opened.start(clients=[ADA, BOB])
         await fill(at)
         await settle(at)
     async with open_rig(engine_server.url, tmp_path / "source") as opened:
-        await leave_some(source_of(opened))
+        await archive_some(source_of(opened))
         yield opened
 
 
 async def list_sessions(settings: Settings) -> dict[str, list[str]]:
-    """Sessions that have ended, by owner."""
+    """Ended sessions by owner."""
     found = dict[str, list[str]]()
     async with reach_store(settings) as store:
         source = store.exporter.source
@@ -176,15 +176,15 @@ async def list_sessions(settings: Settings) -> dict[str, list[str]]:
 
 
 def read_names(file: Path) -> list[str]:
-    """Sessions of an export."""
+    """The sessions that an export file contains."""
     with tarfile.open(file) as tar:
         names = tar.getnames()
     return [name.rpartition("/")[2] for name in names if name.startswith("sessions/")]
 
 
 @pytest.mark.requirement("EXP-1")
-async def test_a_scope_takes_what_is_asked_for_and_no_more(lived: Rig, tmp_path: Path) -> None:
-    source, file = source_of(lived), tmp_path / "some.psx"
+async def test_export_contains_exactly_the_requested_scope(filled: Rig, tmp_path: Path) -> None:
+    source, file = source_of(filled), tmp_path / "some.psx"
     owned = await list_sessions(source)
     bob = Principal("bob").key
     assert len(owned[bob]) == 1
@@ -223,10 +223,10 @@ async def test_a_scope_takes_what_is_asked_for_and_no_more(lived: Rig, tmp_path:
 
 
 @pytest.mark.requirement("EXP-1")
-async def test_what_is_there_otherwise_or_forgotten_stays_and_holds_travel(
-    lived: Rig, target: Place, tmp_path: Path
+async def test_import_keeps_differing_and_deleted_sessions_and_copies_legal_holds(
+    filled: Rig, target: Place, tmp_path: Path
 ) -> None:
-    source, file = source_of(lived), tmp_path / "away.psx"
+    source, file = source_of(filled), tmp_path / "away.psx"
     owned = await list_sessions(source)
     ada, bob = Principal("ada").key, Principal("bob").key
     async with reach_store(source) as store:
@@ -250,24 +250,24 @@ async def test_what_is_there_otherwise_or_forgotten_stays_and_holds_travel(
 
 
 @pytest.mark.requirement("EXP-1", "FGT-4")
-async def test_a_session_that_was_forgotten_alone_does_not_come_back(
-    lived: Rig, target: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_import_does_not_restore_a_deleted_session(
+    filled: Rig, target: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither one that was forgotten before an import, nor one that is between its first look and its end."""
+    """Covers a session deleted before an import, and one deleted between the import's check and its write."""
     file, ada = tmp_path / "away.psx", Principal("ada").key
-    before, meanwhile, *_ = (await list_sessions(source_of(lived)))[ada]
-    await run_export(source_of(lived), EVERYTHING, file)
+    before, meanwhile, *_ = (await list_sessions(source_of(filled)))[ada]
+    await run_export(source_of(filled), EVERYTHING, file)
     await run_import(target.settings, file)
     await forget_alone(target.settings, before)
-    look = SessionTombstones.list_all
+    list_all = SessionTombstones.list_all
 
-    async def look_too_early(stones: SessionTombstones, shard: Shard) -> list[SessionTombstone]:
-        found = await look(stones, shard)
+    async def list_too_early(stones: SessionTombstones, shard: Shard) -> list[SessionTombstone]:
+        found = await list_all(stones, shard)
         if shard == shard_of(meanwhile):
             await forget_alone(target.settings, meanwhile)
         return found
 
-    monkeypatch.setattr(SessionTombstones, "list_all", look_too_early)
+    monkeypatch.setattr(SessionTombstones, "list_all", list_too_early)
     report = await run_import(target.settings, file)
     why = "was deleted here, alone or with its owner"
     assert report.left_alone == [f"left alone: {before} of {ada} {why}"]
@@ -284,11 +284,11 @@ async def forget_alone(settings: Settings, session: str) -> None:
 
 
 @pytest.mark.requirement("EXP-1")
-async def test_what_is_forgotten_is_in_no_export(
-    lived: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_export_leaves_out_the_sessions_of_a_deleted_owner(
+    filled: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also while somebody forgets it: the tombstone stands, and what it stands for does as well."""
-    source, file = source_of(lived), tmp_path / "away.psx"
+    """Covers a deletion in progress as well: the tombstone is written, and the content is not removed yet."""
+    source, file = source_of(filled), tmp_path / "away.psx"
     owned = await list_sessions(source)
     ada, bob = Principal("ada").key, Principal("bob").key
     async with reach_store(source) as store:
@@ -305,11 +305,11 @@ async def test_what_is_forgotten_is_in_no_export(
 
 
 class Killed(BaseException):
-    """In place of SIGKILL: nothing behind it runs."""
+    """Raised in place of SIGKILL: no later code runs."""
 
 
 def kill_at(monkeypatch: pytest.MonkeyPatch, step: int) -> list[int]:
-    """Has the ``step``-th thing that an import changes be the last; what is left of the count."""
+    """Raises at the ``step``-th change of an import; returns the number of steps left as a list of one."""
     left = [step]
 
     def guard(change: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
@@ -328,12 +328,12 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, step: int) -> list[int]:
 
 
 @pytest.mark.requirement("EXP-2")
-async def test_whoever_is_killed_at_any_step_leaves_what_the_next_import_ends(
-    lived: Rig, target: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_import_killed_at_any_step_is_completed_by_the_next_import(
+    filled: Rig, target: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "away.psx"
-    sessions = sum(map(len, (await list_sessions(source_of(lived))).values()))
-    await run_export(source_of(lived), EVERYTHING, file)
+    sessions = sum(map(len, (await list_sessions(source_of(filled))).values()))
+    await run_export(source_of(filled), EVERYTHING, file)
     step = 0
     while True:
         step += 1 + step // 6
@@ -359,10 +359,10 @@ async def test_whoever_is_killed_at_any_step_leaves_what_the_next_import_ends(
 
 
 @pytest.mark.requirement("EXP-2")
-async def test_a_file_that_is_no_export_of_this_version_is_refused_before_anything_is_written(
-    lived: Rig, target: Place, tmp_path: Path
+async def test_file_that_is_no_valid_export_is_refused_before_anything_is_written(
+    filled: Rig, target: Place, tmp_path: Path
 ) -> None:
-    source, file = source_of(lived), tmp_path / "away.psx"
+    source, file = source_of(filled), tmp_path / "away.psx"
     await run_export(source, EVERYTHING, file)
     with file.open("rb") as opened:
         whole = MemberFile(opened)

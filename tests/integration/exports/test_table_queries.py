@@ -1,4 +1,4 @@
-"""The queries of docs/operate/tables.md, run as they are written, on an export of which the answers are known."""
+"""The queries of docs/operate/tables.md, run unchanged on an export with known results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENDS: Final = {"task.completed", "task.failed", "task.cancelled", "task.timed_ou
 
 
 def list_events(known: Known, kind: str) -> Iterator[tuple[JsonObject, Any]]:
-    """The events of a class, each with its payload."""
+    """The events of a type, each with its payload."""
     for some in known.events.values():
         for one in some:
             if one["type"] == kind:
@@ -45,9 +45,7 @@ def read_ms(text: object) -> int:
 
 
 @pytest.mark.requirement("EXP-4")
-async def test_each_query_that_is_shown_has_the_answer_that_is_known(
-    known: Known, tmp_path: Path
-) -> None:
+async def test_each_documented_query_returns_the_known_result(known: Known, tmp_path: Path) -> None:
     await run_table_export(source_of(known.rig), EVERYTHING, tmp_path / "tables")
     assert len(QUERIES) == 6
     with duckdb.connect() as base:
@@ -106,9 +104,9 @@ async def test_each_query_that_is_shown_has_the_answer_that_is_known(
     ]
     assert sum(row[2] for row in days) >= 5
 
-    said = Counter(
+    evaluated = Counter(
         (payload["decision"], payload["source"])
         for _, payload in list_events(known, "permission.evaluated")
     )
-    assert {row[:2]: row[2] for row in evaluations} == said
-    assert said
+    assert {row[:2]: row[2] for row in evaluations} == evaluated
+    assert evaluated

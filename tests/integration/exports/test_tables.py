@@ -1,4 +1,4 @@
-"""What is stored, exported as tables: each row once, wherever its session stands, and what reads say of it."""
+"""Stored data exported as tables: each row once, from memory or archive, with the values that reads return."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from passerelle.store.exports.tables.session_rows import FORM, TABLES
 from tests.integration.archive.test_archived_reads import open_store
 from tests.integration.callers.rig import Rig, open_rig, run_rig
 from tests.integration.devices.asking import ADA, BOB, bearer
-from tests.integration.exports.test_exports import EVERYTHING, Killed, leave_some, source_of
+from tests.integration.exports.test_exports import EVERYTHING, Killed, archive_some, source_of
 from tests.stores.dump import STORES, find_dump, load_dump
 from tests.stores.make import fill, settle
 from tests.support.engine import Server, ask, engine_server, started_legs
@@ -50,7 +50,7 @@ HOME = "it is the home session of a caller"
 
 @dataclass
 class Known:
-    """What is stored, as reads of a gateway and keys of the engine say before anything leaves it."""
+    """Stored data as gateway reads and engine keys show it before archiving."""
 
     rig: Rig
     tasks: set[str] = field(default_factory=set[str])
@@ -58,12 +58,12 @@ class Known:
     events: dict[str, list[JsonObject]] = field(default_factory=dict[str, "list[JsonObject]"])
     """By session, without home sessions."""
     listed: dict[str, JsonObject] = field(default_factory=dict[str, "JsonObject"])
-    """What callers see of their tasks, by id."""
+    """Tasks as their callers read them, by id."""
     records: dict[str, JsonObject] = field(default_factory=dict[str, "JsonObject"])
     approvals: dict[str, JsonObject] = field(default_factory=dict[str, "JsonObject"])
 
 
-async def look(rig: Rig, at: Instance) -> Known:
+async def read_known(rig: Rig, at: Instance) -> Known:
     known = Known(rig)
     keys = [one.decode() for one in cast("list[bytes]", ask(rig.url, "KEYS", "*"))]
     known.tasks = {name.rpartition(":")[2] for name in keys if ":t:task_" in name}
@@ -80,7 +80,7 @@ async def look(rig: Rig, at: Instance) -> Known:
 
 
 async def read_events(rig: Rig) -> dict[str, list[JsonObject]]:
-    """Those of each session but homes; no gateway writes any more."""
+    """The events of each session without home sessions, read after all gateways have stopped."""
     events = dict[str, "list[JsonObject]"]()
     homes = {Principal(who).home_session for who in ("ada", "bob")}
     async with await open_store(rig) as store:
@@ -93,17 +93,17 @@ async def read_events(rig: Rig) -> dict[str, list[JsonObject]]:
 
 @pytest.fixture
 async def known(engine_server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Known]:
-    """A store that a gateway has filled, and left; every second session that has ended is in the archive."""
+    """A store that a gateway has filled before it stopped; every second ended session is archived."""
     async with run_rig(engine_server.url, tmp_path / "source") as opened:
         price = {"currency": "EUR", "per_call": "0.10"}
         at = await opened.start(clients=[ADA, BOB], agent={"price": price})
         await fill(at)
         await settle(at)
-        found = await look(opened, at)
+        found = await read_known(opened, at)
     async with open_rig(engine_server.url, tmp_path / "source") as opened:
         found.rig = opened
         found.events = await read_events(opened)
-        await leave_some(source_of(opened))
+        await archive_some(source_of(opened))
         yield found
 
 
@@ -112,9 +112,11 @@ def read_instant(text: str) -> datetime:
 
 
 @pytest.mark.requirement("EXP-4")
-async def test_each_row_is_there_once_and_says_what_reads_say(known: Known, tmp_path: Path) -> None:
+async def test_each_row_is_exported_once_with_the_values_that_reads_return(
+    known: Known, tmp_path: Path
+) -> None:
     folder = tmp_path / "tables"
-    said = await run_table_export(source_of(known.rig), EVERYTHING, folder)
+    lines = await run_table_export(source_of(known.rig), EVERYTHING, folder)
     tables = read_tables(folder)
     events = [(row["session_id"], row["sequence"], row["event_id"]) for row in tables["events"]]
     stored = [
@@ -125,12 +127,12 @@ async def test_each_row_is_there_once_and_says_what_reads_say(known: Known, tmp_
     assert sorted(events) == sorted(stored)
     assert sorted(row["task_id"] for row in tables["tasks"]) == sorted(known.tasks)
     assert sorted(row["action_id"] for row in tables["approvals"]) == sorted(known.actions)
-    assert f"{len(stored):,} events" in said[0]
+    assert f"{len(stored):,} events" in lines[0]
     archived = {row["session_id"] for row in tables["tasks"] if row["archived"]}
     assert archived
     assert {row["session_id"] for row in tables["tasks"] if not row["archived"]}
-    assert f"of {len(known.events)} sessions, {len(archived)} of them from the archive" in said[0]
-    assert said[1] == f"left out: {HOME}: {Principal('ada').home_session}"
+    assert f"of {len(known.events)} sessions, {len(archived)} of them from the archive" in lines[0]
+    assert lines[1] == f"left out: {HOME}: {Principal('ada').home_session}"
     by_facade = {row["a2a_task_id"]: row for row in tables["tasks"]}
     assert {*known.listed} <= {*by_facade}
     for name, record in known.records.items():
@@ -154,7 +156,7 @@ async def test_each_row_is_there_once_and_says_what_reads_say(known: Known, tmp_
 
 
 @pytest.mark.requirement("EXP-4")
-async def test_events_are_exact_and_money_and_decisions_are_typed(
+async def test_events_are_complete_and_costs_and_decisions_are_typed(
     known: Known, tmp_path: Path
 ) -> None:
     folder = tmp_path / "tables"
@@ -173,11 +175,13 @@ async def test_events_are_exact_and_money_and_decisions_are_typed(
     costs = tables["costs"]
     recorded = [row for row in costs if row["kind"] == "recorded"]
     assert {(row["amount"], row["currency"]) for row in costs} == {(Decimal("0.100000"), "EUR")}
-    told = [one for some in known.events.values() for one in some if one["type"] == "cost.recorded"]
+    recorded_events = [
+        one for some in known.events.values() for one in some if one["type"] == "cost.recorded"
+    ]
     assert sorted(row["event_id"] for row in recorded) == sorted(
-        str(one["eventId"]) for one in told
+        str(one["eventId"]) for one in recorded_events
     )
-    assert sum(row["amount"] for row in recorded) == Decimal("0.1") * len(told) > 0
+    assert sum(row["amount"] for row in recorded) == Decimal("0.1") * len(recorded_events) > 0
     assert {row["agent"] for row in costs} == {"echo"}
     assert {row["task_id"] for row in recorded} <= known.tasks
     decided = [row for row in tables["approvals"] if row["decided_kind"] == "person"]
@@ -203,7 +207,7 @@ async def test_events_are_exact_and_money_and_decisions_are_typed(
 
 
 @pytest.mark.requirement("EXP-4")
-async def test_a_scope_takes_what_is_asked_for_and_no_more(known: Known, tmp_path: Path) -> None:
+async def test_tables_contain_exactly_the_requested_scope(known: Known, tmp_path: Path) -> None:
     source = source_of(known.rig)
     bob = Principal("bob").key
     [mine] = [
@@ -234,8 +238,8 @@ async def test_a_scope_takes_what_is_asked_for_and_no_more(known: Known, tmp_pat
         folder = tmp_path / f"tables-{number}"
         await run_table_export(source, request, folder)
         assert list_sessions(read_tables(folder)) == expected, request
-        told = orjson.loads((folder / "export.json").read_bytes())
-        assert (told["sessions"], told["scope"]) == (
+        manifest = orjson.loads((folder / "export.json").read_bytes())
+        assert (manifest["sessions"], manifest["scope"]) == (
             len(expected),
             request.scope.write() or ({"session": mine} if request.task else {}),
         )
@@ -250,7 +254,7 @@ async def test_a_scope_takes_what_is_asked_for_and_no_more(known: Known, tmp_pat
 
 
 @pytest.mark.requirement("EXP-4")
-async def test_sessions_that_leave_memory_meanwhile_are_there_once(
+async def test_sessions_archived_during_an_export_are_exported_once(
     known: Known, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, folder = source_of(known.rig), tmp_path / "tables"
@@ -260,8 +264,8 @@ async def test_sessions_that_leave_memory_meanwhile_are_there_once(
         at: SessionSource, session: str, *, may_be_open: bool = False
     ) -> FoundSession | LeftOut | None:
         if not begun:
-            await leave_some(source)
-            await leave_some(source)
+            await archive_some(source)
+            await archive_some(source)
         begun.append(session)
         return await read(at, session, may_be_open=may_be_open)
 
@@ -273,10 +277,10 @@ async def test_sessions_that_leave_memory_meanwhile_are_there_once(
 
 
 @pytest.mark.requirement("EXP-4")
-async def test_what_is_forgotten_is_in_no_table(
+async def test_tables_leave_out_the_sessions_of_a_deleted_owner(
     known: Known, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also while somebody forgets it: the tombstone stands, and what it stands for does as well."""
+    """Covers a deletion in progress as well: the tombstone is written, and the content is not removed yet."""
     source, bob = source_of(known.rig), Principal("bob").key
 
     async def stop(*_arguments: object) -> None:
@@ -297,25 +301,25 @@ async def test_what_is_forgotten_is_in_no_table(
 
 
 @pytest.mark.requirement("EXP-4")
-async def test_a_damaged_session_is_left_out_whole_and_named(known: Known, tmp_path: Path) -> None:
+async def test_damaged_session_is_left_out_and_reported(known: Known, tmp_path: Path) -> None:
     source, folder = source_of(known.rig), tmp_path / "tables"
     session = next(one for one in known.rig.list_sessions() if one in known.events)
     task = next(str(one["taskId"]) for one in known.events[session] if "taskId" in one)
     key = f"{{{shard_of(task).tag}}}:t:{task}"
     stored = cast("bytes", ask(known.rig.url, "HGET", key, "s"))
     ask(known.rig.url, "HSET", key, "s", stored.replace(b'"title"', b'"tilte"'))
-    said = await run_table_export(source, EVERYTHING, folder)
-    assert f"left out: it is damaged, which passerelle verify names: {session}" in said
+    lines = await run_table_export(source, EVERYTHING, folder)
+    assert f"left out: it is damaged, which passerelle verify names: {session}" in lines
     assert list_sessions(read_tables(folder)) == {*known.events} - {session}
 
 
 @asynccontextmanager
 async def open_stored(url: str, folder: Path, name: str) -> AsyncGenerator[Rig]:
-    """A recorded store, some of which is in the archive."""
+    """A recorded store with some sessions archived."""
     ask(url, "FLUSHALL")
     load_dump(url, folder / "blobs", find_dump(name))
     async with open_rig(url, folder) as rig:
-        await leave_some(source_of(rig))
+        await archive_some(source_of(rig))
         yield rig
 
 
@@ -327,13 +331,13 @@ async def stored(engine_server: Server, tmp_path: Path, anyio_backend: str) -> A
 
 @pytest.mark.requirement("EXP-4")
 @pytest.mark.parametrize("name", STORES)
-async def test_stores_of_earlier_versions_are_exported(
+async def test_recorded_stores_are_exported(
     engine_server: Server, tmp_path: Path, name: str, anyio_backend: str
 ) -> None:
     async with open_stored(engine_server.url, tmp_path / "source", name) as rig:
-        said = await run_table_export(source_of(rig), EVERYTHING, tmp_path / "tables")
+        lines = await run_table_export(source_of(rig), EVERYTHING, tmp_path / "tables")
     tables = read_tables(tmp_path / "tables")
-    assert "damaged" not in "".join(said)
+    assert "damaged" not in "".join(lines)
     assert {row["status"] for row in tables["tasks"]} >= {"completed", "failed"}
     assert {row["state"] for row in tables["approvals"]} >= {"allowed", "rejected", "pending"}
     assert len({(row["session_id"], row["sequence"]) for row in tables["events"]}) == len(
@@ -342,9 +346,7 @@ async def test_stores_of_earlier_versions_are_exported(
 
 
 @pytest.mark.requirement("EXP-5")
-async def test_a_folder_that_cannot_be_taken_is_refused_and_left_alone(
-    stored: Rig, tmp_path: Path
-) -> None:
+async def test_unusable_folder_is_refused_and_not_changed(stored: Rig, tmp_path: Path) -> None:
     source = source_of(stored)
     file, full, whole = tmp_path / "file", tmp_path / "full", tmp_path / "whole"
     file.write_text("something")
@@ -379,9 +381,7 @@ async def test_a_folder_that_cannot_be_taken_is_refused_and_left_alone(
 
 
 @pytest.mark.requirement("EXP-5")
-async def test_a_disk_that_is_full_leaves_nothing_at_whichever_byte(
-    stored: Rig, tmp_path: Path
-) -> None:
+async def test_full_disk_at_any_byte_leaves_no_files(stored: Rig, tmp_path: Path) -> None:
     source, folder, file = source_of(stored), tmp_path / "tables", tmp_path / "away.psx"
     await run_table_export(source, EVERYTHING, folder)
     await run_export(source, EVERYTHING, file)
@@ -389,7 +389,7 @@ async def test_a_disk_that_is_full_leaves_nothing_at_whichever_byte(
     sizes = {folder: tables, file: file.stat().st_size}
     for path, write in ((folder, run_table_export), (file, run_export)):
         for number in range(10):
-            # What the store writes to try its folder is shorter than that.
+            # More than the 48 bytes that the store writes to check its folder.
             most = 48 + (sizes[path] - 48) * number // 10
             there = tmp_path / f"full-{path.name}"
             with limit_files(most), pytest.raises(InvalidInput, match=r"File too large$"):
@@ -406,7 +406,7 @@ async def test_a_disk_that_is_full_leaves_nothing_at_whichever_byte(
 
 
 @pytest.mark.requirement("EXP-5")
-async def test_two_exports_do_not_share_a_folder(
+async def test_second_export_into_a_folder_in_use_is_refused(
     stored: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, folder = source_of(stored), tmp_path / "tables"
@@ -428,7 +428,7 @@ async def test_two_exports_do_not_share_a_folder(
     read_tables(folder)
 
 
-async def test_without_the_extra_one_sentence_says_what_to_install(
+async def test_missing_extra_is_reported_with_the_command_to_install_it(
     stored: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import_module("passerelle.store.exports.tables.parquet_folder")

@@ -1,4 +1,4 @@
-"""What a run asks its agent to activate: what its caller wished, on every call, whoever drives the run by then."""
+"""Extensions that a run requests from its agent: those of its caller, on every call, under any driver."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ THEIRS = "urn:theirs"
 
 
 @pytest.mark.requirement("DIA-2")
-async def test_run_goes_on_after_a_restart_with_what_its_caller_wished(house: House) -> None:
+async def test_run_requests_its_callers_extensions_after_a_restart(house: House) -> None:
     _declare(house, THEIRS, PERMISSION)
     both = ", ".join(sorted((THEIRS, PERMISSION)))
     accepted = await _send(house, "ask Which colour?", frozenset({THEIRS, "urn:foreign"}))
     await house.until(accepted, Status.WAITING_INPUT)
     await house.restart()
     seen = len(house.peer.requests)
-    # A process that has just started knows of no caller.
+    # A new process has no call context.
     await asyncio.get_running_loop().create_task(house.adopt(accepted), context=Context())
     view = await house.question(accepted)
     await house.respond(view, option_id="reply", content={"text": "blue"})
@@ -40,7 +40,7 @@ async def test_run_goes_on_after_a_restart_with_what_its_caller_wished(house: Ho
     assert {request.headers.get("a2a-extensions") for request in house.peer.requests} == {both}
 
 
-async def test_second_caller_does_not_wish_for_the_first(house: House) -> None:
+async def test_extensions_of_one_caller_are_not_requested_for_another(house: House) -> None:
     _declare(house, THEIRS)
     accepted = await _send(house, "hello", frozenset({THEIRS}))
     await house.until(accepted, Status.COMPLETED)
@@ -51,7 +51,7 @@ async def test_second_caller_does_not_wish_for_the_first(house: House) -> None:
 
 
 @pytest.mark.requirement("DIA-1")
-async def test_message_over_any_edge_is_refused_where_nobody_speaks_what_is_required(
+async def test_message_without_a_required_extension_is_refused(
     house: House,
 ) -> None:
     _declare(house, THEIRS, required=True)
@@ -62,19 +62,19 @@ async def test_message_over_any_edge_is_refused_where_nobody_speaks_what_is_requ
     await house.until(accepted, Status.COMPLETED)
 
 
-async def test_poll_of_a_run_asks_for_the_same_as_its_message(house: House) -> None:
+async def test_poll_of_a_run_requests_the_extensions_of_its_message(house: House) -> None:
     _declare(house, THEIRS)
     accepted = await _send(house, "ask Which colour?", frozenset({THEIRS}))
     await house.until(accepted, Status.WAITING_INPUT)
-    await wait_until(lambda: house.peer.count("GetTask") > 1, 15, "the agent was asked again")
+    await wait_until(lambda: house.peer.count("GetTask") > 1, 15, "the agent was polled")
     assert {one.headers.get("a2a-extensions") for one in house.peer.requests} == {THEIRS}
 
 
-async def _send(house: House, text: str, wishes: frozenset[str]) -> TurnAccepted:
-    """As an edge does, which notes what a caller asks for in the context of its request."""
+async def _send(house: House, text: str, requested: frozenset[str]) -> TurnAccepted:
+    """Sends like a binding, which stores the caller's requested extensions in the call context."""
 
     async def send() -> TurnAccepted:
-        set_call_context(wishes, None)
+        set_call_context(requested, None)
         return await house.send(text)
 
     return await asyncio.create_task(send())

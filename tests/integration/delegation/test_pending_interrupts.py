@@ -1,4 +1,4 @@
-"""A message that stops what goes on in its context, where its gateway dies over it: a due row does what is owed."""
+"""A message that interrupts its context, whose gateway dies meanwhile: a due row completes the interrupt."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ pytestmark = pytest.mark.anyio
 
 
 class DeadError(Exception):
-    """The process is gone right behind an append."""
+    """The process dies right after an append."""
 
 
 @pytest.mark.requirement("I9", "CMD-15")
 @pytest.mark.parametrize("point", [1, 2, 3])
-async def test_what_a_message_was_to_stop_is_owed_where_its_gateway_dies(
+async def test_interrupt_is_completed_by_a_due_row_after_its_gateway_died(
     house: House, point: int
 ) -> None:
-    """Behind the message itself, behind its place in line, and behind the wish that the other one ends."""
+    """It dies after the append of the message, of its place in the queue, or of the cancel request."""
     working = await house.send("silent", wait="none")
     await wait_until(lambda: house.peer.texts == ["silent"], 10, "the agent works at it")
     waits = await follow(house, working, "waits")
@@ -51,11 +51,11 @@ async def test_what_a_message_was_to_stop_is_owed_where_its_gateway_dies(
     for turn in (urgent, waits):
         await house.until(turn, Status.COMPLETED)
     assert house.peer.texts == ["silent", "urgent", "waits"]
-    wishes = [one for one in await house.types(working) if one == "task.cancel_requested"]
-    assert len(wishes) == 1
+    requests = [one for one in await house.types(working) if one == "task.cancel_requested"]
+    assert len(requests) == 1
 
 
-async def test_message_that_has_stopped_what_went_on_stops_nothing_that_comes_later(
+async def test_completed_interrupt_does_not_stop_later_turns(
     house: House,
 ) -> None:
     working = await begin(house)

@@ -1,4 +1,4 @@
-"""What somebody says to a question goes to the agent, and is judged like any message to it, whichever way it comes."""
+"""Text answers are sent to the agent, so they are evaluated like any message to it, in whichever form they arrive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-HERE: Final = "tests.integration.delegation.test_judged_answers"
+HERE: Final = "tests.integration.delegation.test_evaluated_answers"
 SECRET: Final = "the number of the safe"
 ASKED: Final[list[JsonObject]] = []
 
@@ -48,8 +48,10 @@ def make_hook(name: str) -> Policy:
     )
 
 
-async def say(house: House, accepted: TurnAccepted, view: JsonObject, way: str, text: str) -> None:
-    """The answer ``text``, by a device, as a decision in a message, or as a message in words."""
+async def answer(
+    house: House, accepted: TurnAccepted, view: JsonObject, way: str, text: str
+) -> None:
+    """Answers with ``text``: by a device, as a decision in a message, or as a plain text message."""
     if way == "device":
         await house.respond(view, option_id="reply", content={"text": text})
     elif way == "comment":
@@ -73,23 +75,23 @@ async def say(house: House, accepted: TurnAccepted, view: JsonObject, way: str, 
 
 
 async def ask(house: House, way: str) -> tuple[TurnAccepted, JsonObject]:
-    """A question of the agent."""
+    """Makes the agent ask; returns the turn and the approval."""
     accepted, _ = await house.talk(asks("pay") if way == "comment" else "ask Which colour?")
     return accepted, await house.question(accepted)
 
 
 @pytest.mark.requirement("EXT-3", "PRS-4")
 @pytest.mark.parametrize("way", ["device", "decision", "message", "comment"])
-async def test_a_hook_has_a_say_in_words_whichever_way_they_come(house: House, way: str) -> None:
+async def test_hook_evaluates_text_answers_in_every_form(house: House, way: str) -> None:
     accepted, view = await ask(house, way)
     house.rules = make_hook("keep_secret")
     with pytest.raises(Forbidden, match="it stays here"):
-        await say(house, accepted, view, way, SECRET)
+        await answer(house, accepted, view, way, SECRET)
     record = await house.record(accepted)
     assert (record.status in {Status.WAITING_INPUT, Status.WAITING_PERMISSION}) is True
     assert record.open_actions == (view["actionId"],)
     assert len(house.peer.messages) == 1
-    await say(house, accepted, view, way, "blue")
+    await answer(house, accepted, view, way, "blue")
     await house.until(accepted, Status.COMPLETED)
     assert "blue" in str(house.peer.messages[1:])
     assert SECRET not in str(house.peer.messages)
@@ -102,27 +104,27 @@ async def test_a_hook_has_a_say_in_words_whichever_way_they_come(house: House, w
 
 @pytest.mark.requirement("PRS-3")
 @pytest.mark.parametrize("way", ["device", "decision", "message"])
-async def test_a_rule_has_a_say_in_words_whichever_way_they_come(house: House, way: str) -> None:
+async def test_rule_evaluates_text_answers_in_every_form(house: House, way: str) -> None:
     accepted, view = await ask(house, way)
     house.rules = make_policy((Rule("nothing-leaves", "deny", about=frozenset({"delegations"})),))
     with pytest.raises(Forbidden, match="policy forbids it"):
-        await say(house, accepted, view, way, "blue")
+        await answer(house, accepted, view, way, "blue")
     assert len(house.peer.messages) == 1
     assert (await house.record(accepted)).open_actions == (view["actionId"],)
 
 
-async def test_words_of_a_decision_that_a_hook_would_change_are_not_sent(house: House) -> None:
+async def test_text_of_a_decision_that_a_hook_rewrites_is_not_sent(house: House) -> None:
     accepted, view = await ask(house, "device")
     house.rules = make_hook("shout")
     with pytest.raises(Forbidden, match="send them as a message"):
-        await say(house, accepted, view, "device", "blue")
+        await answer(house, accepted, view, "device", "blue")
     assert len(house.peer.messages) == 1
-    await say(house, accepted, view, "message", "blue")
+    await answer(house, accepted, view, "message", "blue")
     await house.until(accepted, Status.COMPLETED)
     assert house.peer.texts[1:] == ["BLUE"]
 
 
-async def test_an_option_alone_is_a_decision_and_asks_no_hook(house: House) -> None:
+async def test_option_without_text_is_a_decision_and_calls_no_hook(house: House) -> None:
     accepted, view = await ask(house, "comment")
     house.rules = make_hook("keep_secret")
     await house.respond(view, option_id="yes")
@@ -130,31 +132,31 @@ async def test_an_option_alone_is_a_decision_and_asks_no_hook(house: House) -> N
     assert ASKED == []
 
 
-async def test_an_answer_that_does_not_count_asks_no_hook(house: House) -> None:
+async def test_invalid_or_repeated_answer_calls_no_hook(house: House) -> None:
     accepted, view = await ask(house, "device")
     house.rules = make_hook("keep_secret")
     with pytest.raises(UnknownOption):
         await house.respond(view, option_id="none", content={"text": "blue"})
     assert ASKED == []
-    await say(house, accepted, view, "device", "blue")
+    await answer(house, accepted, view, "device", "blue")
     await house.until(accepted, Status.COMPLETED)
-    await say(house, accepted, view, "device", "blue")
+    await answer(house, accepted, view, "device", "blue")
     assert len(ASKED) == 1
 
 
 @pytest.mark.requirement("PRS-3")
-async def test_a_rule_that_asks_is_content_with_a_person_who_decides(house: House) -> None:
+async def test_asking_rule_is_satisfied_by_the_decision_of_a_person(house: House) -> None:
     accepted, view = await ask(house, "device")
     house.rules = make_policy((Rule("ask-first", "ask", about=frozenset({"delegations"})),))
     with pytest.raises(Forbidden, match="needs an approval first"):
-        await say(house, accepted, view, "message", "blue")
-    await say(house, accepted, view, "device", "blue")
+        await answer(house, accepted, view, "message", "blue")
+    await answer(house, accepted, view, "device", "blue")
     await house.until(accepted, Status.COMPLETED)
     assert house.peer.texts[1:] == ["blue"]
 
 
 @pytest.mark.parametrize("also_a_rule", [True, False])
-async def test_a_hook_that_fails_closed_is_not_content_with_a_person(
+async def test_hook_that_fails_closed_is_not_satisfied_by_a_person(
     house: House, *, also_a_rule: bool
 ) -> None:
     accepted, view = await ask(house, "device")
@@ -162,15 +164,13 @@ async def test_a_hook_that_fails_closed_is_not_content_with_a_person(
     hooks = make_hook("nowhere").hooks
     house.rules = make_policy((rule,) if also_a_rule else (), hooks=hooks)
     with pytest.raises(Forbidden, match="needs an approval first"):
-        await say(house, accepted, view, "device", "blue")
+        await answer(house, accepted, view, "device", "blue")
     assert len(house.peer.messages) == 1
 
 
 @pytest.mark.requirement("PRS-3")
 @pytest.mark.parametrize("why", ["tier", "service"])
-async def test_a_rule_that_names_who_decides_is_content_with_nobody_else(
-    house: House, why: str
-) -> None:
+async def test_rule_with_approvers_is_satisfied_only_by_them(house: House, why: str) -> None:
     _, view = await ask(house, "device")
     tier = Tier("low", Quorum(), (AudienceStep(("boss",)),)) if why == "tier" else None
     house.rules = make_policy(

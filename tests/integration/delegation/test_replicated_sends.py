@@ -1,4 +1,4 @@
-"""Nothing is sent to an agent on a write that a failover would lose: it waits for a replica, and is never refused."""
+"""Nothing is sent to an agent on a write that a failover would lose: sends wait for a replica, and still happen."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ pytestmark = pytest.mark.anyio
 
 
 async def until_missed(house: House) -> None:
-    """Until somebody waits for the replica."""
+    """Waits until a write has missed the replica."""
     await wait_until(lambda: house.store.replicas.are_missing, 15, "the replica is missed")
 
 
-async def test_messages_and_answers_wait_for_the_replica_and_are_sent_once_it_has_them(
+async def test_messages_and_answers_are_sent_after_the_replica_confirms(
     tmp_path: Path, anyio_backend: str
 ) -> None:
     async with run_pair() as pair, open_house(pair.url, tmp_path) as house:
         asked, _ = await house.talk("ask Which colour?")
         pair.cut_replication()
-        told = await house.send("hello")
+        sent = await house.send("hello")
         await until_missed(house)
         view = await house.question(asked)
         await house.respond(view, option_id="reply", content={"text": "blue"})
@@ -44,11 +44,11 @@ async def test_messages_and_answers_wait_for_the_replica_and_are_sent_once_it_ha
             shown = await house.service.read(ADA, GetAction(str(view["actionId"])))
             return shown["returnState"] == "returning"
 
-        await wait_until(is_on_its_way, 15, "the intent to tell the agent is stored")
+        await wait_until(is_on_its_way, 15, "the intent to deliver the answer is stored")
         assert house.peer.texts == ["ask Which colour?"]
-        assert (await house.record(told)).status is Status.RUNNING, "it is accepted all the same"
+        assert (await house.record(sent)).status is Status.RUNNING, "it is accepted all the same"
         pair.mend_replication()
-        await house.hear(told)
+        await house.hear(sent)
         await house.until(asked, Status.COMPLETED)
         assert sorted(house.peer.texts) == ["ask Which colour?", "blue", "hello"]
         assert not house.store.replicas.are_missing
@@ -56,7 +56,7 @@ async def test_messages_and_answers_wait_for_the_replica_and_are_sent_once_it_ha
 
 @asynccontextmanager
 async def watched(house: House) -> AsyncGenerator[RedisReplicas]:
-    """The store's replicas, looked at as the gateway does; a promoted server is alone after a short while."""
+    """Watches the store's replicas as the gateway does; a promoted server counts as alone after 0.5 s."""
     replicas = house.store.replicas
     replicas.alone_after_s = 0.5
     log = structlog.get_logger("passerelle")
@@ -64,20 +64,20 @@ async def watched(house: House) -> AsyncGenerator[RedisReplicas]:
         yield replicas
 
 
-def count_looks(house: House, monkeypatch: pytest.MonkeyPatch) -> list[ReplicationView]:
-    """What was known after each look from now on."""
-    replicas, looks = house.store.replicas, list[ReplicationView]()
+def record_checks(house: House, monkeypatch: pytest.MonkeyPatch) -> list[ReplicationView]:
+    """The replication state after each check from now on."""
+    replicas, checks = house.store.replicas, list[ReplicationView]()
     look = replicas.look
 
-    async def note() -> None:
+    async def look_and_record() -> None:
         await look()
-        looks.append(house.store.nodes.all[0].replication)
+        checks.append(house.store.nodes.all[0].replication)
 
-    monkeypatch.setattr(replicas, "look", note)
-    return looks
+    monkeypatch.setattr(replicas, "look", look_and_record)
+    return checks
 
 
-async def test_promoted_server_without_a_replica_does_not_stop_the_world(
+async def test_promoted_server_without_a_replica_keeps_sending(
     tmp_path: Path, anyio_backend: str
 ) -> None:
     async with run_pair() as pair, open_house(pair.url, tmp_path) as house, watched(house) as seen:
@@ -86,15 +86,15 @@ async def test_promoted_server_without_a_replica_does_not_stop_the_world(
         await pair.await_replicated()
         await seen.look()
         pair.promote()
-        told = await house.send("hello")
+        sent = await house.send("hello")
         view = await house.question(asked)
         await house.respond(view, option_id="reply", content={"text": "blue"})
-        await house.hear(told)
+        await house.hear(sent)
         await house.until(asked, Status.COMPLETED)
         assert sorted(house.peer.texts) == ["ask Which colour?", "blue", "hello"]
         assert (len(seen.alone), seen.are_missing) == (1, False)
         assert "has no replica" in (describe_replicas(seen) or "")
-        # One that attaches is waited for, and the warning is over.
+        # A replica that attaches is waited for, and the warning ends.
         with run_server(find_engine(None)) as next_replica:
             link(pair.replica, next_replica)
             await wait_until(lambda: not seen.alone, 15, "the new replica is seen")
@@ -106,7 +106,7 @@ async def test_promoted_server_without_a_replica_does_not_stop_the_world(
 
 
 async def until_missed_again(house: House) -> None:
-    """Until the store's only replica is gone for the gateway."""
+    """Waits until the gateway misses the store's only replica."""
     missing = house.store.replicas
 
     async def is_missed() -> bool:
@@ -120,7 +120,7 @@ async def until_missed_again(house: House) -> None:
 async def test_isolated_old_primary_sends_nothing(
     tmp_path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    """Its replication id may change there as well: when it restarts, and when its replicas have been away for long."""
+    """An isolated primary also changes its replication id: when it restarts, and when its backlog is freed."""
     async with run_pair() as pair, open_house(pair.url, tmp_path) as house, watched(house) as seen:
         await house.talk("hello")
         await pair.await_replicated()
@@ -132,25 +132,25 @@ async def test_isolated_old_primary_sends_nothing(
             pair.restart_primary()
         lost = await house.send("again")
         await until_missed(house)
-        looks = count_looks(house, monkeypatch)
+        checks = record_checks(house, monkeypatch)
         if change != "promoted elsewhere":
             await wait_until(
-                lambda: looks and looks[-1].replication_id != first.replication_id,
+                lambda: checks and checks[-1].replication_id != first.replication_id,
                 20,
                 "the primary has another replication id",
             )
-        enough = len(looks) + 3
-        await wait_until(lambda: len(looks) >= enough, 20, "it is looked at again and again")
+        enough = len(checks) + 3
+        await wait_until(lambda: len(checks) >= enough, 20, "it is checked repeatedly")
         assert house.peer.texts == ["hello"]
         assert (seen.alone, seen.are_missing) == ((), True)
         assert (await house.record(lost)).status is Status.RUNNING
         assert describe_replicas(seen) == "no replica confirms writes; messages and webhooks wait"
-        # The world went on elsewhere; what was accepted here is gone with this primary.
+        # The promoted server continues; what this primary accepted is lost.
         pair.promote()
         house.forget_sessions()
 
 
-async def test_message_whose_acceptance_a_failover_loses_has_reached_no_agent(
+async def test_message_lost_in_a_failover_has_not_been_sent(
     tmp_path: Path, anyio_backend: str
 ) -> None:
     async with run_pair() as pair, open_house(pair.url, tmp_path) as house:
@@ -164,6 +164,6 @@ async def test_message_whose_acceptance_a_failover_loses_has_reached_no_agent(
         async def is_gone() -> bool:
             return (await house.store.log.load([task_of(lost)]))[0].stamp.version == 0
 
-        await wait_until(is_gone, 10, "the new primary knows nothing of it")
+        await wait_until(is_gone, 10, "the new primary does not have it")
         assert house.peer.texts == ["hello"]
         house.forget_sessions()

@@ -1,4 +1,4 @@
-"""A command goes on to its end whatever becomes of its caller, who is told what came of it (I6)."""
+"""A command runs to its end also if its caller is cancelled; a waiting caller gets the result (I6)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Work:
-    """A command that ends when it may, as it is told to."""
+    """A command that ends when the test allows it, with a result or a failure."""
 
     def __init__(self, failure: Exception | None = None) -> None:
         self.has_begun, self.may_end = asyncio.Event(), asyncio.Event()
@@ -36,8 +36,8 @@ class Work:
         return "done"
 
 
-async def leave(house: House, work: Work) -> None:
-    """A caller that goes when its command has begun."""
+async def abandon(house: House, work: Work) -> None:
+    """A caller that is cancelled after its command has begun."""
 
     async def wait() -> str:
         return await house.parts.dispatch.commands.see_through(work.run())
@@ -49,7 +49,7 @@ async def leave(house: House, work: Work) -> None:
         await caller
 
 
-async def test_caller_is_told_what_came_of_its_command(house: House) -> None:
+async def test_caller_gets_the_result_of_its_command(house: House) -> None:
     dispatch = house.parts.dispatch
     done, failed = Work(), Work(NotFound("task", "x"))
     done.may_end.set()
@@ -59,8 +59,8 @@ async def test_caller_is_told_what_came_of_its_command(house: House) -> None:
         await dispatch.commands.see_through(failed.run())
 
 
-class Deaf:
-    """Told of a command, and fails."""
+class FailingCallback:
+    """A result callback that raises."""
 
     def on_result(self, result: object) -> None:
         raise KeyError(result)
@@ -70,9 +70,9 @@ class Deaf:
 
 
 @pytest.mark.requirement("I6")
-async def test_run_goes_on_when_whoever_is_told_of_it_fails(house: House) -> None:
+async def test_run_continues_when_the_result_callback_raises(house: House) -> None:
     message: JsonObject = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "echo hi"}]}
-    house.service.begin(ADA, SubmitTurn("echo", message, "a2a", "unary"), Deaf())
+    house.service.begin(ADA, SubmitTurn("echo", message, "a2a", "unary"), FailingCallback())
 
     async def has_ended() -> bool:
         return bool(house.peer.messages) and not house.parts.dispatch.runs.list_tasks()
@@ -81,28 +81,28 @@ async def test_run_goes_on_when_whoever_is_told_of_it_fails(house: House) -> Non
 
 
 @pytest.mark.requirement("I6")
-async def test_command_ends_after_its_caller_has_gone(house: House) -> None:
+async def test_command_ends_after_its_caller_was_cancelled(house: House) -> None:
     work = Work()
-    await leave(house, work)
+    await abandon(house, work)
     assert not work.has_ended
     work.may_end.set()
     await wait_until(lambda: work.has_ended, 5, "the command goes on")
 
 
-async def fail_alone(house: House) -> ReferenceType[Work]:
-    """A command that fails when its caller has gone; what is returned is dead once its task is."""
+async def fail_abandoned(house: House) -> ReferenceType[Work]:
+    """Runs a command that fails after its caller was cancelled; returns a reference that dies with its task."""
     work = Work(NotFound("task", "x"))
-    await leave(house, work)
+    await abandon(house, work)
     work.may_end.set()
     return ref(work)
 
 
-async def test_failure_of_a_command_whose_caller_has_gone_is_no_fault_of_the_loop(
+async def test_failure_of_an_abandoned_command_is_not_reported_by_the_event_loop(
     house: House,
 ) -> None:
     faults: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, fault: faults.append(fault))
-    work = await fail_alone(house)
+    work = await fail_abandoned(house)
 
     def is_gone() -> bool:
         gc.collect()
@@ -112,7 +112,7 @@ async def test_failure_of_a_command_whose_caller_has_gone_is_no_fault_of_the_loo
     assert faults == []
 
 
-async def test_shutdown_ends_the_wait_for_a_command_that_takes_too_long(house: House) -> None:
+async def test_shutdown_cancels_the_wait_for_a_slow_command(house: House) -> None:
     waiting = house.parts.dispatch.commands.see_through(Work().run())
     await house.parts.dispatch.drain()
     with pytest.raises(asyncio.CancelledError):
@@ -121,7 +121,9 @@ async def test_shutdown_ends_the_wait_for_a_command_that_takes_too_long(house: H
 
 
 @pytest.mark.requirement("I6")
-async def test_message_is_answered_whose_caller_has_gone_while_it_was_stored(house: House) -> None:
+async def test_message_is_sent_though_its_caller_was_cancelled_during_the_append(
+    house: House,
+) -> None:
     waiting = asyncio.ensure_future(
         house.service.execute(ADA, SubmitTurn("echo", house.message("hello"), "a2a", "unary"), None)
     )
@@ -139,7 +141,7 @@ async def test_message_is_answered_whose_caller_has_gone_while_it_was_stored(hou
     assert house.peer.count("SendMessage") == 1
 
 
-async def test_shutdown_waits_for_a_message_and_not_for_its_run(house: House) -> None:
+async def test_shutdown_waits_for_the_append_of_a_message_and_not_for_its_run(house: House) -> None:
     house.peer.hold()
     dispatch = house.parts.dispatch
     submitting = asyncio.create_task(house.send("hello"))
@@ -150,19 +152,19 @@ async def test_shutdown_waits_for_a_message_and_not_for_its_run(house: House) ->
     house.peer.release_all()
 
 
-async def test_run_is_dropped_that_is_driven_where_its_command_was(house: House) -> None:
+async def test_run_is_dropped_by_the_instance_that_accepted_its_command(house: House) -> None:
     house.peer.hold()
     accepted = await house.send("hello")
     dispatch = house.parts.dispatch
     driver = dispatch.find(accepted.task_id)
     dispatch.drop(task_of(accepted).shard)
-    await wait_until(lambda: not dispatch.runs.list_tasks(), 5, "nobody drives the run")
+    await wait_until(lambda: not dispatch.runs.list_tasks(), 5, "the run has no driver")
     assert driver is not None
     assert driver.run.moved
     house.peer.release_all()
 
 
-async def test_command_that_a_shutdown_finds_before_its_first_step_tells_its_caller(
+async def test_command_cancelled_by_shutdown_before_its_first_step_cancels_its_caller(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "_LAST_S", 0.01)
@@ -176,11 +178,11 @@ async def test_command_that_a_shutdown_finds_before_its_first_step_tells_its_cal
 
     refuse = ActiveRuns.refuse
 
-    def ask_at_the_last_moment(runs: ActiveRuns) -> None:
+    def refuse_and_open_late(runs: ActiveRuns) -> None:
         refuse(runs)
         waiting.append(dispatch.commands.open_run(begin()))
 
-    monkeypatch.setattr(ActiveRuns, "refuse", ask_at_the_last_moment)
+    monkeypatch.setattr(ActiveRuns, "refuse", refuse_and_open_late)
     await dispatch.commands.drain()
     assert [one.cancelled() for one in waiting] == [True, True]
     assert begun == []

@@ -1,4 +1,4 @@
-"""A session that is forgotten right behind its last event: the gateway that wrote it misses it, and nothing is lost."""
+"""A session that is deleted right after its last event is not reported as a lost tail by the gateway that wrote it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from passerelle.delegation.duties.tail_repair import TailRepair
 from passerelle.store import keys
 from passerelle.store.archive.session_survey import SessionChoice
 from passerelle.store.store import Store
-from tests.integration.archive.test_archived_reads import leave_all, open_store
+from tests.integration.archive.test_archived_reads import archive_ended, open_store
 from tests.integration.callers.rig import Instance, Rig, run_rig
 from tests.integration.devices.asking import ADA, bearer
 from tests.support.engine import Server, ask, engine_server, started_legs
@@ -32,7 +32,7 @@ async def rig(engine_server: Server, tmp_path: Path, anyio_backend: str) -> Asyn
 
 @pytest.fixture
 def losses(monkeypatch: pytest.MonkeyPatch) -> list[Shard]:
-    """Shards of which a gateway thinks that they have lost something."""
+    """Shards that a gateway reports as having lost events."""
     noted = list[Shard]()
 
     def note(repair: TailRepair, shard: Shard, epoch: int, noticed_by: str) -> None:
@@ -43,14 +43,14 @@ def losses(monkeypatch: pytest.MonkeyPatch) -> list[Shard]:
 
 
 async def send(at: Instance) -> str:
-    """The session of a task that has just ended."""
+    """Sends a message and returns the session of its completed task."""
     task = (await at.send("ada-key", "hello")).json()["result"]["task"]["id"]
     shown = await at.http.get(f"/v1/tasks/{task}", headers=bearer("ada"))
     return str(shown.json()["sessionId"])
 
 
-async def look(at: Instance) -> None:
-    """Has the gateway compare what it was told as stored with what is stored, as it does now and then."""
+async def audit(at: Instance) -> None:
+    """Waits until the gateway has compared its acknowledged events with the store, as it does periodically."""
     repair = at.gateway.duties.repair
     acknowledged, looks = repair.events.list_acknowledged, list[float]()
 
@@ -60,8 +60,8 @@ async def look(at: Instance) -> None:
 
     setattr(repair.events, "list_acknowledged", count)  # noqa: B010  a method takes no assignment
     repair.look_s = 0.01
-    # The second look begins behind the end of the first.
-    await wait_until(lambda: len(looks) > 1, 20, "it has looked")
+    # The second audit starts after the end of the first.
+    await wait_until(lambda: len(looks) > 1, 20, "the gateway has audited once")
 
 
 async def forget(store: Store, session: str, what: str) -> None:
@@ -75,23 +75,25 @@ async def forget(store: Store, session: str, what: str) -> None:
 
 @pytest.mark.parametrize("where", ["in memory", "in the archive"])
 @pytest.mark.parametrize("what", ["an owner", "a session"])
-async def test_what_was_forgotten_is_no_loss(
+async def test_deleted_session_is_not_reported_as_a_loss(
     rig: Rig, losses: list[Shard], what: str, where: str
 ) -> None:
     at = await rig.start(clients=[ADA])
     session = await send(at)
     if where == "in the archive":
-        assert await leave_all(rig) == 1
+        assert await archive_ended(rig) == 1
     async with await open_store(rig) as store:
         await forget(store, session, what)
         assert await store.log.read_head(StreamRef(StreamKind.SESSION, session)) is None
-    await look(at)
+    await audit(at)
     assert losses == []
 
 
-async def test_what_is_gone_for_another_reason_is_a_loss(rig: Rig, losses: list[Shard]) -> None:
+async def test_session_missing_for_another_reason_is_reported_as_a_loss(
+    rig: Rig, losses: list[Shard]
+) -> None:
     at = await rig.start(clients=[ADA])
     session = await send(at)
     ask(rig.url, "DEL", keys.head(StreamRef(StreamKind.SESSION, session)))
-    await look(at)
+    await audit(at)
     assert shard_of(session) in losses

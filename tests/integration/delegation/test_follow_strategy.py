@@ -1,4 +1,4 @@
-"""How a run is followed, rung by rung: by its stream, a subscription, questions, and calls of the peer (A2A-6)."""
+"""The follow strategy of a run: stream, subscription, push notifications, polling (A2A-6)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
-TELL = "CreateTaskPushNotificationConfig"
+REGISTER_PUSH = "CreateTaskPushNotificationConfig"
 
 
-async def work_and_break_off(turn: Turn) -> None:
+async def work_and_drop(turn: Turn) -> None:
     await turn.status("WORKING")
     await turn.drop()
 
@@ -30,23 +30,23 @@ def make_able(house: House, **capabilities: bool) -> None:
 
 
 async def until_followed_by(house: House, accepted: TurnAccepted, mechanism: str) -> None:
-    async def look() -> bool:
+    async def is_followed() -> bool:
         run = (await house.record(accepted)).run
         return run is not None and run.delivery_mechanism == mechanism
 
-    await wait_until(look, 15, f"the run is followed by {mechanism}")
+    await wait_until(is_followed, 15, f"the run is followed by {mechanism}")
 
 
 @pytest.mark.requirement("A2A-6")
-async def test_each_rung_that_a_run_was_followed_by_stands_in_its_record(house: House) -> None:
+async def test_each_delivery_mechanism_of_a_run_is_recorded(house: House) -> None:
     house.public_url = "https://gw.example.com"
     await house.restart()
     make_able(house, streaming=True, pushNotifications=True)
     house.peer.subscribes = False
-    house.peer.next(work_and_break_off)
+    house.peer.next(work_and_drop)
     accepted = await house.send("go", wait="stream")
     await until_followed_by(house, accepted, "push")
-    assert house.peer.count(TELL) == 1
+    assert house.peer.count(REGISTER_PUSH) == 1
     (remote,) = house.peer.tasks.values()
     remote.status("COMPLETED")
     await house.until(accepted, Status.COMPLETED)
@@ -61,35 +61,35 @@ async def test_each_rung_that_a_run_was_followed_by_stands_in_its_record(house: 
 
 
 @pytest.mark.requirement("A2A-6")
-async def test_whoever_takes_a_run_over_finds_what_its_peer_was_told(house: House) -> None:
+async def test_next_driver_keeps_the_push_registration_of_a_run(house: House) -> None:
     house.public_url = "https://gw.example.com"
     await house.restart()
     make_able(house, streaming=True, pushNotifications=True)
     house.peer.subscribes = False
-    house.peer.next(work_and_break_off)
+    house.peer.next(work_and_drop)
     accepted = await house.send("go", wait="stream")
     await until_followed_by(house, accepted, "push")
     await house.restart()
     asked = house.peer.count("GetTask")
     await house.adopt(accepted)
     await wait_until(lambda: house.peer.count("GetTask") > asked + 2, 15, "the run is followed")
-    assert house.peer.count(TELL) == 1
+    assert house.peer.count(REGISTER_PUSH) == 1
     await until_followed_by(house, accepted, "push")
 
 
 @pytest.mark.requirement("A2A-6")
-async def test_peer_that_takes_no_such_request_is_asked_as_before(house: House) -> None:
+async def test_agent_that_refuses_push_registration_is_polled(house: House) -> None:
     house.public_url = "https://gw.example.com"
     await house.restart()
     make_able(house, streaming=True, pushNotifications=True)
     house.peer.subscribes = False
-    house.peer.next(work_and_break_off)
-    house.peer.refuses = frozenset({TELL})
+    house.peer.next(work_and_drop)
+    house.peer.refuses = frozenset({REGISTER_PUSH})
     accepted = await house.send("go", wait="stream")
     await until_followed_by(house, accepted, "polling")
     asked = house.peer.count("GetTask")
-    await wait_until(lambda: house.peer.count("GetTask") > asked + 2, 15, "it is asked")
-    assert house.peer.count(TELL) == 1
+    await wait_until(lambda: house.peer.count("GetTask") > asked + 2, 15, "it is polled")
+    assert house.peer.count(REGISTER_PUSH) == 1
     (remote,) = house.peer.tasks.values()
     remote.status("COMPLETED")
     await house.until(accepted, Status.COMPLETED)

@@ -1,4 +1,4 @@
-"""What the relay has to catch up with is never in a caller's way by more than one exchange with the store."""
+"""The relay's backlog delays a caller by at most one batch of store calls."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 QUESTIONS: Final = 32
-"""In each shard, with two rows each of which the relay has to look at."""
+"""Approvals per shard, with two rows each that the relay has to read."""
 MESSAGES: Final = 20
 
 
 async def leave_backlog(store: Store) -> None:
-    """Nobody has the duties meanwhile."""
+    """Writes the backlog while no instance has the duties."""
 
     async def fill(shard: Shard) -> None:
         story = Story(make_writes(store), shard)
@@ -35,7 +35,7 @@ async def leave_backlog(store: Store) -> None:
     await asyncio.gather(*map(fill, ALL_SHARDS))
 
 
-async def test_caller_waits_for_one_batch_of_what_the_relay_is_behind_with(
+async def test_caller_waits_for_at_most_one_batch_of_the_relays_backlog(
     instances: Instances, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await leave_backlog(store)
@@ -43,7 +43,7 @@ async def test_caller_waits_for_one_batch_of_what_the_relay_is_behind_with(
     trips = store_trips.watch(monkeypatch)
 
     def count_ahead() -> int:
-        """Calls of the relay that are under way."""
+        """Relay calls in flight."""
         return sum(1 for trip in trips.all if trip.errand[0] == "relay" and not trip.is_over)
 
     async def relay_all(shard: Shard) -> None:

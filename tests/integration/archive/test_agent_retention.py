@@ -1,4 +1,4 @@
-"""Sessions of one agent leave memory while those of another stay, until the configuration says otherwise."""
+"""Retention by agent: sessions of one agent are archived, those of another stay in memory until its setting changes."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ async def rig(engine_server: Server, tmp_path: Path, anyio_backend: str) -> Asyn
 
 
 async def find_session(at: Instance, agent: str) -> str:
-    """The session of a task that an agent has ended."""
+    """Sends a message and returns the session of its completed task."""
     body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": at.message("hello")}
     headers = {"Authorization": "Bearer ada-key"}
-    said = (await at.http.post(f"/agents/{agent}", json=body, headers=headers)).json()
-    task = said["result"]["task"]["id"]
+    answer = (await at.http.post(f"/agents/{agent}", json=body, headers=headers)).json()
+    task = answer["result"]["task"]["id"]
     record = await at.http.get(f"/v1/tasks/{task}", headers=headers)
     assert record.json()["status"] == "completed"
     return str(record.json()["sessionId"])
 
 
 @pytest.mark.requirement("ST-18")
-async def test_one_agent_has_its_sessions_leave_and_the_other_keeps_them(
+async def test_retention_of_an_agent_overrides_the_default_and_can_be_reloaded(
     rig: Rig, tmp_path: Path
 ) -> None:
     url = rig.peer.url
@@ -54,11 +54,15 @@ async def test_one_agent_has_its_sessions_leave_and_the_other_keeps_them(
     )
     leaves, stays = [await find_session(at, agent) for agent in ("echo", "bank")]
     assert {leaves, stays} <= {*rig.list_sessions()}
-    await wait_until(lambda: leaves not in rig.list_sessions(), _WITHIN_S, "one has left")
+    await wait_until(
+        lambda: leaves not in rig.list_sessions(), _WITHIN_S, "the session of echo is archived"
+    )
     assert at.gateway.duties.sweeps.archive.terms.agents == {"bank": None}
     assert await at.gateway.duties.sweeps.archive.sweep() == 0
     assert stays in rig.list_sessions()
     stored = at.settings.model_dump(exclude_unset=True)
     stored["agents"] = [{"name": "bank", "url": url, "memory": "1s"}]
     await apply_settings(at.gateway, at.access, at.settings, Settings.model_validate(stored))
-    await wait_until(lambda: stays not in rig.list_sessions(), _WITHIN_S, "the other has left")
+    await wait_until(
+        lambda: stays not in rig.list_sessions(), _WITHIN_S, "the session of bank is archived"
+    )

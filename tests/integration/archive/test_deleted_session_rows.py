@@ -1,4 +1,4 @@
-"""A failover that brings lists and rows back names what is forgotten: it is left out, and nothing fails."""
+"""After a failover that restores list rows of a deleted session, reads leave it out and do not fail."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def read(at: Instance, path: str, status: int = 200) -> str:
     return answer.text
 
 
-async def test_lists_that_come_back_leave_out_what_is_forgotten(
+async def test_restored_list_rows_do_not_show_a_deleted_session(
     rig: Rig, engine_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = await rig.start(clients=[ADA], blobs=tmp_path / "blobs", retention={"memory": "1s"})
@@ -47,7 +47,7 @@ async def test_lists_that_come_back_leave_out_what_is_forgotten(
     async def has_left() -> bool:
         return len(await store.archive.list_sessions(ALL_SHARDS)) == 2
 
-    await wait_until(has_left, 30, "both sessions have left")
+    await wait_until(has_left, 30, "both sessions are archived")
     listed = (await at.call("ada-key", "ListTasks", {})).json()["result"]["tasks"]
     [gone] = [one for one in listed if one["id"] != kept["id"]]
     copies = copy_engine(engine_server)
@@ -58,9 +58,7 @@ async def test_lists_that_come_back_leave_out_what_is_forgotten(
     for key, (url, dumped) in copies.items():
         if any(part in key for part in _LISTS):
             ask_engine(url, "RESTORE", key, 0, dumped, "REPLACE")
-    monkeypatch.setattr(
-        reader, "FRESH_S", 0.0
-    )  # what an instance has read, it has read a while ago
+    monkeypatch.setattr(reader, "FRESH_S", 0.0)  # treat cached reads as old
     for further in ({}, {"status": "TASK_STATE_COMPLETED"}, {"includeArtifacts": True}):
         page = (await at.call("ada-key", "ListTasks", cast("dict[str, object]", further))).json()  # type: ignore[arg-type]
         assert [one["id"] for one in page["result"]["tasks"]] == [kept["id"]]

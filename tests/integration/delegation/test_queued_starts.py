@@ -1,4 +1,4 @@
-"""A task that waits in line, for its agent or its context, is not started beside that by hand."""
+"""A task that is queued for its agent or its context cannot be started by command."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ async def read(house: House, task_id: str) -> TaskRecord:
     return record
 
 
-async def wait_at_agent(house: House) -> str:
-    """A task that was started while its agent is paused; its id."""
+async def queue_for_agent(house: House) -> str:
+    """A task that was started while its agent is paused; returns its id."""
     await house.service.execute(OWNER, PauseAgent("echo"), None)
     created = await house.service.execute(ADA, CreateTask("echo", "dig a hole"), None)
     task_id = str(cast("TaskChanged", created).task["taskId"])
@@ -44,8 +44,8 @@ async def finish(house: House, task_id: str) -> None:
     assert house.peer.texts == ["dig a hole"]
 
 
-async def test_task_that_waits_for_its_agent_is_not_started_again(house: House) -> None:
-    task_id = await wait_at_agent(house)
+async def test_task_queued_for_its_agent_is_not_started_again(house: House) -> None:
+    task_id = await queue_for_agent(house)
     before = await read(house, task_id)
     with pytest.raises(UnsupportedOperation, match="queued"):
         await house.service.execute(ADA, StartTask(task_id, "http"), None)
@@ -55,8 +55,8 @@ async def test_task_that_waits_for_its_agent_is_not_started_again(house: House) 
     assert types.count("turn.submitted") == 1
 
 
-async def test_nor_where_the_card_of_its_agent_is_not_known_here(house: House) -> None:
-    task_id = await wait_at_agent(house)
+async def test_task_queued_for_its_agent_is_not_started_without_a_cached_card(house: House) -> None:
+    task_id = await queue_for_agent(house)
     config = house.registry.find("echo").config
     house.registry.replace([])
     house.registry.replace([config])
@@ -67,7 +67,7 @@ async def test_nor_where_the_card_of_its_agent_is_not_known_here(house: House) -
     await finish(house, task_id)
 
 
-async def test_message_that_waits_for_its_context_is_not_started_beside_it(house: House) -> None:
+async def test_turn_queued_for_its_context_is_not_started(house: House) -> None:
     first = await begin(house)
     turn = await follow(house, first, "later")
     with pytest.raises(UnsupportedOperation, match="queued"):
@@ -78,17 +78,17 @@ async def test_message_that_waits_for_its_context_is_not_started_beside_it(house
     assert house.peer.texts == ["first", "later"]
 
 
-async def test_of_two_who_start_it_at_once_one_puts_it_in_line(house: House) -> None:
-    """The other one has read it before, and decides again."""
+async def test_of_two_concurrent_starts_one_queues_the_task(house: House) -> None:
+    """The losing start has read the task before the other wrote it, and decides again."""
     await house.service.execute(OWNER, PauseAgent("echo"), None)
     created = await house.service.execute(ADA, CreateTask("echo", "dig a hole"), None)
     task_id = str(cast("TaskChanged", created).task["taskId"])
 
-    async def start_too(_batch: object) -> None:
+    async def start_first(_batch: object) -> None:
         house.log.before_append = None
         await house.service.execute(ADA, StartTask(task_id, "http"), None)
 
-    house.log.before_append = start_too
+    house.log.before_append = start_first
     with pytest.raises(UnsupportedOperation, match="queued"):
         await house.service.execute(ADA, StartTask(task_id, "http"), None)
     await finish(house, task_id)

@@ -1,4 +1,4 @@
-"""What never decides: time, words, what was read otherwise than it stands, and an answer to what is asked no more."""
+"""What never decides an approval: time, text, a stale view, an answer to a request that the agent has withdrawn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.requirement("VAL-4", "I6")
-async def test_time_says_no_to_the_agent(house: House) -> None:
+async def test_expiry_rejects_the_request_at_the_agent(house: House) -> None:
     house.peer.next(ask_leave())
     accepted, _ = await house.talk("go")
     action = str((await house.question(accepted))["actionId"])
@@ -38,15 +38,15 @@ async def test_time_says_no_to_the_agent(house: House) -> None:
 
 
 @pytest.mark.requirement("VAL-4", "I9")
-async def test_answer_after_the_end_is_refused_by_the_stores_clock_before_anybody_swept(
+async def test_answer_after_expiry_is_refused_by_the_store_clock_before_the_due_row_runs(
     house: House,
 ) -> None:
     ends_ms = SystemClock().now_ms() + 300
     house.peer.next(ask_leave(expires_at=format_ms(ends_ms)))
     accepted, _ = await house.talk("go")
     view = await house.question(accepted)
-    await wait_until(lambda: SystemClock().now_ms() > ends_ms + 5, 10, "the question has ended")
-    house.clock.ahead_ms = -600_000  # an instance whose own clock says that there is time left
+    await wait_until(lambda: SystemClock().now_ms() > ends_ms + 5, 10, "the approval has expired")
+    house.clock.ahead_ms = -600_000  # an instance whose own clock is behind the expiry
     with pytest.raises(ActionClosed) as refused:
         await house.respond(view, option_id="pay")
     assert (refused.value.state, refused.value.winner["outcome"]) == ("expired", "expired")
@@ -57,7 +57,7 @@ async def test_answer_after_the_end_is_refused_by_the_stores_clock_before_anybod
 
 @pytest.mark.requirement("VAL-4")
 @pytest.mark.parametrize("text", ["yes", "approve", "pay", '{"option_id": "pay"}'])
-async def test_words_to_the_task_leave_it_waiting(house: House, text: str) -> None:
+async def test_text_message_does_not_answer_an_approval(house: House, text: str) -> None:
     house.peer.next(ask_leave())
     accepted, _ = await house.talk("go")
     view = await house.question(accepted)
@@ -69,8 +69,8 @@ async def test_words_to_the_task_leave_it_waiting(house: House, text: str) -> No
 
 
 @pytest.mark.requirement("VAL-4")
-async def test_words_of_an_agent_say_nothing_for_a_person(house: House) -> None:
-    """Its own text claims consent, in the same pause and in a message of its own."""
+async def test_text_of_an_agent_is_not_consent(house: House) -> None:
+    """The agent's own text claims consent, in the same pause and in a further message."""
 
     async def claim(turn: Turn) -> None:
         await ask_leave()(turn)
@@ -83,7 +83,7 @@ async def test_words_of_an_agent_say_nothing_for_a_person(house: House) -> None:
     await house.until(accepted, Status.WAITING_INPUT)
     polls = house.peer.count("GetTask")
     await wait_until(
-        lambda: house.peer.count("GetTask") > polls + 2, 15, "the peer was asked again"
+        lambda: house.peer.count("GetTask") > polls + 2, 15, "the agent was polled again"
     )
     assert (await house.question(accepted))["state"] == "pending"
     assert (await house.types(accepted)).count("action.resolved") == 0
@@ -112,8 +112,8 @@ async def test_credential_of_the_asking_side_never_decides(house: House) -> None
     assert len(house.peer.messages) == 1
 
 
-async def test_answer_to_what_the_agent_asks_no_more_is_not_sent(house: House) -> None:
-    """It has asked something else while the answer was stored: only a look at it can tell."""
+async def test_answer_to_a_withdrawn_request_is_not_sent(house: House) -> None:
+    """The agent asks something else while the answer is stored: only a poll before sending detects it."""
     house.peer.next(ask_leave("pay-1"))
     accepted, _ = await house.talk("go")
     view = await house.question(accepted)
@@ -129,11 +129,11 @@ async def test_answer_to_what_the_agent_asks_no_more_is_not_sent(house: House) -
     house.log.after_append = ask_other
     await house.respond(view, option_id="pay")
 
-    async def read_state() -> bool:
+    async def is_stale() -> bool:
         closed = await house.service.read(ADA, GetAction(str(view["actionId"])))
         return closed["returnState"] == "undeliverable" and closed["returnError"] == "stale"
 
-    await wait_until(read_state, 15, "the answer is known to be stale")
+    await wait_until(is_stale, 15, "the answer is known to be stale")
     assert len(house.peer.messages) == 1
 
 
@@ -141,25 +141,25 @@ Change = Callable[[JsonObject], None]
 
 
 def change_byte(view: JsonObject) -> None:
-    """Ada is Adb."""
+    """Changes Ada to Adb."""
     text = json.dumps(view["subject"])
     assert "Ada" in text
     view["subject"] = json.loads(text.replace("Ada", "Adb"))
 
 
 def change_value(view: JsonObject) -> None:
-    """42 is 43."""
+    """Changes 42 to 43."""
     view["subject"] = json.loads(json.dumps(view["subject"]).replace("42", "43"))
 
 
 def change_options(view: JsonObject) -> None:
-    """One option less."""
+    """Removes one option."""
     cast("list[Json]", view["options"]).pop()
 
 
 @pytest.mark.requirement("VAL-4")
 @pytest.mark.parametrize("change", [change_byte, change_value, change_options])
-async def test_who_read_anything_else_than_what_stands_cannot_answer(
+async def test_answer_with_the_digest_of_a_changed_view_is_refused(
     house: House, change: Change
 ) -> None:
     house.peer.next(ask_leave())
@@ -174,7 +174,7 @@ async def test_who_read_anything_else_than_what_stands_cannot_answer(
 
 
 @pytest.mark.requirement("VAL-4")
-async def test_forty_two_is_read_the_same_with_and_without_a_point(house: House) -> None:
+async def test_digest_is_the_same_for_42_and_42_point_0(house: House) -> None:
     house.peer.next(ask_leave())
     accepted, _ = await house.talk("go")
     view = await house.question(accepted)
@@ -189,7 +189,7 @@ async def test_forty_two_is_read_the_same_with_and_without_a_point(house: House)
     ("amount", "offered"),
     [(2**53 + 1, ["leave"]), (float(2**60), ["leave"]), (str(2**53 + 1), ["pay", "leave"])],
 )
-async def test_number_that_readers_cannot_hold_is_not_allowed_unless_it_is_text(
+async def test_request_with_an_unsafe_integer_cannot_be_allowed(
     house: House, amount: Json, offered: list[str]
 ) -> None:
     house.peer.next(ask_leave(subject={"type": "tool_call", "name": "pay", "amount": amount}))
@@ -199,7 +199,7 @@ async def test_number_that_readers_cannot_hold_is_not_allowed_unless_it_is_text(
     assert [one["optionId"] for one in options if one["kind"] != "cancel"] == offered
 
 
-async def test_what_would_act_on_a_screen_is_shown_written_out(house: House) -> None:
+async def test_control_and_bidi_characters_are_shown_escaped(house: House) -> None:
     subject: JsonObject = {"type": "tool_call", "name": "p\u202eay", "note": "\x1b[2Jgone\u200b"}
     house.peer.next(ask_leave(subject=subject, title="Pay \u2066me\u2069 \x07"))
     accepted, _ = await house.talk("go")

@@ -1,4 +1,4 @@
-"""The store is away for a while: nothing is told that is not stored, nothing ends, and nothing is lost (I1, I5)."""
+"""During a store outage nothing is sent that is not stored, nothing ends, and nothing is lost (I1, I5)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 
-async def test_message_is_refused_before_a_peer_is_called(house: House) -> None:
+async def test_message_is_refused_before_the_agent_is_called(house: House) -> None:
     house.log.refuses_writes = True
     with pytest.raises(StoreUnavailable):
         await house.send("hello")
@@ -27,24 +27,24 @@ async def test_message_is_refused_before_a_peer_is_called(house: House) -> None:
 
 
 @pytest.mark.requirement("I1")
-async def test_answer_of_a_unary_call_waits_for_the_store(house: House) -> None:
+async def test_unary_response_waits_for_the_store(house: House) -> None:
     house.peer.hold()
     accepted = await house.send("hello")
     await wait_until(lambda: house.peer.texts == ["hello"], 15, "the peer has the message")
     house.log.refuses_writes = True
     house.peer.release_all()
     await wait_until(lambda: house.log.refused > 1, 15, "the answer could not be stored")
-    hearing = asyncio.create_task(house.hear(accepted))
-    assert not await comes(hearing, 0.1)
+    response = asyncio.create_task(house.hear(accepted))
+    assert not await ends_within(response, 0.1)
     assert (await house.record(accepted)).status is Status.RUNNING
     house.log.refuses_writes = False
-    task = cast("JsonObject", (await hearing)["task"])
+    task = cast("JsonObject", (await response)["task"])
     assert cast("JsonObject", task["status"])["state"] == "TASK_STATE_COMPLETED"
     assert house.peer.count("SendMessage") == 1
 
 
-async def comes(task: asyncio.Task[JsonObject], within_s: float) -> bool:
-    """Whether a task is done in time; it goes on either way."""
+async def ends_within(task: asyncio.Task[JsonObject], within_s: float) -> bool:
+    """Whether a task ends within the time; it continues either way."""
     done, _ = await asyncio.wait({task}, timeout=within_s)
     return bool(done)
 
@@ -63,7 +63,7 @@ async def test_bare_message_waits_for_the_store_and_is_not_lost(house: House) ->
 
 
 @pytest.mark.requirement("I1")
-async def test_every_chunk_of_a_stream_is_there_once_after_the_store_came_back(
+async def test_every_chunk_is_stored_once_after_a_store_outage(
     house: House,
 ) -> None:
     house.peer.hold()
@@ -84,18 +84,18 @@ async def test_every_chunk_of_a_stream_is_there_once_after_the_store_came_back(
 
 
 def texts_of(frames: list[JsonObject]) -> list[str]:
-    """The texts of all artifact pieces, in order."""
+    """The texts of all artifact chunks, in order."""
     updates = [cast("JsonObject", frame.get("artifactUpdate", {})) for frame in frames]
-    pieces = [cast("JsonObject", update.get("artifact", {})) for update in updates]
+    chunks = [cast("JsonObject", update.get("artifact", {})) for update in updates]
     return [
         str(part["text"])
-        for piece in pieces
-        for part in cast("list[JsonObject]", piece.get("parts", []))
+        for chunk in chunks
+        for part in cast("list[JsonObject]", chunk.get("parts", []))
     ]
 
 
 @pytest.mark.requirement("I1")
-async def test_no_follower_sees_a_frame_before_it_is_stored(house: House) -> None:
+async def test_no_follower_gets_a_frame_before_it_is_stored(house: House) -> None:
     held = asyncio.Event()
     waits = asyncio.Event()
 
@@ -113,7 +113,7 @@ async def test_no_follower_sees_a_frame_before_it_is_stored(house: House) -> Non
     async def collect() -> None:
         async with house.service.follow(ADA, accepted) as followed:
             async for frame in followed.frames:
-                seen.append(frame.data)  # noqa: PERF401  a reader that is cut off keeps what it saw
+                seen.append(frame.data)  # noqa: PERF401  keeps the frames of a reader that is cancelled
 
     reading = asyncio.create_task(collect())
     await wait_until(lambda: len(seen) == 1, 15, "the first frame")
@@ -142,13 +142,13 @@ async def test_task_is_not_completed_until_its_artifact_is_stored(house: House) 
     house.blobs.away = True
     house.peer.next(large)
     accepted = await house.send("go")
-    hearing = asyncio.create_task(house.hear(accepted))
+    response = asyncio.create_task(house.hear(accepted))
     await wait_until(lambda: house.blobs.refused > 2, 15, "the artifact could not be stored")
     record = await house.record(accepted)
     assert (record.status, record.artifacts) == (Status.RUNNING, ())
-    assert not hearing.done()
+    assert not response.done()
     house.blobs.away = False
-    await hearing
+    await response
     record = await house.until(accepted, Status.COMPLETED)
     assert [artifact.stored for artifact in record.artifacts] == [True]
     blob = record.artifacts[0].blob

@@ -1,4 +1,4 @@
-"""Tasks in the archive that are no plain message: given away, cancelled, tried again, told to webhooks."""
+"""Archived tasks other than plain messages: transferred, cancelled, retried, sent to webhooks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from passerelle.core.principal import Principal
 from passerelle.core.wire.json import JsonObject
 from passerelle.delegation.verification.walk import verify_store
 from passerelle.store.archive.session_survey import SessionChoice
-from tests.integration.archive.test_archived_reads import leave_all, open_store, read_everything
+from tests.integration.archive.test_archived_reads import archive_ended, open_store, read_all
 from tests.integration.callers.rig import Answer, Instance, Rig, run_rig
 from tests.integration.devices.asking import bearer
 from tests.support.engine import Server, engine_server, started_legs
@@ -56,9 +56,9 @@ async def post(at: Instance, who: str, path: str, body: JsonObject) -> Answer:
 
 
 async def do_other_work(at: Instance, receiver: WebhookReceiver) -> dict[str, str]:
-    """Ids of sessions, by what was done in them; all of it is over."""
+    """Creates tasks of each kind and returns their sessions by kind; all tasks have ended."""
     push: JsonObject = {"taskPushNotificationConfig": {"url": f"{receiver.url}/told"}}
-    told = await call(at, "ada", "SendMessage", {**at.message("chunks 3"), "configuration": push})
+    pushed = await call(at, "ada", "SendMessage", {**at.message("chunks 3"), "configuration": push})
     silent = await at.send("ada-key", "silent", returnImmediately=True)
     stopped = silent.json()["result"]["task"]
     await call(at, "ada", "CancelTask", {"id": stopped["id"]})
@@ -68,8 +68,8 @@ async def do_other_work(at: Instance, receiver: WebhookReceiver) -> dict[str, st
     await post(at, "bob", f"/v1/tasks/{given['id']}/start", {})
     failed = (await at.send("ada-key", "fail")).json()["result"]["task"]
     await post(at, "ada", f"/v1/tasks/{failed['id']}/retry", {"reason": "once more"})
-    await wait_until(lambda: receiver.notices, 20, "the webhook is told")
-    work = {"told": told["task"], "stopped": stopped, "given": given, "retried": failed}
+    await wait_until(lambda: receiver.notices, 20, "the webhook is notified")
+    work = {"told": pushed["task"], "stopped": stopped, "given": given, "retried": failed}
     owners = {"given": "bob"}
     sessions = dict[str, str]()
     for name, task in work.items():
@@ -79,7 +79,7 @@ async def do_other_work(at: Instance, receiver: WebhookReceiver) -> dict[str, st
     return sessions
 
 
-async def test_every_read_of_other_work_is_as_before(rig: Rig) -> None:
+async def test_every_read_of_other_work_is_the_same_after_archiving(rig: Rig) -> None:
     async with WebhookReceiver() as receiver:
         at = await rig.start(clients=CLIENTS, webhooks={"allow": ["http://127.0.0.1:*"]})
         sessions = await do_other_work(at, receiver)
@@ -88,25 +88,23 @@ async def test_every_read_of_other_work_is_as_before(rig: Rig) -> None:
             store = at.gateway.store
             return not [one for one in sessions.values() if await store.log.read_open(one)]
 
-        await wait_until(is_over, 20, "all of it is over")
+        await wait_until(is_over, 20, "all tasks have ended")
         await await_relayed(at.gateway.store)
-        before = {
-            who: await read_at_rest(partial(read_everything, at, who)) for who in ("ada", "bob")
-        }
-        assert await leave_all(rig) == len(sessions)
+        before = {who: await read_at_rest(partial(read_all, at, who)) for who in ("ada", "bob")}
+        assert await archive_ended(rig) == len(sessions)
         other = await rig.start(clients=CLIENTS, webhooks={"allow": ["http://127.0.0.1:*"]})
         for instance in (at, other):
-            for who, told in before.items():
-                assert find_changes(told, await read_everything(instance, who)) == {}
+            for who, texts in before.items():
+                assert find_changes(texts, await read_all(instance, who)) == {}
         async with await open_store(rig) as store:
             assert (await verify_store(store, rebuild=True)).lines == []
 
 
-async def test_a_session_with_a_task_that_was_given_away_is_forgotten_for_both(rig: Rig) -> None:
+async def test_session_with_a_transferred_task_is_deleted_for_both_owners(rig: Rig) -> None:
     async with WebhookReceiver() as receiver:
         at = await rig.start(clients=CLIENTS, webhooks={"allow": ["http://127.0.0.1:*"]})
         sessions = await do_other_work(at, receiver)
-        await leave_all(rig)
+        await archive_ended(rig)
         async with await open_store(rig) as store:
             choice = SessionChoice(store.clock.now_ms(), frozenset({sessions["given"]}))
             assert (await store.session_forgetting.forget(choice, "carl")).count == 1

@@ -1,4 +1,4 @@
-"""Turns that end while they wait in their context: it rests then, whatever has ended them."""
+"""Turns that end while they are queued: the context is idle afterwards, whatever has ended them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def count_waiting(house: House, first: TurnAccepted) -> int:
-    """How many turns wait, as the record of the context has it."""
+    """The number of queued turns in the record of the context."""
     ref = EntityRef(EntityKind.THREAD, first.thread_id)
     record = (await house.parts.writes.load([ref]))[ref].record
     assert isinstance(record, ThreadRecord)
@@ -25,7 +25,9 @@ async def count_waiting(house: House, first: TurnAccepted) -> int:
 
 
 @pytest.mark.parametrize("policy", ["reject", "queue"])
-async def test_context_rests_whose_waiting_turn_was_cancelled(house: House, policy: str) -> None:
+async def test_context_is_idle_after_its_queued_turn_was_cancelled(
+    house: House, policy: str
+) -> None:
     first = await begin(house)
     turn = await follow(house, first, "never")
     await house.service.execute(ADA, CancelTask(turn.task_id), None)
@@ -35,12 +37,12 @@ async def test_context_rests_whose_waiting_turn_was_cancelled(house: House, poli
     house.peer.release_all()
     await house.until(first, Status.COMPLETED)
     further = await follow(house, first, "further", "reject" if policy == "reject" else "queue")
-    assert further.position is None, "it waits for nobody"
+    assert further.position is None, "it does not wait"
     await house.until(further, Status.COMPLETED)
     assert house.peer.texts == ["first", "further"]
 
 
-async def test_line_without_a_turn_that_was_cancelled_is_written_by_its_row(house: House) -> None:
+async def test_due_row_of_a_cancelled_turn_records_the_shorter_queue(house: House) -> None:
     first = await begin(house)
     turns = [await follow(house, first, f"turn {number}") for number in range(2)]
     await house.service.execute(ADA, CancelTask(turns[0].task_id), None)
@@ -56,7 +58,7 @@ async def test_line_without_a_turn_that_was_cancelled_is_written_by_its_row(hous
     assert await count_waiting(house, first) == 0
 
 
-async def test_turn_whose_agent_is_gone_leaves_the_line_as_it_ends(house: House) -> None:
+async def test_turn_of_a_removed_agent_leaves_the_queue_when_it_fails(house: House) -> None:
     first = await begin(house)
     turns = [await follow(house, first, f"turn {number}") for number in range(2)]
     house.registry.replace([])
@@ -72,4 +74,4 @@ async def test_turn_whose_agent_is_gone_leaves_the_line_as_it_ends(house: House)
     async def is_empty() -> bool:
         return await house.store.queues.count([f"thread:{first.thread_id}"]) == [0]
 
-    await wait_until(is_empty, 10, "nobody is in line")
+    await wait_until(is_empty, 10, "the queue is empty")

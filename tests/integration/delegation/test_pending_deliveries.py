@@ -1,4 +1,4 @@
-"""What is owed is done: by another driver, without one, for a peer that was away, and never twice (I9)."""
+"""Pending deliveries are made by another driver, without a driver, after an outage of the agent, never twice (I9)."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ def may_send_nothing(_run: Run) -> bool:
 HOUR_MS = 3_600_000
 
 
-async def until_put_off(house: House, action: str) -> None:
-    """Until the return of an answer waits for a later look."""
+async def until_postponed(house: House, action: str) -> None:
+    """Waits until the delivery of an answer is postponed."""
 
-    async def look() -> bool:
+    async def is_done() -> bool:
         row = (await house.due(action)).get(f"return:{action}")
         return row is not None and int(row) > house.clock.now_ms() + 5_000
 
-    await wait_until(look, 15, "the return is put off")
+    await wait_until(is_done, 15, "the delivery is postponed")
 
 
 async def until_returned(house: House, action: str) -> None:
-    """Until an answer is known to have arrived."""
+    """Waits until an answer is known to be delivered."""
 
-    async def look() -> bool:
+    async def is_done() -> bool:
         return (await house.service.read(ADA, GetAction(action)))["returnState"] == "returned"
 
-    await wait_until(look, 20, "the answer is known to have arrived")
+    await wait_until(is_done, 20, "the answer is known to be delivered")
 
 
 @pytest.mark.requirement("I9", "CMD-14")
-async def test_answer_given_while_the_peer_is_away_is_returned_when_it_is_back(
+async def test_answer_is_delivered_when_the_agent_is_reachable_again(
     house: House,
 ) -> None:
     accepted, _ = await house.talk("ask Which colour?")
@@ -59,7 +59,7 @@ async def test_answer_given_while_the_peer_is_away_is_returned_when_it_is_back(
     action = str(view["actionId"])
     await house.peer.stop()
     await house.respond(view, option_id="reply", content={"text": "blue"})
-    await until_put_off(house, action)
+    await until_postponed(house, action)
     assert house.parts.dispatch.find(accepted.task_id) is not None
     await house.peer.start()
     await house.come_due("return", action, after_ms=0)
@@ -68,20 +68,22 @@ async def test_answer_given_while_the_peer_is_away_is_returned_when_it_is_back(
 
 
 @pytest.mark.requirement("I9", "CMD-14")
-async def test_answer_that_cancels_is_told_again_to_a_peer_that_was_away(house: House) -> None:
+async def test_cancelling_answer_is_delivered_when_the_agent_is_reachable_again(
+    house: House,
+) -> None:
     accepted, _ = await house.talk("ask Which colour?")
     view = await house.question(accepted)
     action = str(view["actionId"])
     await house.peer.stop()
     await house.respond(view, option_id="cancel")
-    await until_put_off(house, action)
+    await until_postponed(house, action)
     await house.peer.start()
     await house.come_due("return", action, after_ms=0)
     await house.until(accepted, Status.CANCELLED)
     await until_returned(house, action)
 
 
-async def test_row_leaves_an_answer_to_the_driver_that_has_just_ended_the_task_by_it(
+async def test_due_row_does_not_deliver_an_answer_that_the_driver_is_delivering(
     house: House,
 ) -> None:
     accepted, _ = await house.talk("ask Which colour?")
@@ -101,7 +103,7 @@ async def test_row_leaves_an_answer_to_the_driver_that_has_just_ended_the_task_b
     await until_returned(house, action)
 
 
-async def test_answer_that_the_peer_refuses_for_good_is_not_sent_again(house: House) -> None:
+async def test_answer_refused_by_the_agent_is_not_resent_without_a_request(house: House) -> None:
     async def refuse(turn: Turn) -> None:
         await turn.refuse(-32602, "that is no answer")
 
@@ -118,7 +120,7 @@ async def test_answer_that_the_peer_refuses_for_good_is_not_sent_again(house: Ho
 
     await wait_until(is_given_up, 20, "the answer cannot be delivered")
     assert house.peer.texts == ["ask Which colour?", "blue"]
-    # The same is asked again, under a question of its own, since the agent still waits.
+    # The agent still waits, so the same request is opened again as a new approval.
     again = await house.question(accepted)
     assert (again["title"], again["actionId"] != action) == (view["title"], True)
     record = await house.record(accepted)
@@ -129,40 +131,40 @@ async def test_answer_that_the_peer_refuses_for_good_is_not_sent_again(house: Ho
     assert (error.message, error.native) == ("that is no answer", "-32602")
     with pytest.raises(NotFound):
         await house.service.execute(BOB, ReturnAgain(action), None)
-    owed = await house.service.execute(ADA, ReturnAgain(action), None)
-    assert owed == ReturnOwed(action, "owed", "pending")
+    pending = await house.service.execute(ADA, ReturnAgain(action), None)
+    assert pending == ReturnOwed(action, "owed", "pending")
     await house.until(accepted, Status.COMPLETED)
     assert house.peer.texts == ["ask Which colour?", "blue", "blue"]
     with pytest.raises(UnsupportedOperation):
         await house.service.execute(ADA, ReturnAgain(action), None)
 
 
-async def vanish(turn: Turn) -> None:
-    """The answer arrived nowhere: the connection broke, and the agent waits on."""
+async def drop_connection(turn: Turn) -> None:
+    """The answer is lost: the connection breaks, and the agent keeps waiting."""
     await turn.drop()
 
 
 async def lose_answer(house: House) -> tuple[TurnAccepted, str]:
-    """An answer that was sent and never arrived; the agent keeps no history that would say so."""
+    """Sends an answer that is lost; the agent keeps no history that could show it."""
     house.peer.keeps_history = False
     accepted, _ = await house.talk("ask Which colour?")
     view = await house.question(accepted)
-    house.peer.next(vanish)
+    house.peer.next(drop_connection)
     await house.respond(view, option_id="reply", content={"text": "blue"})
-    # The row is put off before anything is sent.
+    # The row is postponed before anything is sent.
     await wait_until(lambda: len(house.peer.messages) == 2, 10, "the answer was sent")
-    await until_put_off(house, str(view["actionId"]))
+    await until_postponed(house, str(view["actionId"]))
     return accepted, str(view["actionId"])
 
 
 @pytest.mark.requirement("I9", "CMD-14")
 @pytest.mark.parametrize("subscribes", [True, False])
-async def test_answer_is_sent_again_at_its_time_by_a_driver_whom_no_row_wakes(
+async def test_driver_resends_a_lost_answer_in_time_without_its_due_row(
     house: House, *, subscribes: bool
 ) -> None:
     house.peer.subscribes = subscribes
     accepted, _ = await lose_answer(house)
-    # Looks at the agent are far apart, and the duty of the shard is another instance's.
+    # The agent is polled rarely, and another instance has the duty of the shard.
     house.timeouts = replace(house.timeouts, poll_s=60.0, poll_max_s=60.0, look_s=60.0)
     await house.restart()
     await house.adopt(accepted)
@@ -170,14 +172,16 @@ async def test_answer_is_sent_again_at_its_time_by_a_driver_whom_no_row_wakes(
     assert house.peer.texts == ["ask Which colour?", "blue", "blue"]
 
 
-async def test_answer_that_the_agent_has_and_does_not_take_is_asked_for_again(house: House) -> None:
-    """Its refusal was on its way when the gateway that had sent the answer went away."""
+async def test_request_is_reopened_if_the_agent_has_the_answer_and_still_waits(
+    house: House,
+) -> None:
+    """The refusal was in flight when the gateway that had sent the answer stopped."""
     accepted, _ = await house.talk("ask Which colour?")
     view = await house.question(accepted)
-    house.peer.next(vanish)
+    house.peer.next(drop_connection)
     await house.respond(view, option_id="reply", content={"text": "blue"})
     await wait_until(lambda: len(house.peer.messages) == 2, 10, "the answer was sent")
-    await until_put_off(house, str(view["actionId"]))
+    await until_postponed(house, str(view["actionId"]))
     await house.restart()
     await house.adopt(accepted)
     await house.until(accepted, Status.WAITING_INPUT)
@@ -188,7 +192,7 @@ async def test_answer_that_the_agent_has_and_does_not_take_is_asked_for_again(ho
     assert house.peer.texts == ["ask Which colour?", "blue", "red"]
 
 
-async def test_answer_may_be_on_its_way_for_as_long_as_its_agent_says(house: House) -> None:
+async def test_lost_answer_is_resent_after_the_configured_delivery_grace(house: House) -> None:
     accepted, action = await lose_answer(house)
     house.timeouts = replace(house.timeouts, doubt_s=60.0)
     await house.restart()
@@ -196,7 +200,9 @@ async def test_answer_may_be_on_its_way_for_as_long_as_its_agent_says(house: Hou
     await wait_until(lambda: house.peer.count("SubscribeToTask") > 0, 10, "the agent was asked")
     house.clock.ahead_ms += 50_000
     house.parts.dispatch.wake(accepted.task_id, action)
-    await wait_until(lambda: house.peer.count("SubscribeToTask") > 1, 10, "and once more")
+    await wait_until(
+        lambda: house.peer.count("SubscribeToTask") > 1, 10, "the agent was asked again"
+    )
     assert house.peer.texts == ["ask Which colour?", "blue"]
     house.clock.ahead_ms += 11_000
     house.parts.dispatch.wake(accepted.task_id, action)
@@ -204,7 +210,7 @@ async def test_answer_may_be_on_its_way_for_as_long_as_its_agent_says(house: Hou
     assert house.peer.texts == ["ask Which colour?", "blue", "blue"]
 
 
-async def test_answer_is_sent_once_by_two_who_both_drive(house: House) -> None:
+async def test_two_concurrent_drivers_send_an_answer_once(house: House) -> None:
     house.peer.keeps_history = False
     accepted, _ = await house.talk("ask Which colour?")
     view = await house.question(accepted)
@@ -212,34 +218,36 @@ async def test_answer_is_sent_once_by_two_who_both_drive(house: House) -> None:
     await house.start()
     await house.adopt(accepted)
     beginning: list[str] = []
-    met = asyncio.Event()
+    both_began = asyncio.Event()
 
-    async def meet(batch: Batch) -> None:
+    async def await_both(batch: Batch) -> None:
         if any(b'"outcome":"returning"' in event.body for event in batch.events):
             beginning.append(batch.op)
             if len(beginning) == 2:
-                met.set()
-            await asyncio.wait_for(met.wait(), 15)
+                both_began.set()
+            await asyncio.wait_for(both_began.wait(), 15)
 
-    house.log.before_append = meet
+    house.log.before_append = await_both
     house.peer.hold()
     await house.respond(view, option_id="reply", content={"text": "blue"})
     first.wake(accepted.task_id, str(view["actionId"]))
-    await wait_until(lambda: "blue" in house.peer.texts, 15, "one has sent it")
+    await wait_until(lambda: "blue" in house.peer.texts, 15, "one driver has sent it")
 
     def has_gone_on() -> bool:
         return house.peer.count("SubscribeToTask") > 0 or len(house.peer.messages) > 2
 
-    await wait_until(has_gone_on, 15, "the other one has gone on")
+    await wait_until(has_gone_on, 15, "the other driver has continued")
     house.peer.release_all()
     await house.until(accepted, Status.COMPLETED)
-    await wait_until(lambda: first.find(accepted.task_id) is None, 15, "the other one has seen it")
+    await wait_until(
+        lambda: first.find(accepted.task_id) is None, 15, "the other driver has seen it"
+    )
     assert len(beginning) == 2
     assert house.peer.texts == ["ask Which colour?", "blue"]
 
 
 @pytest.mark.requirement("I9")
-async def test_run_is_adopted_once_by_two_who_try_at_once(house: House) -> None:
+async def test_concurrent_adoptions_start_one_driver(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     await house.restart()
@@ -251,7 +259,7 @@ async def test_run_is_adopted_once_by_two_who_try_at_once(house: House) -> None:
 
 
 def permission_form(native: str) -> JsonObject:
-    """One question in the dialect of our own extension."""
+    """One approval request in the form of the gateway's own extension."""
     return {
         "action_id": native,
         "rev": 1,
@@ -275,7 +283,7 @@ async def ask_both(turn: Turn) -> None:
 
 @pytest.mark.requirement("CMD-14")
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_questions_of_one_pause_are_answered_by_one_message(
+async def test_requests_of_one_pause_are_answered_in_one_message(
     house: House, *, restarts: bool
 ) -> None:
     house.peer.next(ask_both)
@@ -286,7 +294,7 @@ async def test_questions_of_one_pause_are_answered_by_one_message(
     await house.respond(views[0], "dec_1", option_id="yes")
     polls = house.peer.count("GetTask")
     await wait_until(
-        lambda: house.peer.count("GetTask") > polls + 2, 15, "the peer was asked again"
+        lambda: house.peer.count("GetTask") > polls + 2, 15, "the agent was polled again"
     )
     assert len(house.peer.messages) == 1
     if restarts:
@@ -301,7 +309,7 @@ async def test_questions_of_one_pause_are_answered_by_one_message(
 
 
 @pytest.mark.requirement("I9")
-async def test_answer_that_is_owed_when_its_task_ends_is_said_to_be_undeliverable(
+async def test_pending_answer_is_undeliverable_after_its_task_ends(
     house: House,
 ) -> None:
     accepted, _ = await house.talk("ask Which colour?")
@@ -319,7 +327,7 @@ async def test_answer_that_is_owed_when_its_task_ends_is_said_to_be_undeliverabl
     assert len(house.peer.messages) == 1
 
 
-async def test_questions_of_a_task_that_failed_are_closed(house: House) -> None:
+async def test_approvals_of_a_failed_task_are_closed(house: House) -> None:
     accepted, _ = await house.talk("ask Which colour?")
     view = await house.question(accepted)
     next(iter(house.peer.tasks.values())).forgotten = True
@@ -332,7 +340,7 @@ async def test_questions_of_a_task_that_failed_are_closed(house: House) -> None:
 
 
 @pytest.mark.requirement("I9")
-async def test_total_limit_ends_a_task_whose_peer_ignores_the_cancel(house: House) -> None:
+async def test_total_limit_ends_a_task_whose_agent_ignores_the_cancel(house: House) -> None:
     house.peer.on_cancel = "ignored"
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
@@ -347,7 +355,7 @@ async def test_total_limit_ends_a_task_whose_peer_ignores_the_cancel(house: Hous
 
 
 @pytest.mark.requirement("I9")
-async def test_total_limit_ends_a_task_that_is_driven_elsewhere(house: House) -> None:
+async def test_total_limit_ends_a_task_driven_by_another_instance(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     await house.restart()
@@ -358,7 +366,7 @@ async def test_total_limit_ends_a_task_that_is_driven_elsewhere(house: House) ->
 
 
 @pytest.mark.requirement("I9", "CMD-9")
-async def test_cancel_of_a_task_that_is_driven_elsewhere_is_told_to_the_peer(house: House) -> None:
+async def test_cancel_of_a_task_driven_by_another_instance_reaches_the_agent(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     elsewhere = house.parts.dispatch
@@ -369,7 +377,7 @@ async def test_cancel_of_a_task_that_is_driven_elsewhere_is_told_to_the_peer(hou
     assert house.peer.count("CancelTask") == 1
 
 
-async def test_answer_that_another_instance_took_is_found_by_the_one_that_drives(
+async def test_answer_accepted_by_another_instance_is_found_by_the_driver(
     house: House,
 ) -> None:
     async def ask_and_stay(turn: Turn) -> None:
@@ -390,7 +398,7 @@ async def test_answer_that_another_instance_took_is_found_by_the_one_that_drives
     assert house.peer.texts == ["go", "blue"]
 
 
-async def test_input_for_a_task_that_is_driven_elsewhere_reaches_the_peer(house: House) -> None:
+async def test_input_for_a_task_driven_by_another_instance_reaches_the_agent(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     driving = house.parts.dispatch
@@ -401,7 +409,7 @@ async def test_input_for_a_task_that_is_driven_elsewhere_reaches_the_peer(house:
 
 
 @pytest.mark.requirement("I9")
-async def test_input_whose_sending_was_cut_off_by_a_crash_is_sent_when_it_comes_due(
+async def test_input_not_sent_because_of_a_crash_is_sent_when_due(
     house: House,
 ) -> None:
     accepted = await house.send("silent", wait="stream")
@@ -418,7 +426,7 @@ async def test_input_whose_sending_was_cut_off_by_a_crash_is_sent_when_it_comes_
 
 
 @pytest.mark.requirement("I9")
-async def test_input_that_arrived_is_not_owed_any_more(house: House) -> None:
+async def test_delivered_input_has_no_due_row(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     turn = await house.send("and this", task=accepted.facade)
@@ -427,5 +435,5 @@ async def test_input_that_arrived_is_not_owed_any_more(house: House) -> None:
     async def is_settled() -> bool:
         return member not in await house.due(accepted.task_id)
 
-    await wait_until(is_settled, 15, "the input is not owed any more")
+    await wait_until(is_settled, 15, "the input has no due row")
     assert house.peer.texts.count("and this") == 1
