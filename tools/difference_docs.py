@@ -17,6 +17,12 @@ The following differences are intended, and there are no others.
 If their program raises, some SDKs leave the task working forever and return an internal error to the caller. Such a
 task never reaches an end state; the gateway ends it as failed, with the text of that error.
 
+If an agent answers a message with a task that is still working, a caller that waits gets the end of the task, as A2A
+requires, or the working task once it has not changed for `timeout.stalled` (15 s).
+
+A cancellation stays in force: if the agent refuses it, or completes the task all the same, the task ends as canceled,
+with its artifacts.
+
 | | directly | through the gateway | why |
 |---|---|---|---|
 """

@@ -118,6 +118,8 @@ class ActiveRun:
     """Whether the peer has just stated the task's status in its answer to a message: no poll is needed at once."""
     is_streaming: bool = field(default=False, init=False)
     """Whether a stream of the task is being read: answers from elsewhere would repeat its content."""
+    left_ms: int = field(default=0, init=False)
+    """When the peer ended its answer to a message of a caller who waits, or the stream of one; 0 while it has not."""
     was_left: bool = field(default=False, init=False)
     """Whether the peer itself ended the stream that was read last."""
     is_throttled: bool = field(default=False, init=False)

@@ -35,6 +35,7 @@ from passerelle.delegation.runs.answer_templates import render_answer
 from passerelle.delegation.runs.failure import PeerRefusal, explain, list_tried
 from passerelle.delegation.runs.finish import confirm_cancel
 from passerelle.delegation.runs.follow_strategy import waits_long
+from passerelle.delegation.runs.liveness import note_left
 from passerelle.delegation.runs.remote_drivers import release_to_link
 from passerelle.delegation.runs.results import apply_outcome, record_broken_exchange
 from passerelle.delegation.runs.stream import follow_stream, judge_end
@@ -110,7 +111,7 @@ async def deliver(active: ActiveRun, sent: JsonObject) -> bool:
     while True:
         if not active.may_send_now():
             await active.wait_until_sendable()
-        active.sent_ms = active.deps.clock.now_ms()
+        active.sent_ms, active.left_ms = active.deps.clock.now_ms(), 0
         active.run.has_all = not active.run.is_streamed()
         crowded_ms = crowded_ms or active.sent_ms
         if active.run.is_streamed():
@@ -130,6 +131,7 @@ async def deliver(active: ActiveRun, sent: JsonObject) -> bool:
                 return True
             standing = await _settle(active, outcome, tries)
             active.was_answered = isinstance(outcome, Answered)
+            note_left(active, sent, outcome)
         active.run.has_all = False
         if isinstance(standing, Deferred) and standing.is_ours and _is_moment(active, crowded_ms):
             await active.rest(_CROWD_LOOK_S)
@@ -180,6 +182,8 @@ def _is_moment(active: ActiveRun, since_ms: int) -> bool:
 async def _stream(active: ActiveRun, sent: JsonObject, tries: int) -> SendResult:
     last = await follow_stream(active, active.stream(sent))
     knows = await judge_end(active, last)
+    if active.was_left:
+        note_left(active, sent, last)
     if isinstance(last, Unknown | Malformed):
         await record_broken_exchange(active, last)
     if knows or not isinstance(last, RefusedByPeer | Unreached):

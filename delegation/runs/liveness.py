@@ -5,7 +5,8 @@ more often. During a stream the peer is polled only for life: its updates come b
 
 A task whose stream broke and that does not change may be running, or its program may have raised and left it as
 working: that is unknown. So nothing ends here: callers get the status and the task as it is, and the run is followed
-further (I6). Later updates of the agent reach all followers.
+further (I6). Later updates of the agent reach all followers. The same holds for a task that its agent has left at work
+with its answer, or with the end of its stream: without the gateway its caller would have had that answer.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.events import Fact
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.task import TaskProgress
-from passerelle.core.peer import Answered
+from passerelle.core.peer import Answered, Closed
 from passerelle.core.task import machine as tasks
 from passerelle.core.task.commands import ReportProgress
 from passerelle.core.task.status import WORKING
 from passerelle.core.wire.times import parse_ms
 
 if TYPE_CHECKING:
-    from passerelle.core.peer import PeerOutcome
+    from passerelle.core.peer import PeerOutcome, StreamOutcome
     from passerelle.core.task.record import Attempt, TaskRecord
     from passerelle.core.wire.json import JsonObject
     from passerelle.delegation.runs.active_run import ActiveRun
@@ -107,14 +108,36 @@ async def note_break(active: ActiveRun) -> None:
         await active.append(add_facts)
 
 
+def note_left(active: ActiveRun, sent: JsonObject, last: StreamOutcome) -> None:
+    """Notes whether the peer has ended its answer to a request of a caller who waits; its task may have ended, too.
+
+    ``last`` is the outcome of the request, or the last one of its stream.
+    """
+    at_once = object_at(sent, "configuration").get("returnImmediately") is True
+    if isinstance(last, Answered | Closed) and not at_once:
+        active.left_ms = active.deps.clock.now_ms()
+
+
 def find_stall_s(active: ActiveRun) -> float:
     """Seconds until waiting callers are notified, infinite where nothing broke or they were notified."""
     record = active.run.record
     run = record.run
     if run is None or run.broken_at is None or run.stalled_at or not _may_stall(record):
-        return math.inf
+        return find_left_s(active)
     stood_still_ms = active.deps.clock.now_ms() - parse_ms(run.broken_at)
-    return active.timeouts.stalled_s - stood_still_ms / 1000
+    return min(active.timeouts.stalled_s - stood_still_ms / 1000, find_left_s(active))
+
+
+def find_left_s(active: ActiveRun) -> float:
+    """The same for a peer that has left its task at work, infinite where it has not, or where nobody waits."""
+    record = active.run.record
+    run = record.run
+    if not active.left_ms or run is None or run.stalled_at or not _may_stall(record):
+        return math.inf
+    if not record.open_turns or run.remote_task_id is None:
+        return math.inf
+    since_ms = max(active.left_ms, parse_ms(run.news_at))
+    return active.timeouts.stalled_s - (active.deps.clock.now_ms() - since_ms) / 1000
 
 
 async def report_stall(active: ActiveRun) -> None:
@@ -125,19 +148,17 @@ async def report_stall(active: ActiveRun) -> None:
 
     def add_facts(draft: DecisionDraft) -> None:
         live = draft.record.run
-        if (
-            live is None
-            or live.broken_at is None
-            or live.stalled_at
-            or not _may_stall(draft.record)
-        ):
+        if live is None or live.stalled_at or not _may_stall(draft.record):
             return
-        if draft.context.content is None:
+        if draft.context.content is None or (live.broken_at is None and not active.left_ms):
             return
-        text = (
-            f"the connection to agent {draft.context.peer!r} broke, and its task has not changed for {waited_s:g} s; "
-            "the gateway keeps polling it"
+        cause = (
+            f"agent {draft.context.peer!r} has answered with a task that is at work"
+            if active.left_ms
+            else f"the connection to agent {draft.context.peer!r} broke"
         )
+        follows = "following" if active.left_ms else "polling"
+        text = f"{cause}, and its task has not changed for {waited_s:g} s; the gateway keeps {follows} it"
         frame = _make_frame(draft, draft.context.content, text)
         draft.context.content = fold(draft.context.content, frame)
         status = RunStatus(text=text, stalled=True)
@@ -145,6 +166,7 @@ async def report_stall(active: ActiveRun) -> None:
         draft.end_turn("task")
 
     await active.append(add_facts)
+    active.left_ms = 0
 
 
 def _may_stall(record: TaskRecord) -> bool:

@@ -114,4 +114,5 @@ async def send_input(
     )
     sent = address_send({**params, "message": message}, to)
     await active.wait_until_sendable()
+    active.left_ms = 0
     return await active.send(sent)

@@ -35,7 +35,7 @@ from passerelle.delegation.runs.agent_errors import (
     rejects_input,
 )
 from passerelle.delegation.runs.draft import find_action
-from passerelle.delegation.runs.liveness import note_break
+from passerelle.delegation.runs.liveness import note_break, note_left
 from passerelle.delegation.runs.peer_calls import cancel_task
 from passerelle.delegation.runs.repeated_questions import ask_again
 from passerelle.delegation.runs.results import apply_results
@@ -384,6 +384,7 @@ class PauseAnswers:
         self, params: JsonObject, remote: str, *, streams: bool
     ) -> tuple[PeerOutcome, str | None]:
         """Sends the answer and handles the reply; returns the outcome with the state in it."""
+        self.active.left_ms = 0
         if not streams:
             outcome = await self.active.send(params)
             state = _native_status(outcome)
@@ -391,6 +392,7 @@ class PauseAnswers:
                 # Its reply and the delivery are one append.
                 await apply_results(self.active, [outcome.result], after=self._finish(state))
                 self.active.was_answered = True
+                note_left(self.active, params, outcome)
                 self._is_over = state == _MESSAGE or state in INTERRUPTED_STATES
             return outcome, state
         return await self._follow(params, remote)
@@ -430,6 +432,8 @@ class PauseAnswers:
                 self.active, last, await find_turns(self.active.run, self.actions)
             )
         elif not isinstance(last, Answered | RefusedByPeer):
+            if self._is_over:
+                note_left(self.active, params, last)
             await note_break(self.active)
         if first is not None:
             return first

@@ -16,7 +16,7 @@ from passerelle.core.errors import StoreUnavailable
 from passerelle.core.peer import Answered, Closed, Malformed, RefusedByPeer, Unknown, Unreached
 from passerelle.delegation.runs.agent_errors import end_after_error
 from passerelle.delegation.runs.frame_buffer import FrameBuffer
-from passerelle.delegation.runs.liveness import note_break, probe
+from passerelle.delegation.runs.liveness import find_left_s, note_break, probe, report_stall
 from passerelle.delegation.runs.results import apply_results, revive_lost
 from passerelle.delegation.runs.volume import measure_frame
 
@@ -114,11 +114,14 @@ async def _await_frame(active: ActiveRun, frames: FrameBuffer) -> bool:
         active.activity.clear()
         if active.run.has_ended() or (active.is_woken and active.remote_task() is not None):
             return False
+        due_s, left_s = active.find_due_s(), find_left_s(active)
         try:
-            async with asyncio.timeout(min(active.timeouts.look_s, max(active.find_due_s(), 0.0))):
+            async with asyncio.timeout(min(active.timeouts.look_s, max(min(due_s, left_s), 0.0))):
                 await active.activity.wait()
         except TimeoutError:
-            if active.find_due_s() <= 0:
+            if find_left_s(active) <= 0:
+                await report_stall(active)
+            elif active.find_due_s() <= 0:
                 active.wake()
             else:
                 await _check_store(active)

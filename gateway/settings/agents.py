@@ -254,8 +254,9 @@ class AgentTimeout(Section):
     stalled: Duration = Field(
         default=parse_duration("15s"),
         json_schema_extra={"default": "15s"},
-        description="How long a task may make no progress after its connection broke. Then its callers get the task "
-        "as it is, with the reason; the attempt is followed until `total`, or `inactivity` if that is set.",
+        description="How long a task may make no progress after its connection broke, or its agent answered and "
+        "left it working. Then its callers get the task as it is, with the reason; the attempt is followed until "
+        "`total`, or `inactivity` if that is set.",
     )
     inactivity: Duration | None = Field(
         default=None,
