@@ -142,6 +142,8 @@ async def _reach_store(settings: Settings) -> list[tuple[str, bool]]:
         async with asyncio.timeout(STORE_S):
             url, durability = settings.redis_url.get_secret_value(), settings.store.durability
             primaries = await Store.examine(url, durability)
+    except ConfigInvalid as error:
+        return [(error.message, False)]
     except (PasserelleError, TimeoutError, OSError) as error:
         reason = str(error) if isinstance(error, PasserelleError) else "no response"
         return [(f"redis_url: {reason}", False)]

@@ -63,6 +63,7 @@ from passerelle.store.queues import RedisQueues
 from passerelle.store.replicas import ALONE_AFTER_S, RedisReplicas
 from passerelle.store.replies import as_int, as_text
 from passerelle.store.retention import RedisRetention
+from passerelle.store.rights import refuse_missing_rights
 from passerelle.store.schema_upgrade import complete_heads
 from passerelle.store.scripts import read_all_scripts
 from passerelle.store.sealed_values import RedisOwnerTokens, RedisPushKeys, RedisTickets
@@ -226,7 +227,8 @@ class Store:
         """Connects, checks that the server keeps its data, and reads the runtime id.
 
         Raises:
-            ConfigInvalid: the server is too old, a replica, evicts or is not durable; or the blobs have no valid place.
+            ConfigInvalid: the server is too old, a replica, evicts, is not durable or lacks a right of the user; or the
+                blobs have no valid place.
             StoreUnavailable: it cannot be reached, or cannot write.
         """
         seeds = read_seeds(settings.url)
@@ -238,6 +240,7 @@ class Store:
         try:
             for node, facts in (await store.read_facts()).items():
                 refuse_unfit(facts, node.endpoint.name, settings.durability)
+            await refuse_missing_rights(nodes)
             await retry(store.replicas.look)
             await retry(store.probe)
             await store.blobs.probe()
@@ -261,6 +264,7 @@ class Store:
             found = await _read_facts(nodes)
             for node, facts in found.items():
                 refuse_unfit(facts, node.endpoint.name, durability)
+            await refuse_missing_rights(nodes)
             return len(found)
         finally:
             await nodes.close()

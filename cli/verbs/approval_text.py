@@ -102,17 +102,32 @@ def _describe_state(view: JsonObject) -> str:
 def _describe_quorum(view: JsonObject) -> str:
     quorum = object_at(view, "quorum")
     need = quorum.get("need")
-    words = [f"{need} approvals required"] if isinstance(need, int) and need > 1 else []
+    steps, roles = _lists_at(view, "audience"), _lists_at(view, "audienceRoles")
+    devices = texts_at(view, "audienceDevices")
+    groups: list[str] = []
+    for number, step in enumerate(steps):
+        group = ", ".join(step) or "nobody"
+        if number < len(roles) and roles[number]:
+            group += f" (role {', '.join(roles[number])})"
+        if number < len(devices) and devices[number] == "paired":
+            group += " on paired devices"
+        groups.append(group)
+    words: list[str] = []
+    if groups or (isinstance(need, int) and need > 1):
+        required = "one approval required" if need == 1 else f"{need} approvals required"
+        words.append(f"{required} of {', then also '.join(groups)}" if groups else required)
     if quorum.get("allowSelf") is False:
         words.append("not by the requester")
-    steps = view.get("audience")
-    if steps:
-        words.append(f"of {json.dumps(steps)}")
-    if view.get("audienceRoles"):
-        words.append(f"by the roles {json.dumps(view['audienceRoles'])}")
-    if view.get("audienceDevices"):
-        words.append(f"devices {json.dumps(view['audienceDevices'])}")
     return ", ".join(words)
+
+
+def _lists_at(view: JsonObject, name: str) -> list[list[str]]:
+    """The texts of a list of lists."""
+    steps = view.get(name)
+    return [
+        [one for one in step if isinstance(one, str)] if isinstance(step, list) else []
+        for step in (steps if isinstance(steps, list) else [])
+    ]
 
 
 def _describe_votes(view: JsonObject) -> str:

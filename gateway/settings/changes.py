@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.frozen import frozen
 from passerelle.core.payloads.limit import LimitChanged, LimitSubject
 from passerelle.gateway.settings.model import ChannelSettings, Settings
+from passerelle.gateway.settings.section import Section
 from passerelle.gateway.settings.values import list_bounds, list_quotas
 from passerelle.runtime.limits.bounds import Bounds
 
@@ -58,6 +59,13 @@ class _LimitKey:
     currency: str | None
 
 
+def _keep(after: object, before: object, parts: set[str]) -> object:
+    """A section with some parts as they were before."""
+    if not isinstance(after, Section) or not isinstance(before, Section):
+        return after
+    return after.model_copy(update={part: getattr(before, part) for part in parts})
+
+
 def compare(old: Settings, new: Settings) -> Changes:
     """The settings that differ."""
     hot: list[str] = []
@@ -75,7 +83,8 @@ def compare(old: Settings, new: Settings) -> Changes:
             if getattr(before, part, None) != getattr(after, part, None)
         }
         cold += [f"{name}.{part}" for part in sorted(restart)]
-        hot.append(name)
+        if not restart or _keep(after, before, restart) != before:
+            hot.append(name)
     return Changes(tuple(hot), tuple(cold))
 
 

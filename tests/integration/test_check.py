@@ -8,7 +8,7 @@ from passerelle.cli.check import run_check
 from passerelle.gateway.settings.layers import Sources
 from passerelle.gateway.settings.source import read_settings
 from passerelle.runtime.common.clock import SystemClock
-from tests.support.engine import Server, engine_server, started_legs
+from tests.support.engine import Server, ask, engine_server, started_legs
 from tests.support.identity import publish, rsa_key, run_provider
 from tests.support.scripted_peer import ScriptedPeer
 
@@ -85,6 +85,22 @@ async def test_server_that_is_away_and_key_that_cannot_be_used_are_faults(tmp_pa
     (tmp_path / "passerelle.yaml").write_text(text, encoding="utf-8")
     report = await run_check(Sources({}, tmp_path), SystemClock())
     assert [fault.partition(":")[0] for fault in report.faults] == ["secret_key", "redis_url"]
+
+
+@pytest.mark.anyio
+async def test_server_that_evicts_is_a_fault_that_names_the_setting_once(
+    tmp_path: Path, engine_server: Server
+) -> None:
+    text = f"redis_url: '{engine_server.url}'\nsecret_key: '{'00' * 32}'\n"
+    (tmp_path / "passerelle.yaml").write_text(text, encoding="utf-8")
+    ask(engine_server.url, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    try:
+        report = await run_check(Sources({}, tmp_path), SystemClock())
+    finally:
+        ask(engine_server.url, "CONFIG", "SET", "maxmemory-policy", "noeviction")
+    (fault,) = report.faults
+    assert "evicts keys" in fault
+    assert fault.count("redis_url") == 1
 
 
 @pytest.mark.parametrize("place", ["s3:bucket", "s3://", "s3://Bucket_Name/x"])
