@@ -85,7 +85,7 @@ async def test_health_adds_up_calls_and_runs_of_all_instances(rig: Rig) -> None:
     published = ask_engine(rig.url, "GET", f"{{00}}:hr:{seen[0]['instance']}")
     assert isinstance(published, bytes)
     assert rig.peer.url not in published.decode()
-    # # An instance that has stopped is no longer included.
+    # An instance that has stopped is no longer included.
     await two.gateway.duties.stop()
 
     async def is_left() -> bool:

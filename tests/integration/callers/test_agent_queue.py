@@ -120,7 +120,7 @@ async def test_task_queued_three_times_is_sent_once(rig: Rig) -> None:
         assert await one.gateway.store.queues.count(["echo"]) == [1]
         assert rig.counted() == 1, "the limit is not passed"
     await await_status(one, task, "completed")
-    # # The task runs or has ended: a further enqueue leaves the queue empty.
+    # The task runs or has ended: a further enqueue leaves the queue empty.
     await queues.enter(record)
 
     async def is_empty() -> bool:
@@ -171,7 +171,7 @@ async def test_slots_are_never_exceeded_and_callers_share_them_over_two_instance
     for task, key in tasks.items():
         await await_status(ends[0], task, "completed", key=key)
     assert len(rig.peer.texts) == len(tasks) == 70
-    # # First the tasks that the burst started before the others arrived, then round robin.
+    # First the tasks that the burst started before the others arrived, then round robin.
     served = Counter(rig.peer.texts[3:39])
     assert max(served.values()) - min(served.values()) <= 2, served
     assert rig.peer.most_sends == 3

@@ -106,7 +106,7 @@ async def test_worker_cannot_decide_its_own_request_whatever_its_scopes(
             headers={**bearer("builder"), "Idempotency-Key": f"{call}-{owner}"},
         )
         found = (refused.status_code, refused.json()["code"])
-        # # An approval of another owner looks like an unknown one.
+        # An approval of another owner looks like an unknown one.
         assert found in {(403, "asker"), (404, "not_found")}
         assert found[0] == 403 or (call, owner) == ("decision", "ada")
     now = await at.http.get(path, headers=bearer("builder"))

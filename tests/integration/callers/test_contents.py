@@ -95,9 +95,9 @@ async def test_content_of_an_agents_approval_is_read_whole_and_escaped(rig: Rig)
     unknown = await at.http.get("/v1/approvals/act_nowhere/content", headers=bearer("ada"))
     assert (unknown.status_code, unknown.json()["code"]) == (404, "not_found")
     printed = await run(at, "show", str(view["actionId"]))
-    # # The title contains the beginning a second time.
+    # The title contains the beginning a second time.
     assert printed.count("a very long line") == 1_001
-    # # Reading the content does not resolve the approval.
+    # Reading the content does not resolve the approval.
     assert await find(at) == view
 
 

@@ -152,7 +152,7 @@ class GraphLife(RuleBasedStateMachine):
     def resume(self, at: int) -> None:
         number = self.pick(at)
         taken = self.post(f"/v1/tasks/{self.names[number]}/resume").is_success
-        # # A task with an open dependency continues only when that completes.
+        # A task with an open dependency continues only when that completes.
         assert taken is (number in self.paused)
         self.paused.discard(number)
 
@@ -215,7 +215,7 @@ async def test_random_graphs_match_the_reference(rig: Rig) -> None:
                 settings=settings(
                     max_examples=6,
                     stateful_step_count=25,
-                    # # No shrinking: each step takes several requests.
+                    # No shrinking: each step takes several requests.
                     phases=(Phase.generate,),
                     deadline=None,
                     suppress_health_check=[HealthCheck.too_slow],

@@ -101,7 +101,7 @@ async def test_a_repeated_message_is_written_once(rig: Rig) -> None:
     more = await read_all(one, f"messages:{thread}")
     assert merge(path, more) == more
     assert len(more) == 4
-    # # An archived conversation has the same messages, also at another instance.
+    # An archived conversation has the same messages, also at another instance.
     assert await leave_all(rig) >= 1
     two = await rig.start(clients=CLIENTS, blobs=rig.folder / "blobs")
     assert merge(path, await read_all(two, f"messages:{thread}")) == more

@@ -104,7 +104,7 @@ async def test_reconnecting_device_gets_each_row_once_in_its_current_state(rig: 
     _, answers = await follow(
         one, phone, lambda found: all(has("completed", task)(found) for task in others)
     )
-    # # The other device has seen nothing since the beginning, and reconnects to another instance.
+    # The other device has seen nothing since the beginning, and reconnects to another instance.
     two = await rig.start(clients=CLIENTS)
     laptop, rows = await follow(two, cursor, has("cancelled", first))
     assert {row["name"] for row in rows} == {first, *others}
@@ -113,7 +113,7 @@ async def test_reconnecting_device_gets_each_row_once_in_its_current_state(rig: 
     by_name = {row["name"]: row["row"] for row in rows}
     assert by_name == {task["taskId"]: task for task in listed}
     assert {row["agent"] for row in rows} == {"echo"}
-    # # Both streams of a list have one order, and both devices have seen the same rows in the end.
+    # Both streams of a list have one order, and both devices have seen the same rows in the end.
     assert laptop == (await open_list(two))[0]
     assert {one["name"] for one in answers} <= by_name.keys()
     assert (await verify_store(one.gateway.store, rebuild=True)).problems == []
@@ -138,7 +138,7 @@ async def test_no_notes_are_stored_for_a_list_without_followers(rig: Rig) -> Non
     assert "message" in message
     task = await start(one, "echo 2")
     _, rows = await follow(one, cursor, has("completed", task))
-    # # Rows that the relay had not delivered before may follow as well; a bare Message is in no list.
+    # Rows that the relay had not delivered before may follow as well; a bare Message is in no list.
     assert {row["name"] for row in rows} <= {first, task}
 
 
@@ -175,7 +175,7 @@ async def test_rapid_changes_are_merged_into_one_row(rig: Rig) -> None:
 
         while not (rows() and rows()[-1]["status"] == "completed"):
             await channel.read_more()
-        # # Accepted to completed is several changes within less than 250 ms.
+        # Accepted to completed is several changes within less than 250 ms.
         head = await one.gateway.store.log.read_head(
             StreamRef(StreamKind.TASKS, Principal("ada").key)
         )
@@ -212,7 +212,7 @@ async def test_row_shows_that_its_task_was_archived_or_transferred(rig: Rig) -> 
     def is_gone(found: list[Answer]) -> bool:
         return any(row["name"] == given and row.get("gone") for row in found)
 
-    # # A list that was not read before: archiving does not change a row.
+    # A list that was not read before: archiving does not change a row.
     two = await rig.start(clients=CLIENTS, blobs=rig.folder / "blobs")
     _, rows = await follow(two, cursor, is_gone)
     last = {row["name"]: row for row in rows}
@@ -233,7 +233,7 @@ async def test_notes_are_dropped_after_a_long_time_without_followers(rig: Rig) -
     await follow(one, cursor, has("completed", task))
     assert await store.inboxes.trim_notes(owner, now_ms + 600_000, now_ms) == 1
     assert ask_engine(rig.url, "EXISTS", NOTES) == 0
-    # # An instance with a follower learns of it at its next look; another instance at once.
+    # An instance with a follower learns of it at its next look; another instance at once.
     two = await rig.start(clients=CLIENTS)
     gap = await ask(two, "ada", f"/v1/streams/tasks/events?after={cursor}")
     assert (gap.status_code, gap.json()["why"]) == (410, "epoch")

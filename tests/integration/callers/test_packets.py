@@ -176,7 +176,7 @@ async def test_result_names_the_requested_tier(rig: Rig) -> None:
     task = said.json()["result"]["task"]
     [packet] = await read_all(one, f"results:{await find_session(one, task['id'])}")
     result = packet["payload"]
-    # # No agent here has the tier, so the task ended without an agent; that is a result as well.
+    # No agent here has the tier, so the task ended without an agent; that is a result as well.
     assert (result["profile"], result["status"], "agent" in result) == (
         "specialist",
         "failed",
@@ -262,7 +262,7 @@ async def test_consumer_that_dies_before_its_ack_gets_the_result_again_and_histo
     assert seen == every[:2]
     seen = await consume(one, stream, 2, acks=1, cursor=start)
     assert seen == every[:2]
-    # # Another instance, another connection: the consumer resumes after its last ack.
+    # Another instance, another connection: the consumer resumes after its last ack.
     two = await rig.start(clients=CLIENTS)
     again = await consume(two, stream, 2, acks=2)
     assert again == every[1:]
@@ -292,7 +292,7 @@ async def test_consumer_with_an_older_cursor_resumes_after_its_ack(rig: Rig, wor
         await two.http.post(f"/v1/streams/{stream}/reconnect", json=body, headers=headers)
     ).json()
     assert answer["events"] == every[3:]
-    # # The ack of one consumer does not move another's position.
+    # The ack of one consumer does not move another's position.
     body = {"device": "other", "cursor": old}
     answer = (
         await two.http.post(f"/v1/streams/{stream}/reconnect", json=body, headers=headers)

@@ -218,7 +218,7 @@ async def test_dry_run_reports_changed_decisions_for_all_callers_and_writes_noth
         sent.update((await put(one, CLOSED, read=1, dryRun=True)).json())
         return bool(sent["tried"]["changed"])
 
-    # # The list of Bob's tasks, which the dry run reads, is briefly out of date.
+    # The list of Bob's tasks, which the dry run reads, is briefly out of date.
     await wait_until(look, 20, "bob's work is looked at")
     (case,) = sent["tried"]["cases"]
     assert (case["before"], case["now"], case["rules"]) == (
@@ -301,7 +301,7 @@ async def run(one: Instance, *arguments: str, status: int = 0) -> str:
     def invoke() -> str:
         url = str(one.http.base_url).rstrip("/")
         flags = ["--url", url, "--token-env", "ADA_KEY"]
-        # # The runner captures the streams of the whole process: keep the gateway's log lines out.
+        # The runner captures the streams of the whole process: keep the gateway's log lines out.
         with capture_logs():
             result = CliRunner(env={"ADA_KEY": "ada-key"}).invoke(
                 app, ["approvals", *arguments, *flags]

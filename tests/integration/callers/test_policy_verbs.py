@@ -45,7 +45,7 @@ async def run(one: Instance, *arguments: str, status: int = 0) -> str:
     def invoke() -> str:
         url = str(one.http.base_url).rstrip("/")
         flags = ["--url", url, "--token-env", "ADA_KEY"]
-        # # The runner captures the streams of the whole process: keep the gateway's log lines out.
+        # The runner captures the streams of the whole process: keep the gateway's log lines out.
         with capture_logs():
             result = CliRunner(env={"ADA_KEY": "ada-key"}).invoke(
                 app, ["approvals", *arguments, *flags]
@@ -232,7 +232,7 @@ async def test_caller_withdraws_the_approval_request_of_its_own_command(rig: Rig
     assert await run(one, "cancel", action) == f"cancelled  {action}\n"
     shown = await run(one, "show", action)
     assert "cancelled" in shown
-    # # The same command afterwards opens a new approval request.
+    # The same command afterwards opens a new approval request.
     anew = (await one.http.post(path, headers=headers)).json()
     assert (anew["code"], anew["actionId"] == action) == ("approval_required", False)
 
@@ -253,7 +253,7 @@ async def test_failed_delivery_of_a_decision_is_retried_from_a_shell(rig: Rig) -
     assert "delivery none" in early
     await rig.peer.stop()
     await answer(one, view, "yes")
-    # # The driver does this when the agent has continued without the answer.
+    # The driver does this when the agent has continued without the answer.
     await one.gateway.parts.actions.close(action, FailReturn("stale"))
     assert "undeliverable" in await run(one, "show", action)
     assert await run(one, "retry-return", action) == f"pending  {action}\n"

@@ -98,7 +98,7 @@ async def test_page_token_names_no_approval_of_another_tenant(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
     for who in ("ada", "bob", "ada"):
         await ask(one, who)
-    # # This instance has served no task of theirs, so it does not know their tenant.
+    # This instance has served no task of theirs, so it does not know their tenant.
     two = await rig.start(clients=CLIENTS)
     routes = make_v1_routes(two.gateway.parts.service, FixedAuthenticator(OUT), SystemIds())
     transport = httpx.ASGITransport(Starlette(routes=routes))

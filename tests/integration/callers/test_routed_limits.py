@@ -66,7 +66,7 @@ async def test_first_choice_that_the_budget_does_not_cover_is_passed_over(
     free = await send(one)
     assert free.status_code == 200
     assert (rig.counted(), len(other.messages)) == (1, 1)
-    # # The free agent comes first anyway; the explanation names the excluded one.
+    # The free agent comes first anyway; the explanation names the excluded one.
     why = "only agent 'other' fits; 'echo' costs more than is left of the caller's quota"
     assert why in await explain(one, free)
 

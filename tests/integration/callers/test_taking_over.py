@@ -54,7 +54,7 @@ async def test_lowered_budget_is_one_fact_with_the_old_and_the_new_value(rig: Ri
     }
 
     async def is_admitted() -> bool:
-        # # What an instance had drawn of the old limit is returned within one round.
+        # What an instance had drawn of the old limit is returned within one round.
         return (await first.send("few-key")).status_code == 200
 
     assert await wait_until(is_admitted, 10, "the third call is let in")

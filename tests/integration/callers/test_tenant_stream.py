@@ -77,7 +77,7 @@ async def test_overseer_gets_the_rows_of_every_owner(rig: Rig) -> None:
         "eve",
     )
     await one.call("ada-key", "CancelTask", {"id": silent})
-    # # A follower that has seen nothing gets each row once, in its current state, at the other instance.
+    # A follower that has seen nothing gets each row once, in its current state, at the other instance.
     _, rows = await follow(two, cursor, has("cancelled", silent), STREAM, "eve")
     by_name = {row["name"]: row["row"] for row in rows}
     assert len(by_name) == len(rows) == 9
@@ -121,7 +121,7 @@ async def test_no_notes_are_stored_for_a_tenant_without_followers(rig: Rig) -> N
     cursor, state = await open_list(one, STREAM, "eve")
     assert is_watched(rig) == {True}
     assert [row["taskId"] for row in state["rows"]] == [task]
-    # # After a long time without followers the notes end, in every shard.
+    # After a long time without followers the notes end, in every shard.
     store = one.gateway.store
     now_ms = store.clock.read_ms(shard_of(TENANT))
     assert TENANT in await store.inboxes.list_followers(ALL_SHARDS)
@@ -147,7 +147,7 @@ async def test_caller_without_the_scope_to_oversee_is_refused_without_details(ri
         for name in (*names, "nobody")
     }
     assert len(bodies) == 1
-    # # Rows of a hidden agent or of another tenant are not sent.
+    # Rows of a hidden agent or of another tenant are not sent.
     begun, state = await open_list(one, STREAM, "far")
     assert (state["rows"], begun) == ([], cursor_after)
     seen = await ask(one, "far", f"/v1/streams/{STREAM}/events?after={cursor}")
@@ -184,7 +184,7 @@ async def test_notes_lost_in_a_failover_are_a_gap(rig: Rig) -> None:
     cursor, _ = await open_list(one, STREAM, "eve")
     task = await start(one, "silent", "ada")
     cursor, _ = await follow(one, cursor, partial(contains, task), STREAM, "eve")
-    # # The tenant's shard loses its mark for the shard of this task.
+    # The tenant's shard loses its mark for the shard of this task.
     taken = f"{shard_of(task).tag}+"
     assert ask_engine(rig.url, "HDEL", keys.marks(shard_of(TENANT)), taken) == 1
     await one.call("ada-key", "CancelTask", {"id": task})

@@ -108,7 +108,7 @@ async def test_early_and_late_readers_of_both_instances_end_with_the_same_text(r
             screen(other, f"task:{task}", task, "late-elsewhere") as late_elsewhere,
         ):
             await late.shows("one twö ")
-            # # The text and the end arrive over two paths: wait for each separately.
+            # The text and the end arrive over two paths: wait for each separately.
             rig.peer.release(1)
             for one in (early, elsewhere, late):
                 await one.shows(WHOLE)

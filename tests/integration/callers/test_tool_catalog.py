@@ -32,7 +32,7 @@ NO_CANCEL: Final = make_rule("no-cancel", "deny", "commands", 'action.tool == "c
 async def start(rig: Rig, *rules: dict[str, Any]) -> Instance:
     agents = [{"name": one, "url": rig.peer.url} for one in ("echo", "vault", "shed")]
     at = await rig.start(clients=[ADA, BOB], agents=agents, policy={"rules": [*rules]})
-    # # A turn reads no cards: the skills of an agent are unknown until its card has been read.
+    # A turn reads no cards: the skills of an agent are unknown until its card has been read.
     said = await at.http.get("/v1/tools", headers={"Authorization": "Bearer ada-key"})
     assert said.status_code == 200, said.text
     return at

@@ -108,7 +108,7 @@ async def test_one_changed_byte_is_another_action_and_is_refused(rig: Rig) -> No
     for other in ("make  install", "make installs", "make install\u200b"):
         refused = await worker.run(view, other)
         assert (refused.status_code, refused.json()["code"]) == (412, "digest_mismatch")
-    # # An escaped character looks like the spelt-out escape, but is another action.
+    # An escaped character looks like the spelt-out escape, but is another action.
     spelt = await worker.ask("make \\u{200b}", "a-2")
     body = {"rev": 1, "digest": spelt["digest"], "decisionId": "dec_2", "optionId": "allow"}
     path = f"/v1/approvals/{spelt['actionId']}/decision"
@@ -184,7 +184,7 @@ async def test_dry_run_reports_the_decision_and_writes_nothing(rig: Rig) -> None
     huge = {"subject": {"tool": "pay", "arguments": {"amount": 2**53 + 1}}}
     unsound = await one.http.post("/v1/approvals/evaluate", json=huge, headers=key("ada"))
     assert (unsound.json()["decision"], unsound.json()["source"]) == ("deny", "integrity")
-    # # The running task writes events of its own.
+    # The running task writes events of its own.
     assert await list_judgements(one, worker) == before
 
 
@@ -242,7 +242,7 @@ async def test_worker_withdraws_its_request_once_and_its_task_resumes(rig: Rig) 
     asked = await worker.ask("make install", "a-1")
     assert await read_status(one, worker) == "waiting_permission"
     path = f"/v1/approvals/{asked['actionId']}/cancel"
-    # # No other caller may withdraw it: neither an approver nor a host; a stranger does not learn that it exists.
+    # No other caller may withdraw it: neither an approver nor a host; a stranger does not learn that it exists.
     by_owner = await one.http.post(path, headers=key("ada"))
     assert (by_owner.status_code, by_owner.json()["code"]) == (403, "not_asker")
     assert (await one.http.post(path, headers=key("host"))).status_code == 403
@@ -265,7 +265,7 @@ async def test_worker_withdraws_its_request_once_and_its_task_resumes(rig: Rig) 
     assert (late.status_code, late.json()["code"]) == (410, "cancelled")
     assert (await worker.run(asked, "make install")).status_code == 410
     assert worker.ran == []
-    # # A repeated withdrawal is one fact.
+    # A repeated withdrawal is one fact.
     ends = [e for e in await read_events(one, worker) if e["type"] == "action.resolved"]
     assert len(ends) == 1
 

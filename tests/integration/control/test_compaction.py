@@ -36,7 +36,7 @@ async def ask(turn: Turn) -> None:
 async def test_a_summary_replaces_turns_while_their_questions_stay_open(
     desk: Desk,
 ) -> None:
-    # # Polling a waiting agent writes facts too: make it rare.
+    # Polling a waiting agent writes facts too: make it rare.
     desk.house.timeouts = replace(desk.house.timeouts, parked_poll_s=30.0, parked_poll_max_s=30.0)
     one = (await say(desk, "echo 1"))[0]
     desk.house.peer.next(ask)
@@ -132,7 +132,7 @@ async def test_invalid_boundary_or_summary_is_refused_and_nothing_is_written(
             "compact_thread", None, BOB, threadId=one.thread_id, toTurn=two.turn_id, text="x"
         )
     assert await read_types(desk, one, head) == []
-    # # A rollback drops the summaries of the turns that it removes, and keeps the others.
+    # A rollback drops the summaries of the turns that it removes, and keeps the others.
     await sum_up(desk, two)
     await go_back(desk, one)
     compactions = (await read_thread(desk, one.thread_id)).compactions or ()

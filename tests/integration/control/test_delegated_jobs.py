@@ -189,7 +189,7 @@ async def test_counters_equal_a_recount_from_the_log(bench: Bench) -> None:
         assert counted[name] == last[name] == counters[name]
 
 
-# # ---------------------------------------------------------------- exactly once, across crashes
+# ---------------------------------------------------------------- exactly once, across crashes
 
 
 @pytest.mark.requirement("TEV-18")
@@ -263,7 +263,7 @@ async def test_retried_job_reopens_its_edge(bench: Bench) -> None:
     await bench.visit(job)
 
 
-# # ---------------------------------------------------------------- tasks that accept no job
+# ---------------------------------------------------------------- tasks that accept no job
 
 
 @pytest.mark.requirement("EXT-9", "GR-11")
@@ -304,7 +304,7 @@ async def test_task_that_accepts_no_child_accepts_no_job_and_nothing_is_stored(
         assert listed["jobs"] == []
 
 
-# # ---------------------------------------------------------------- cancellation of the task
+# ---------------------------------------------------------------- cancellation of the task
 
 
 @pytest.mark.requirement("GR-11", "CMD-9", "CMD-24")

@@ -34,7 +34,7 @@ async def test_tasks_cannot_wait_for_each_other_in_a_cycle(desk: Desk, length: i
     for earlier, later in pairwise(ring):
         await desk.do("link_tasks", taskId=later, kind="blocked_by", target=earlier)
     await refuse(desk, "cycle", ring[0], "blocked_by", ring[-1])
-    # # Removing one edge opens the cycle.
+    # Removing one edge opens the cycle.
     await desk.do("unlink_tasks", taskId=ring[1], kind="blocked_by", target=ring[0])
     await desk.do("link_tasks", taskId=ring[0], kind="blocked_by", target=ring[-1])
     assert (await desk.record(ring[0])).status is Status.BLOCKED
@@ -108,7 +108,7 @@ async def test_concurrent_edges_that_close_a_cycle_are_not_both_stored(desk: Des
         refusals += len(refused)
         records = [await desk.record(task_id) for task_id in (one, two)]
         assert sum(record.blocker is not None for record in records) == 2 - len(refused)
-        # # Both ends agree, and a task without an open dependency is not blocked.
+        # Both ends agree, and a task without an open dependency is not blocked.
         for record, far in zip(records, reversed(records), strict=True):
             blocks = any(edge.is_waited_for for edge in far.relationships)
             assert blocks is (record.blocker is not None)

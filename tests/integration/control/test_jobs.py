@@ -255,7 +255,7 @@ async def test_running_items_do_not_exceed_the_concurrency(bench: Bench) -> None
     await bench.visit(job)
 
 
-# # ---------------------------------------------------------------- crashes
+# ---------------------------------------------------------------- crashes
 
 
 class Killed(BaseException):

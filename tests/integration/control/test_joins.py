@@ -49,7 +49,7 @@ async def test_six_tables_of_a_run_join_by_ids_without_an_orphan(desk: Desk) -> 
     child, subagent = str(made["taskId"]), str(made["subagent"]["subagentId"])
     await desk.until(child, Status.COMPLETED)
 
-    # # Read each table, and use only its ids.
+    # Read each table, and use only its ids.
     session = (await desk.record(parent)).session_id
     goals: dict[str, Any] = {
         task: await desk.do("get_task", taskId=task) for task in (parent, child)

@@ -28,34 +28,34 @@ pytestmark = pytest.mark.anyio
 
 UNREPEATED: Final = frozenset(
     {
-        # # Their effect is in place after the first time: a repeat finds it done.
+        # Their effect is in place after the first time: a repeat finds it done.
         *("cancel_task", "interrupt_turn", "resume_thread", "retry_delivery"),
         *("ack_events", "reconnect_channel"),
-        # # Queue position of a turn, and queue policy: delegation/test_turn_queue.py.
+        # Queue position of a turn, and queue policy: delegation/test_turn_queue.py.
         *("promote_queued_turn", "remove_queued_turn", "set_queue_policy"),
-        # # A notice of a device: test_notices.py.
+        # A notice of a device: test_notices.py.
         "send_notice",
-        # # The webhook's id identifies it: test_stream_webhooks.py.
+        # The webhook's id identifies it: test_stream_webhooks.py.
         *("set_stream_webhook", "delete_stream_webhook"),
-        # # The decision id identifies an answer: test_approval.py, test_questions.py.
+        # The decision id identifies an answer: test_approval.py, test_questions.py.
         "respond_action",
-        # # Needs facts that arrive late: test_completing.py.
+        # Needs facts that arrive late: test_completing.py.
         "complete_task",
-        # # Devices: devices/test_keys.py. Grants and the mode of a person: delegation/test_grants.py.
+        # Devices: devices/test_keys.py. Grants and the mode of a person: delegation/test_grants.py.
         *("pair_device", "confirm_device", "rename_device", "revoke_device"),
         *("set_device_push", "remove_device_push", "revoke_grant", "set_bypass"),
-        # # Rules of the whole gateway: callers/test_policy_editing.py.
+        # Rules of the whole gateway: callers/test_policy_editing.py.
         "set_policy",
-        # # Seeing an approval twice is seeing it, and a pending return stays pending: test_forwarding.py,
+        # Seeing an approval twice is seeing it, and a pending return stays pending: test_forwarding.py,
         # test_owed_acts.py.
         *("see_action", "return_again"),
-        # # The last mute or unmute of an agent wins: devices/test_mutes.py.
+        # The last mute or unmute of an agent wins: devices/test_mutes.py.
         *("mute_peer", "unmute_peer"),
-        # # A worker's request is identified by its call, and a permission is used once: test_workers.py.
+        # A worker's request is identified by its call, and a permission is used once: test_workers.py.
         *("ask_permission", "use_permission", "withdraw_permission", "resolve_permission"),
-        # # A running subagent stays running, and a closed one closed: test_subagent_commands.py.
+        # A running subagent stays running, and a closed one closed: test_subagent_commands.py.
         *("resume_subagent", "close_subagent"),
-        # # An unchanged export is the same export: evidence/test_exports.py.
+        # An unchanged export is the same export: evidence/test_exports.py.
         *("export_evidence", "export_replay", "export_review"),
     }
 )

@@ -56,7 +56,7 @@ async def test_a_blocked_task_continues_when_its_blocker_completes(desk: Desk) -
     (edge,) = (await desk.record(blocked)).relationships
     assert ((await desk.record(blocked)).status, edge.status) == (Status.ACCEPTED, "satisfied")
     assert member not in await desk.house.due(blocker)
-    # # An instance that finds the row late, with nothing left to do, drops it.
+    # An instance that finds the row late, with nothing left to do, drops it.
     dropped: list[str] = []
 
     async def drop(_shard: object, late: DueRow) -> bool:

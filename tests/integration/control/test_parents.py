@@ -158,5 +158,5 @@ async def test_child_whose_parent_is_lost_meanwhile_ends_and_reports_it_as_missi
     ended = await desk.until(child, Status.COMPLETED)
     assert ended.delivery["parent"] == "parent_missing"
     assert await read_parent_delivery(desk, child) == "parent_missing"
-    # # The fixture's final check needs the parent's record.
+    # The fixture's final check needs the parent's record.
     await nodes.update(ref.shard, pack("RESTORE", kept, 0, record or b""))

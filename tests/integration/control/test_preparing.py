@@ -30,7 +30,7 @@ async def test_task_and_thread_are_preparing_while_the_card_is_read(desk: Desk) 
     record = await desk.until(task_id, Status.COMPLETED)
     assert record.progress.step is None, "what was read is no step of the work"
     assert f"prepare:{task_id}" not in await desk.house.due(task_id)
-    # # The card is cached now.
+    # The card is cached now.
     second = await desk.start("echo done")
     progress = [event.fact.payload for event in await desk.events(second)]
     assert "preparing" not in {getattr(one, "status", None) for one in progress}
@@ -66,7 +66,7 @@ async def test_a_task_whose_preparing_instance_is_gone_is_put_back(desk: Desk) -
         Status.ACCEPTED,
         "the preparing instance is gone",
     )
-    # # If that instance was only slow, it continues.
+    # If that instance was only slow, it continues.
     desk.house.peer.card_open.set()
     await starting
     await desk.until(task_id, Status.COMPLETED)

@@ -81,7 +81,7 @@ async def replay(desk: Desk, session_id: str, last: int | None = None) -> list[T
 
 @pytest.mark.requirement("SNAP-5", "SNAP-14", "SNAP-15", "SNAP-18", "SNAP-19", "CMD-17")
 async def test_sets_and_counts_of_a_session_equal_those_of_its_log(desk: Desk) -> None:
-    # # The search for a lost task outlasts the test.
+    # The search for a lost task outlasts the test.
     desk.house.timeouts = replace(QUICK, liveness_s=60)
     await desk.house.restart()
     session_id = await open_session(desk)
@@ -97,7 +97,7 @@ async def test_sets_and_counts_of_a_session_equal_those_of_its_log(desk: Desk) -
     lost = await start(desk, session_id, "forget me", Status.LOST)
     stored = len(await desk.house.entries(session_id))
     found: Any = await desk.do("get_session_tasks", sessionId=session_id)
-    # # The search for the lost task goes on and writes events.
+    # The search for the lost task goes on and writes events.
     assert stored <= found["sequence"] <= len(await desk.house.entries(session_id))
 
     sets = {name: set(found[name]) for name in ("active", "waiting", "lost", "terminal", "failed")}
@@ -186,7 +186,7 @@ async def test_each_member_of_a_line_has_a_value_or_a_reason(desk: Desk) -> None
             *("unknown", "unavailable", "stale", "blocked", "not_applicable")
         }
         assert all(mark["reason"] for mark in line["marks"].values())
-        # # Artifacts are referenced: the megabyte of one of them is stored elsewhere.
+        # Artifacts are referenced: the megabyte of one of them is stored elsewhere.
         assert len(str(line)) < 8_000
 
 
@@ -224,7 +224,7 @@ async def test_trees_are_rebuilt_from_the_graph_alone(desk: Desk) -> None:
     parents = {task: target for task, kind, target in alive if kind == "parent"}
     assert parents == {child: root, linked: root}
     children = {(task, target) for task, kind, target in alive if kind == "child"}
-    # # Both ends have the edge, whether linked or created with it.
+    # Both ends have the edge, whether linked or created with it.
     assert children == {(root, linked), (root, child)}
     waits = {(task, target) for task, kind, target in alive if kind == "blocked_by"}
     assert waits == {(child, first), (linked, child)}
@@ -380,7 +380,7 @@ async def test_pages_of_a_session_have_no_hole_and_no_repeat(desk: Desk) -> None
     assert [one["text"] for one in paged if one["kind"] == "message"] == [
         f"message {number}" for number in range(25)
     ]
-    # # A session names its newest threads, and the number of the others.
+    # A session names its newest threads, and the number of the others.
     assert len(whole["threads"]) + ("threads" in whole["marks"]) * 99 >= whole["threadCount"]
 
 

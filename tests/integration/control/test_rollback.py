@@ -97,13 +97,13 @@ async def test_rollback_removes_two_turns_and_the_next_turn_starts_without_them(
     now = await read_thread(desk, one.thread_id)
     assert read_state(now) == read_state(then) != read_state(before)
     assert now.remotes == {}
-    # # All tasks stay readable, and are marked as rolled back.
+    # All tasks stay readable, and are marked as rolled back.
     assert [await desk.house.read(accepted) for accepted in (one, two, other)] == shown
     marks = [(await desk.record(one.task_id)).rolled_back for one in (one, two, other)]
     assert marks == [None, answer["boundaryId"], answer["boundaryId"]]
     line = await desk.do("get_task_summary", taskId=two.facade)
     assert line["rolledBack"] == (await desk.do("get_task", taskId=two.facade))["rolledBack"]
-    # # A repeat returns the same answer and does not roll back again.
+    # A repeat returns the same answer and does not roll back again.
     three = await desk.house.send("echo 4", context_id=one.context_id)
     await desk.house.hear(three)
     assert await go_back(desk, one, "back") == {**answer, "repeated": True}
@@ -280,7 +280,7 @@ async def test_open_work_before_the_boundary_refuses_the_rollback(desk: Desk) ->
     with pytest.raises(UnsupportedOperation, match="toTurn") as refused:
         await go_back(desk, asked)
     assert refused.value.details["tasks"] == asked.facade
-    # # A task that was created and not started is no turn yet.
+    # A task that was created and not started is no turn yet.
     await desk.do("create_task", agent="echo", objective="later", contextId=asked.context_id)
     await desk.house.cancel(asked)
     assert (await go_back(desk, asked))["tasks"] == [two.facade]

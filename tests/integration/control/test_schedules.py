@@ -171,7 +171,7 @@ async def test_tick_that_became_late_while_its_row_was_handled_counts_as_late(
     bench.house.clock.ahead_ms += parse_ms(shown["nextAt"]) + 1 - bench.house.clock.now_ms()
     member, came_ms = f"schedule:{schedule}", bench.house.clock.now_ms()
     row = DueRow(member, (await bench.house.due(schedule))[member])
-    # # the process stops between the claim and the decision
+    # the process stops between the claim and the decision
     bench.house.clock.ahead_ms += 31_000
     await bench.house.parts.schedules.runner.on_due(shard_of(schedule), row, came_ms, _keep)
     shown = await bench.show(schedule)
@@ -254,7 +254,7 @@ async def test_run_that_may_not_replace_another_fails_and_later_ticks_continue(
     assert await bench.count_tasks(schedule) == 1
 
 
-# # ---------------------------------------------------------------- crashes
+# ---------------------------------------------------------------- crashes
 
 
 class Killed(Exception):
@@ -284,7 +284,7 @@ async def test_crash_at_a_tick_neither_loses_nor_repeats_it(
     object.__setattr__(runner, "submit", submit)
     await bench.house.restart()
     if late:
-        # # The restart comes after the store has dropped the idempotency key.
+        # The restart comes after the store has dropped the idempotency key.
         for key in await _list_keys(bench.house, schedule):
             await bench.house.store.nodes.update(shard_of(schedule), key)
     await bench.visit(schedule)

@@ -131,7 +131,7 @@ async def test_input_goes_to_the_asking_task_and_then_into_the_same_context(desk
     contexts: list[Any] = [one["message"]["contextId"] for one in sends]  # type: ignore[index, call-overload]
     assert set(contexts[1:]) == {found["remoteContextId"]}
     assert contexts[0] != contexts[1]  # # the parent has its own context
-    # # A task of later input is below the parent as well, and is cancelled with it.
+    # A task of later input is below the parent as well, and is cancelled with it.
     slow: Any = await send("slow", subagentId=name, text="slow 60")
     await desk.do("cancel_task", taskId=parent, propagation="subtree")
     await desk.until(slow["taskId"], Status.CANCELLED)

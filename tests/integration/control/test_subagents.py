@@ -133,7 +133,7 @@ async def test_events_of_a_subagent_are_derived_from_the_facts_of_its_runs(desk:
     ]
     assert "waiting" in statuses
     assert events[0]["payload"]["nativeId"] == one["remoteContextId"]
-    # # Repeated reads and pages give the same events, and reading stores nothing.
+    # Repeated reads and pages give the same events, and reading stores nothing.
     assert await list_events(desk, one["subagentId"]) == events
     found, token = list[Any](), ""
     while True:
@@ -224,7 +224,7 @@ async def test_the_task_of_a_job_item_has_an_edge_to_its_job(desk: Desk) -> None
         (line,) = summary["jobs"]
         assert (line["jobId"], line["item"], line["counts"]["completed"]) == (job, item, 2)
         assert "jobs" not in summary["marks"]
-    # # The edge is its own fact: a message that merely looks like that of an item creates none.
+    # The edge is its own fact: a message that merely looks like that of an item creates none.
     forged = desk.house.message("echo forged")
     forged["messageId"] = f"job-{job}-1-1"
     sent = await desk.house.send("", message=forged)

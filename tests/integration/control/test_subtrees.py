@@ -71,7 +71,7 @@ async def crash_at(
 
     async def die(batch: Batch) -> None:
         nonlocal count
-        # # Updates of the tasks to their parent may be written before the request is.
+        # Updates of the tasks to their parent may be written before the request is.
         is_wish = any(subtrees.TREE in one.fields for one in batch.entities)
         count += bool(count or is_wish)
         if count >= point:
@@ -79,7 +79,7 @@ async def crash_at(
 
     log = desk.house.log
     log.after_append = die
-    # # A process that only loses its store would wait for it and continue.
+    # A process that only loses its store would wait for it and continue.
     with pytest.raises(DeadError):
         await desk.do(method, idem, propagation="subtree", **params)
     log.after_append = None
@@ -221,7 +221,7 @@ async def test_failed_tasks_of_a_tree_are_retried_and_no_others(desk: Desk) -> N
     answer: Any = await desk.do(
         "retry_task", "r", taskId=other, reason="the index is back", propagation="subtree"
     )
-    # # The top task was never started: its refusal does not hold back the tasks below it.
+    # The top task was never started: its refusal does not hold back the tasks below it.
     assert answer["subtree"]["changed"] == 2
     assert [one["taskId"] for one in answer["subtree"]["unchanged"]] == [other]
     assert [(await desk.types(one)).count("task.retrying") for one in (*failed, done, idle)] == [
@@ -268,7 +268,7 @@ async def test_due_row_finishes_a_tree_after_a_crash_and_changes_no_task_twice(
     event_type = "task.paused" if verb == "pause" else "task.retrying"
     await crash_at(desk, point, f"{verb}_task", taskId=top, reason="all of it")
     for one in children:
-        # # A task that was retried and has failed again by now is not retried once more.
+        # A task that was retried and has failed again by now is not retried once more.
         if (await desk.record(one)).status is Status.RETRYING:
             await desk.house.come_due("retry", one, after_ms=0)
             await desk.until(one, Status.FAILED)

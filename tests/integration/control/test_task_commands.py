@@ -70,7 +70,7 @@ async def test_one_key_makes_one_task_and_another_body_is_a_conflict(desk: Desk)
 @pytest.mark.requirement("CMD-30")
 async def test_a_key_is_scoped_to_its_resource(desk: Desk) -> None:
     opened = cast("JsonObject", (await desk.do("open_session", title="Keys"))["session"])
-    # # In one session, so in one shard, and in other sessions.
+    # In one session, so in one shard, and in other sessions.
     near = [await desk.create(sessionId=opened["sessionId"]) for _ in range(2)]
     tasks = [*near, *[await desk.create() for _ in range(3)]]
     for task_id in tasks:
@@ -116,7 +116,7 @@ async def test_a_started_task_sends_its_objective_once(desk: Desk) -> None:
 
 @pytest.mark.parametrize("full", [False, True])
 async def test_a_submitted_task_is_not_started_twice(desk: Desk, *, full: bool) -> None:
-    # # The agent reports SUBMITTED, and nothing after that.
+    # The agent reports SUBMITTED, and nothing after that.
     task_id = await desk.start("silent")
     before = await desk.until(task_id, Status.QUEUED)
     if full:
